@@ -1,0 +1,128 @@
+"""Federated data: one packed array per field, cut into clients by counts.
+
+Packing keeps uneven clients exact without padding: client i owns rows offsets[i] to offsets[i] + counts[i].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedsolve.errors import InvalidInput
+from fedsolve.types import Batch
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """Examples of all clients, packed client after client.
+
+    Attributes:
+        examples: pytree of arrays of shape (total, ...), rows ordered by client.
+        counts: examples of each client, shape (clients,), all at least 1.
+        names: a name for each client.
+
+    Raises:
+        InvalidInput: no client, a client without examples, fields of different length, or a
+            non-finite number in a floating-point field (the client is named).
+    """
+
+    examples: Batch
+    counts: np.ndarray
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = np.asarray(self.counts, np.int64)
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "examples", jax.tree.map(np.asarray, self.examples))
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"client {i}" for i in range(len(counts))))
+        self._check()
+
+    def _check(self) -> None:
+        if len(self.counts) == 0:
+            raise InvalidInput("federated data has no clients: give at least one")
+        if len(self.names) != len(self.counts):
+            raise InvalidInput(f"{len(self.names)} client names for {len(self.counts)} clients: give one each")
+        if (self.counts < 1).any():
+            empty = self.names[int(np.argmax(self.counts < 1))]
+            raise InvalidInput(f"{empty} has no examples: drop it or give it at least one")
+        total = int(self.counts.sum())
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.examples):
+            where = jax.tree_util.keystr(path) or "the examples"
+            if leaf.ndim == 0 or len(leaf) != total:
+                raise InvalidInput(f"field {where} has shape {leaf.shape}: its first axis must be {total}")
+            if np.issubdtype(leaf.dtype, np.inexact) and not np.isfinite(leaf).all():
+                row = int(np.argmin(np.isfinite(leaf).reshape(total, -1).all(axis=1)))
+                client = int(np.searchsorted(self.offsets, row, side="right")) - 1
+                raise InvalidInput(
+                    f"field {where} of {self.names[client]} holds a non-finite number in row "
+                    f"{row - int(self.offsets[client])}: clean the data first"
+                )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self.counts)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples of all clients together."""
+        return int(self.counts.sum())
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """First row of each client, shape (clients,)."""
+        return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
+
+    def client(self, i: int) -> Batch:
+        """The examples of client i."""
+        start = int(self.offsets[i])
+        return jax.tree.map(lambda a: a[start : start + int(self.counts[i])], self.examples)
+
+    @classmethod
+    def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:
+        """From one pytree of arrays per client; all have the same structure.
+
+        >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
+        array([3, 1])
+        """
+        if not clients:
+            raise InvalidInput("federated data has no clients: give at least one")
+        shapes = [jax.tree.structure(c) for c in clients]
+        for i, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                raise InvalidInput(f"client {i} has fields {shape}, client 0 has {shapes[0]}: give all the same")
+        counts = []
+        for i, c in enumerate(clients):
+            lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in jax.tree.leaves(c)}
+            if len(lengths) != 1 or -1 in lengths:
+                raise InvalidInput(f"the fields of client {i} have different lengths {sorted(lengths)}")
+            counts.append(lengths.pop())
+        try:
+            packed = jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *clients)
+        except ValueError as error:
+            raise InvalidInput(f"the clients' arrays do not fit together: {error}") from None
+        return cls(packed, np.array(counts), tuple(names))
+
+    @classmethod
+    def from_partition(
+        cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
+    ) -> FederatedData:
+        """From pooled arrays and, for each client, the row numbers it owns (see `fedsolve.data.partitions`)."""
+        order = np.concatenate([np.asarray(p, np.int64) for p in parts]) if len(parts) else np.zeros(0, np.int64)
+        packed = jax.tree.map(lambda a: np.asarray(a)[order], examples)
+        return cls(packed, np.array([len(p) for p in parts]), tuple(names))
+
+    @classmethod
+    def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:
+        """From pooled arrays and a group id per example: one client for each id (a natural partition).
+
+        >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
+        ('3', '7')
+        """
+        ids, inverse = np.unique(np.asarray(groups), return_inverse=True)
+        parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
+        return cls.from_partition(examples, parts, tuple(str(i) for i in ids))

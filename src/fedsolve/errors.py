@@ -1,0 +1,82 @@
+"""Every error fedsolve raises on purpose: one line that says what, where, the value and the remedy.
+
+The command line turns each into its exit code; any other exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from numbers import Real
+
+
+class FedsolveError(Exception):
+    """Base of all errors that are the user's to mend; `exit_code` is what the command line returns."""
+
+    exit_code = 2
+
+
+class InvalidInput(FedsolveError, ValueError):
+    """An argument, a configuration, a file or data that cannot be used; nothing has been changed."""
+
+
+class Diverged(FedsolveError, FloatingPointError):
+    """Every client of a round returned a non-finite update; the last good checkpoint is kept."""
+
+    exit_code = 3
+
+
+class Interrupted(FedsolveError):
+    """The run was stopped by the user after its state was saved."""
+
+    exit_code = 130
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
+    """An error for a name that is not in `known`, with its nearest match.
+
+    >>> str(unknown("algorithm", "FedAdm", ["FedAvg", "FedAdam"]))
+    "unknown algorithm 'FedAdm': did you mean 'FedAdam'? Known: FedAdam, FedAvg"
+    """
+    names = sorted(known)
+    folded = {n.lower(): n for n in names}
+    near = difflib.get_close_matches(str(name).lower(), folded, n=1, cutoff=0.5)
+    hint = f"did you mean '{folded[near[0]]}'? " if near else ""
+    return InvalidInput(f"unknown {kind} '{name}': {hint}Known: {', '.join(names)}")
+
+
+def is_concrete(value: object) -> bool:
+    """Whether `value` is a plain number that can be checked now (not a tracer, an array or a schedule)."""
+    return isinstance(value, Real)
+
+
+def check_range(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> None:
+    """Raise `InvalidInput` if a plain number is not finite or leaves its range; anything traced passes.
+
+    >>> check_range("client_lr", -1.0, above=0)
+    Traceback (most recent call last):
+    ...
+    fedsolve.errors.InvalidInput: client_lr = -1.0 must be finite and > 0
+    """
+    if not isinstance(value, Real):
+        return
+    number = float(value)
+    bounds = [
+        (above is not None and not number > above, f"> {above}"),
+        (at_least is not None and not number >= at_least, f">= {at_least}"),
+        (below is not None and not number < below, f"< {below}"),
+        (at_most is not None and not number <= at_most, f"<= {at_most}"),
+    ]
+    if not math.isfinite(number) or any(bad for bad, _ in bounds):
+        given = [b is not None for b in (above, at_least, below, at_most)]
+        wanted = "".join(f" and {text}" for (_, text), on in zip(bounds, given, strict=True) if on)
+        raise InvalidInput(f"{name} = {value} must be finite{wanted}")

@@ -1,0 +1,127 @@
+"""A task: the model, the loss, the federated data and how the result is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.data.federated import FederatedData
+from fedsolve.errors import InvalidInput
+from fedsolve.types import Batch, Params, Scalar
+
+
+class Examples(NamedTuple):
+    """Inputs and targets of supervised examples: x of shape (n, ...), y of shape (n,) or (n, ...)."""
+
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """A federated problem: minimise the mean of `loss` over the clients' examples.
+
+    Attributes:
+        name: what tables and folders call it.
+        init: random key -> parameters, any pytree of floating-point arrays.
+        loss: (params, batch) -> scalar, a mean over the first axis of the batch. Where clients are
+            uneven it is applied to single examples and averaged, so it must not mix examples.
+        data: the clients' examples.
+        test: held-out examples, or None.
+        metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy).
+        batch_size: examples of a local step unless the run says otherwise; None is the full batch.
+        epochs: local epochs of a round unless the run says otherwise.
+        local_steps: local steps of a round instead of epochs.
+        citation: key of the paper it comes from (see `fedsolve cite`), '' if none.
+    """
+
+    name: str
+    init: Callable[[jax.Array], Params]
+    loss: Callable[[Params, Batch], Scalar]
+    data: FederatedData
+    test: Batch | None = None
+    metrics: Mapping[str, Callable[[Params, Batch], Scalar]] = field(default_factory=dict)
+    batch_size: int | None = 32
+    epochs: int | None = 1
+    local_steps: int | None = None
+    citation: str = ""
+
+    @classmethod
+    def from_arrays(
+        cls,
+        loss: Callable[[Params, Batch], Scalar],
+        params: Params,
+        clients: FederatedData | Sequence[Batch],
+        *,
+        test: Batch | None = None,
+        metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
+        batch_size: int | None = 32,
+        epochs: int | None = 1,
+        local_steps: int | None = None,
+        name: str = "custom",
+    ) -> Task:
+        """A task from your own loss, parameters and per-client arrays.
+
+        `params` may be any pytree, an equinox or flax model included: leaves that are not
+        floating-point arrays (activation functions, counters) stay as they are.
+
+        >>> clients = [np.ones((4, 2), np.float32), np.zeros((3, 2), np.float32)]
+        >>> loss = lambda w, batch: jnp.mean((batch @ w - 1.0) ** 2)
+        >>> Task.from_arrays(loss, jnp.zeros(2), clients).data.counts
+        array([4, 3])
+        """
+        data = clients if isinstance(clients, FederatedData) else FederatedData.from_clients(clients)
+        trainable, merge = split_trainable(params)
+        wrap = _Merged.over(merge)
+        return cls(
+            name=name,
+            init=lambda key: trainable,
+            loss=wrap(loss),
+            data=data,
+            test=None if test is None else jax.tree.map(np.asarray, test),
+            metrics={k: wrap(m) for k, m in (metrics or {}).items()},
+            batch_size=batch_size,
+            epochs=None if local_steps is not None else epochs,
+            local_steps=local_steps,
+        )
+
+
+def _is_trainable(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def split_trainable(params: Params) -> tuple[Params, Callable[[Params], Params] | None]:
+    """The floating-point arrays of a model, and the function that puts the other leaves back (None if none)."""
+    leaves, structure = jax.tree.flatten(params)
+    kept = [_is_trainable(leaf) for leaf in leaves]
+    if not any(kept):
+        raise InvalidInput("the parameters hold no floating-point array: nothing to train")
+    if all(kept):
+        return jax.tree.map(jnp.asarray, params), None
+    trainable = [jnp.asarray(leaf) for leaf, k in zip(leaves, kept, strict=True) if k]
+
+    def merge(values: Params) -> Params:
+        left = iter(values)
+        return structure.unflatten([next(left) if k else leaf for leaf, k in zip(leaves, kept, strict=True)])
+
+    return trainable, merge
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """A function of the whole model as a function of its trainable leaves."""
+
+    function: Callable[[Params, Batch], Scalar]
+    merge: Callable[[Params], Params]
+
+    def __call__(self, params: Params, batch: Batch) -> Scalar:
+        return self.function(self.merge(params), batch)
+
+    @classmethod
+    def over(cls, merge: Callable[[Params], Params] | None) -> Callable[[Any], Any]:
+        return (lambda f: f) if merge is None else (lambda f: cls(f, merge))

@@ -1,0 +1,78 @@
+"""Arithmetic on pytrees: the few whole-vector operations that every method is written in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.types import Params, Scalar
+
+
+def add(a: Params, b: Params) -> Params:
+    """a + b."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def sub(a: Params, b: Params) -> Params:
+    """a - b."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(s: Scalar, a: Params) -> Params:
+    """s a, in the type of a."""
+    return jax.tree.map(lambda x: (s * x).astype(x.dtype), a)
+
+
+def axpy(s: Scalar, x: Params, y: Params) -> Params:
+    """y + s x, in the type of y."""
+    return jax.tree.map(lambda a, b: (b + s * a).astype(b.dtype), x, y)
+
+
+def zeros_like(a: Params) -> Params:
+    """A tree of zeros with the shapes and types of a."""
+    return jax.tree.map(jnp.zeros_like, a)
+
+
+def dot(a: Params, b: Params) -> Array:
+    """<a, b> over the whole vector."""
+    parts = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.sum(x * y), a, b))
+    return sum(parts, jnp.zeros((), parts[0].dtype)) if parts else jnp.zeros(())
+
+
+def squared_norm(a: Params) -> Array:
+    """|a|^2 over the whole vector."""
+    return dot(a, a)
+
+
+def norm(a: Params) -> Array:
+    """|a| over the whole vector."""
+    return jnp.sqrt(squared_norm(a))
+
+
+def where(condition: Any, a: Params, b: Params) -> Params:
+    """a where a scalar condition holds, otherwise b."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def all_finite(a: Any) -> Array:
+    """Whether every floating-point entry of a is finite."""
+    flags = [jnp.isfinite(x).all() for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return jnp.stack(flags).all() if flags else jnp.array(True)
+
+
+def size(a: Any) -> int:
+    """Number of entries."""
+    return sum(x.size for x in jax.tree.leaves(a))
+
+
+def nbytes(a: Any) -> int:
+    """Bytes of all leaves (arrays or shapes) as they are stored."""
+    return sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(a))
+
+
+def dtype_of(a: Params) -> Any:
+    """The common floating-point type of the leaves."""
+    return jnp.result_type(*jax.tree.leaves(a))

@@ -1,0 +1,109 @@
+"""Named containers: frozen dataclasses that are pytrees, whose fields say how they are treated.
+
+A hyper-parameter is a leaf, so it can be traced, swept and changed without recompiling; a field marked
+`static()` is part of the program. A field of a message says how it is reduced over the cohort
+(`reduced`), a field of a server state whether the engine logs it (`reported`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+Params = PyTree
+"""Model parameters: any pytree of floating-point arrays."""
+Batch = PyTree
+"""Examples: any pytree of arrays that share their first axis."""
+Scalar = Any
+"""A real number: a Python float, a traced or a concrete array of shape ()."""
+
+T = TypeVar("T")
+_REDUCTIONS = ("mean", "average", "max")
+
+
+def static(default: Any = dataclasses.MISSING) -> Any:
+    """A field that is part of the program: changing its value compiles anew."""
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+def reduced(by: str) -> Any:
+    """A message field reduced over the cohort by `mean` (the algorithm's weights), `average` (1/|S|) or `max`."""
+    if by not in _REDUCTIONS:
+        raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
+    return dataclasses.field(metadata={"reduce": by})
+
+
+def reported(warn: str = "") -> Any:
+    """A scalar field of a server state that the engine logs each round under its name.
+
+    With `warn`, a run in which the value was ever non-zero ends with that warning.
+    """
+    return dataclasses.field(metadata={"report": True, "warn": warn})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, reduced, reported, dataclasses.field))
+def module(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass and a pytree of its non-static fields.
+
+    >>> @module
+    ... class Point:
+    ...     x: float
+    ...     name: str = static("p")
+    >>> jax.tree.map(lambda v: 2 * v, Point(1.0))
+    Point(x=2.0, name='p')
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    meta = [f.name for f in fields if f.metadata.get("static")]
+    data = [f.name for f in fields if not f.metadata.get("static")]
+    jax.tree_util.register_dataclass(cls, data, meta)
+    return cls
+
+
+def replace(obj: T, **changes: Any) -> T:
+    """A copy of a module with some fields changed."""
+    return dataclasses.replace(obj, **changes)  # type: ignore[type-var]
+
+
+def is_module(value: Any) -> bool:
+    """Whether `value` is an instance of a dataclass (all of ours are modules)."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def reductions(message: Any, inherited: str = "mean") -> Any:
+    """The reduction of each leaf of `message`, in a pytree of the same structure.
+
+    >>> @module
+    ... class Up:
+    ...     delta: float
+    ...     step: float = reduced("max")
+    >>> reductions(Up(1.0, 2.0))
+    Up(delta='mean', step='max')
+    """
+    if not is_module(message):
+        return jax.tree.map(lambda _: inherited, message)
+    parts = {
+        f.name: reductions(getattr(message, f.name), f.metadata.get("reduce", inherited))
+        for f in dataclasses.fields(message)
+        if not f.metadata.get("static")
+    }
+    return replace(message, **parts)
+
+
+def reports(state: Any) -> dict[str, tuple[Array, str]]:
+    """The scalars that a server state reports, by name, each with its warning text ('' if none)."""
+    found: dict[str, tuple[Array, str]] = {}
+    if isinstance(state, Mapping) or not is_module(state):
+        return found
+    for f in dataclasses.fields(state):
+        value = getattr(state, f.name)
+        if f.metadata.get("report"):
+            found[f.name] = (jnp.asarray(value), f.metadata["warn"])
+        else:
+            found.update(reports(value))
+    return found
