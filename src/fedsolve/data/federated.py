@@ -45,7 +45,9 @@ class FederatedData:
         if len(self.counts) == 0:
             raise InvalidInput("federated data has no clients: give at least one")
         if len(self.names) != len(self.counts):
-            raise InvalidInput(f"{len(self.names)} client names for {len(self.counts)} clients: give one each")
+            raise InvalidInput(
+                f"{len(self.names)} client names for {len(self.counts)} clients: give one each"
+            )
         if (self.counts < 1).any():
             empty = self.names[int(np.argmax(self.counts < 1))]
             raise InvalidInput(f"{empty} has no examples: drop it or give it at least one")
@@ -94,7 +96,9 @@ class FederatedData:
         shapes = [jax.tree.structure(c) for c in clients]
         for i, shape in enumerate(shapes):
             if shape != shapes[0]:
-                raise InvalidInput(f"client {i} has fields {shape}, client 0 has {shapes[0]}: give all the same")
+                raise InvalidInput(
+                    f"client {i} has fields {shape}, client 0 has {shapes[0]}: give all the same"
+                )
         counts = []
         for i, c in enumerate(clients):
             lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in jax.tree.leaves(c)}
@@ -112,7 +116,9 @@ class FederatedData:
         cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
     ) -> FederatedData:
         """From pooled arrays and, for each client, the row numbers it owns (see `fedsolve.data.partitions`)."""
-        order = np.concatenate([np.asarray(p, np.int64) for p in parts]) if len(parts) else np.zeros(0, np.int64)
+        order = (
+            np.concatenate([np.asarray(p, np.int64) for p in parts]) if len(parts) else np.zeros(0, np.int64)
+        )
         packed = jax.tree.map(lambda a: np.asarray(a)[order], examples)
         return cls(packed, np.array([len(p) for p in parts]), tuple(names))
 

@@ -1,0 +1,69 @@
+"""The one interface of every method: six verbs, written once, run by the compiled engine and by messages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+from fedsolve.errors import InvalidInput
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params, Scalar, module
+
+Weighting = Literal["uniform", "examples"]
+"""How clients count in a mean: all alike (1/|S|), or by their number of examples (n_i / sum of n)."""
+
+
+@module
+class Cohort:
+    """What the server knows of a round besides the reduced message.
+
+    Attributes:
+        round: number of the round, from 0.
+        size: clients whose update was used, |S|.
+        population: all clients, N.
+    """
+
+    round: Scalar
+    size: Scalar
+    population: Scalar
+
+
+class Algorithm(ABC):
+    """A federated method. It never sees data, a model or a framework: only an oracle.
+
+    Concrete classes are modules: frozen dataclasses whose hyper-parameters are leaves. Servers,
+    broadcasts, clients and messages are modules of their own; a message's fields say how they are
+    reduced over the cohort (see `fedsolve.types.reduced`).
+    """
+
+    weighting: Weighting
+
+    @abstractmethod
+    def init(self, params: Params) -> Any:
+        """What the server keeps, from the initial model."""
+
+    @abstractmethod
+    def broadcast(self, server: Any, round: Scalar) -> Any:
+        """What travels down in a round."""
+
+    @abstractmethod
+    def enroll(self, broadcast: Any) -> Any:
+        """A client's own state before its first round; `()` if it keeps none."""
+
+    @abstractmethod
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """One client's local work: the message that travels up, and the client's new state."""
+
+    @abstractmethod
+    def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
+        """The server after a round; `message` is already reduced over the cohort."""
+
+    @abstractmethod
+    def export(self, server: Any) -> Params:
+        """The model that is evaluated and shipped."""
+
+
+def check_weighting(value: object) -> None:
+    """Raise `InvalidInput` unless value is a known weighting."""
+    if value not in ("uniform", "examples"):
+        raise InvalidInput(f"weighting = {value!r} must be 'uniform' or 'examples'")

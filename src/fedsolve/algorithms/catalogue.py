@@ -1,0 +1,104 @@
+"""The catalogue: every method by name, with its paper. Tests, the command line and the docs read it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.algorithms import methods
+from fedsolve.algorithms.fedprox import Proximal
+from fedsolve.algorithms.scaffold import ControlVariates
+from fedsolve.errors import InvalidInput, unknown
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method: how to build it, the citation key of its paper, and one line on it."""
+
+    build: Callable[..., Algorithm]
+    citation: str
+    summary: str
+
+
+ALGORITHMS: dict[str, Entry] = {
+    "FedAvg": Entry(methods.FedAvg, "mcmahan2017fedavg", "local SGD, mean of the displacements"),
+    "FedAvgM": Entry(methods.FedAvgM, "hsu2019fedavgm", "FedAvg with heavy-ball server momentum"),
+    "FedAdagrad": Entry(methods.FedAdagrad, "reddi2021fedopt", "Adagrad on the server"),
+    "FedAdam": Entry(methods.FedAdam, "reddi2021fedopt", "Adam on the server"),
+    "FedYogi": Entry(methods.FedYogi, "reddi2021fedopt", "Yogi on the server"),
+    "FedExP": Entry(methods.FedExP, "jhunjhunwala2023fedexp", "server step by extrapolation"),
+    "FedExPM": Entry(methods.FedExPM, "takakura2025feddua", "FedExP with momentum"),
+    "FedDuAdagrad": Entry(
+        methods.FedDuAdagrad, "takakura2025feddua", "doubly adaptive step, Adagrad geometry"
+    ),
+    "FedDuAdam": Entry(methods.FedDuAdam, "takakura2025feddua", "doubly adaptive step, Adam geometry"),
+    "FedProx": Entry(methods.FedProx, "li2020fedprox", "FedAvg on proximal local objectives"),
+    "SCAFFOLD": Entry(methods.SCAFFOLD, "karimireddy2020scaffold", "FedAvg with control variates"),
+}
+
+# a wrapper's own arguments; the rest belongs to the method it wraps
+WRAPPERS: dict[str, tuple[Callable[..., Algorithm], dict[str, Any]]] = {
+    "SCAFFOLD": (ControlVariates, {"option": "II"}),
+    "FedProx": (Proximal, {"mu": 0.1}),
+}
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """The arguments of a method and their defaults, client options included."""
+    wrapper, inner = _split(name)
+    if wrapper:
+        return arguments(inner) | WRAPPERS[wrapper][1]
+    signature = inspect.signature(_entry(name).build)
+    own = {
+        p.name: p.default
+        for p in signature.parameters.values()
+        if p.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    return own | dict.fromkeys(methods.CLIENT_OPTIONS)
+
+
+def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
+    """A method by name; `SCAFFOLD+X` and `FedProx+X` wrap any other method X.
+
+    Raises:
+        InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.
+
+    >>> type(build("SCAFFOLD+FedDuAdam", {"client_lr": 0.1})).__name__
+    'ControlVariates'
+    """
+    settings = dict(settings or {})
+    wrapper, inner = _split(name)
+    known = arguments(name)
+    for key in settings:
+        if key not in known:
+            raise unknown(f"setting of {name}", key, known)
+    if not wrapper:
+        try:
+            return _entry(name).build(**settings)
+        except TypeError as error:
+            raise InvalidInput(f"{name}: {error}") from None
+    wrap, own = WRAPPERS[wrapper]
+    mine = own | {k: settings.pop(k) for k in own if k in settings}
+    return wrap(build(inner, settings), **mine)
+
+
+def citations(name: str) -> tuple[str, ...]:
+    """Citation keys of the papers behind a name."""
+    wrapper, inner = _split(name)
+    return (ALGORITHMS[wrapper].citation, *citations(inner)) if wrapper else (_entry(name).citation,)
+
+
+def _split(name: str) -> tuple[str, str]:
+    wrapper, plus, inner = name.partition("+")
+    if plus and wrapper not in WRAPPERS:
+        raise unknown("wrapper", wrapper, WRAPPERS)
+    return (wrapper, inner) if plus else ("", name)
+
+
+def _entry(name: str) -> Entry:
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]

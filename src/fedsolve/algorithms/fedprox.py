@@ -1,0 +1,83 @@
+"""FedProx (Li et al. 2020): any method with local objectives pulled towards the model it started from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from fedsolve.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.errors import check_range
+from fedsolve.local.solver import LocalSolver
+from fedsolve.oracle import Oracle, WrappedOracle
+from fedsolve.types import Params, Scalar, module
+
+
+@dataclass(frozen=True)
+class ProximalOracle(WrappedOracle):
+    """Adds the gradient of (mu/2) |y - anchor|^2."""
+
+    anchor: Params
+    mu: Scalar
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        """g + mu (y - w)."""
+        return jax.tree.map(
+            lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
+        )
+
+
+@module
+class Proximal(Algorithm):
+    """Local steps on f_i(y) + (mu/2) |y - w|^2; everything else as `inner`.
+
+        client:  y <- y - eta_l (g_i(y) + mu (y - w))
+
+    Travels and is kept: what `inner` sends and keeps. mu = 0 is `inner`. The reported loss is f_i's.
+    A server rule, momentum and clipping of `inner` see the proximal gradient.
+
+    Attributes:
+        inner: the method that runs on the proximal objectives.
+        mu: weight of the proximal term, at least 0, in units of the loss per squared parameter.
+    """
+
+    inner: Algorithm
+    mu: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("mu", self.mu, at_least=0)
+
+    @property
+    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.weighting
+
+    @property
+    def local(self) -> LocalSolver | None:
+        """The inner method's local solver."""
+        return getattr(self.inner, "local", None)
+
+    def init(self, params: Params) -> Any:
+        """The inner server."""
+        return self.inner.init(params)
+
+    def broadcast(self, server: Any, round: Scalar) -> Any:
+        """The inner broadcast."""
+        return self.inner.broadcast(server, round)
+
+    def enroll(self, broadcast: Any) -> Any:
+        """The inner client."""
+        return self.inner.enroll(broadcast)
+
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """The inner local work on the proximal objective."""
+        return self.inner.train(broadcast, client, ProximalOracle(oracle, broadcast.params, self.mu))
+
+    def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
+        """The inner update."""
+        return self.inner.update(server, message, cohort)
+
+    def export(self, server: Any) -> Params:
+        """The inner model."""
+        return self.inner.export(server)

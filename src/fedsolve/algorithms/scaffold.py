@@ -1,0 +1,154 @@
+"""SCAFFOLD (Karimireddy et al. 2020): any method with control variates that cancel client drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.errors import InvalidInput
+from fedsolve.local.solver import LocalSolver
+from fedsolve.oracle import GradientMap, Oracle, WrappedOracle
+from fedsolve.types import Params, Scalar, module, reduced, static
+
+
+@dataclass(frozen=True)
+class CorrectedOracle(WrappedOracle):
+    """Adds c - c_i to the gradient, after the raw gradient was clipped or decayed."""
+
+    correction: Params
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        """g - c_i + c."""
+        return trees.add(gradient, self.correction)
+
+    def map_gradient(self, function: GradientMap) -> Oracle:
+        """The function acts on the raw gradient: c_i must estimate what is corrected."""
+        return CorrectedOracle(self.inner.map_gradient(function), self.correction)
+
+
+@module
+class ScaffoldServer:
+    """The inner server and the control variate c (shapes of the model)."""
+
+    inner: Any
+    control: Params
+
+
+@module
+class ScaffoldBroadcast:
+    """The inner broadcast and c."""
+
+    inner: Any
+    control: Params
+
+    @property
+    def params(self) -> Params:
+        """The model."""
+        return self.inner.params
+
+
+@module
+class ScaffoldClient:
+    """The inner client and c_i (shapes of the model)."""
+
+    inner: Any
+    control: Params
+
+
+@module
+class ScaffoldMessage:
+    """The inner message and c_i+ - c_i; the latter counts every participant alike."""
+
+    inner: Any
+    control_delta: Params = reduced("average")
+
+    @property
+    def delta(self) -> Params:
+        """The inner displacement."""
+        return self.inner.delta
+
+
+@module
+class ControlVariates(Algorithm):
+    """SCAFFOLD around any method with a local SGD: y <- y - eta_l (g_i(y) - c_i + c).
+
+        option I:   c_i+ = grad f_i(w)                      option II:  c_i+ = c_i - c + (w - y_K) / (K eta_l)
+        server:     inner update;   c <- c + (1/N) sum over S of (c_i+ - c_i)
+
+    Down: the model and c. Up: the displacement and c_i+ - c_i. Kept: c_i (all shapes of the model);
+    c and c_i start at 0. K eta_l is the sum of the rates that the client's own steps applied, so that
+    momentum, schedules and uneven clients are right; clipping and weight decay act on the raw gradient,
+    before the correction.
+
+    Attributes:
+        inner: the method whose local steps are corrected, such as `FedAvg` or `FedDuAdam`.
+        option: how c_i is renewed; II costs nothing, I one full gradient per round.
+
+    Raises:
+        InvalidInput: option II with a local solver whose displacement is not a sum of gradients.
+    """
+
+    inner: Algorithm
+    option: Literal["I", "II"] = static("II")
+
+    def __post_init__(self) -> None:
+        if self.option not in ("I", "II"):
+            raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
+        if self.option == "II" and isinstance(self.inner, Algorithm):
+            solver = self.local
+            if solver is None or type(solver).elapsed is LocalSolver.elapsed:
+                raise InvalidInput(
+                    "SCAFFOLD option II needs local SGD, whose displacement is a sum of gradients; "
+                    f"{type(solver or self.inner).__name__} is not: use option='I'"
+                )
+
+    @property
+    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.weighting
+
+    @property
+    def local(self) -> LocalSolver | None:
+        """The inner method's local solver."""
+        return getattr(self.inner, "local", None)
+
+    def init(self, params: Params) -> ScaffoldServer:
+        """The inner server and c = 0."""
+        return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
+
+    def broadcast(self, server: ScaffoldServer, round: Scalar) -> ScaffoldBroadcast:
+        """The inner broadcast and c."""
+        return ScaffoldBroadcast(self.inner.broadcast(server.inner, round), server.control)
+
+    def enroll(self, broadcast: ScaffoldBroadcast) -> ScaffoldClient:
+        """The inner client and c_i = 0."""
+        return ScaffoldClient(self.inner.enroll(broadcast.inner), trees.zeros_like(broadcast.control))
+
+    def train(
+        self, broadcast: ScaffoldBroadcast, client: ScaffoldClient, oracle: Oracle
+    ) -> tuple[ScaffoldMessage, ScaffoldClient]:
+        """Corrected local work, then a new c_i."""
+        correction = trees.sub(broadcast.control, client.control)
+        message, inner = self.inner.train(broadcast.inner, client.inner, CorrectedOracle(oracle, correction))
+        if self.option == "I":
+            control = oracle.full(broadcast.params)[1]
+        else:
+            assert self.local is not None
+            elapsed: Any = self.local.elapsed(oracle.steps, broadcast.inner.round)
+            control = jax.tree.map(lambda k, d: -k - (d / elapsed).astype(d.dtype), correction, message.delta)
+        change = trees.sub(control, client.control)
+        return ScaffoldMessage(message, change), ScaffoldClient(inner, control)
+
+    def update(self, server: ScaffoldServer, message: ScaffoldMessage, cohort: Cohort) -> ScaffoldServer:
+        """The inner update, and c moved by |S|/N of the mean change."""
+        inner = self.inner.update(server.inner, message.inner, cohort)
+        share = cohort.size / cohort.population
+        return ScaffoldServer(inner, trees.axpy(share, message.control_delta, server.control))
+
+    def export(self, server: ScaffoldServer) -> Params:
+        """The inner model."""
+        return self.inner.export(server.inner)

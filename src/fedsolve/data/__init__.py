@@ -1,0 +1,34 @@
+"""Federated data sets: packed clients, partitions and file readers."""
+
+from fedsolve.data.federated import FederatedData
+from fedsolve.data.pachinko import Pachinko
+from fedsolve.data.partition import Partition
+from fedsolve.data.partitions import (
+    IID,
+    PARTITIONS,
+    ByQuantity,
+    Dirichlet,
+    LabelsPerClient,
+    Natural,
+    Shards,
+    as_partition,
+)
+from fedsolve.data.sources import checksum, data_dir, read_idx, read_npz
+
+__all__ = [
+    "IID",
+    "PARTITIONS",
+    "ByQuantity",
+    "Dirichlet",
+    "FederatedData",
+    "LabelsPerClient",
+    "Natural",
+    "Pachinko",
+    "Partition",
+    "Shards",
+    "as_partition",
+    "checksum",
+    "data_dir",
+    "read_idx",
+    "read_npz",
+]

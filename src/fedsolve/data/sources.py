@@ -1,0 +1,121 @@
+"""Data files: where they are, whether they are whole, and idx and npz readers that never end in a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedsolve.errors import InvalidInput
+
+VARIABLE = "FEDSOLVE_DATA"
+"""Environment variable that names the data folder."""
+
+_REMEDY = "fetch the file again"
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def data_dir(explicit: str | Path | None = None) -> Path:
+    """The data folder: the argument, else the environment variable FEDSOLVE_DATA.
+
+    Raises:
+        InvalidInput: neither is given, or the folder does not exist.
+    """
+    given = explicit if explicit is not None else os.environ.get(VARIABLE) or None
+    if given is None:
+        raise InvalidInput(f"no data folder: give data_dir or set the environment variable {VARIABLE}")
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        origin = "data_dir" if explicit is not None else VARIABLE
+        raise InvalidInput(f"{origin} = {given} is not a folder: give the folder that holds the data files")
+    return folder
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a file; `InvalidInput` if it is missing or cannot be read."""
+    path = Path(path)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"{path} does not exist: put {path.name} there or give another data folder"
+        ) from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}): check the file") from None
+
+
+def checksum(path: str | Path, sha256: str) -> None:
+    """Check a file against its SHA-256 (64 hexadecimal digits).
+
+    Raises:
+        InvalidInput: missing or unreadable, or another sum (the first 12 digits of both are shown).
+    """
+    found = hashlib.sha256(read_bytes(path)).hexdigest()
+    if found != sha256.lower():
+        raise InvalidInput(
+            f"{path} has SHA-256 {found[:12]}, expected {sha256[:12].lower()}: the file is damaged or another "
+            f"version, {_REMEDY}"
+        )
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The array of an idx file, gzipped or not (LeCun et al. 1998), in the machine's byte order.
+
+    Raises:
+        InvalidInput: missing, damaged gzip, wrong magic number, or a length that is not the one its
+            dimensions call for.
+    """
+    content = _unzip(path, read_bytes(path))
+    kind = _TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
+    ndim = content[3] if len(content) >= 4 else 0
+    if kind is None or ndim == 0:
+        raise InvalidInput(
+            f"{path} is not an idx file (magic {content[:4].hex() or 'missing'}): give an idx file, gzipped or not"
+        )
+    start = 4 + 4 * ndim
+    if len(content) < start:
+        raise InvalidInput(f"{path} ends inside its header of {ndim} dimensions: {_REMEDY}")
+    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", ndim, 4))
+    dtype = np.dtype(kind)
+    expected = dtype.itemsize
+    for n in shape:
+        expected *= n
+    if len(content) - start != expected:
+        raise InvalidInput(
+            f"{path} holds {len(content) - start} bytes of data, its shape {shape} calls for {expected}: {_REMEDY}"
+        )
+    return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _unzip(path: str | Path, content: bytes) -> bytes:
+    if content[:2] != b"\x1f\x8b":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(f"{path} is damaged gzip ({error}): {_REMEDY}") from None
+
+
+def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
+    """Named arrays of an npz file; no pickled objects are read.
+
+    Raises:
+        InvalidInput: missing, damaged, or without one of the fields.
+    """
+    if not Path(path).is_file():
+        read_bytes(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in fields if name not in archive.files]
+            if not missing:
+                return {name: archive[name] for name in fields}
+            known = ", ".join(archive.files) or "nothing"
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidInput(f"{path} is not a readable npz file ({error}): {_REMEDY}") from None
+    raise InvalidInput(f"{path} has no field '{missing[0]}' (it holds {known}): {_REMEDY}")

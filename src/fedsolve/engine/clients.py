@@ -1,0 +1,177 @@
+"""Clients inside the compiled engine: packed data on the device, and the oracle over one client's rows.
+
+What is the same for all clients is decided here before anything is compiled: whether all minibatches are
+full (then no mask is needed) and whether a step sees the whole client (then nothing is shuffled).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.shuffle import shuffled
+from fedsolve.errors import InvalidInput
+from fedsolve.oracle import Oracle
+from fedsolve.types import Batch, Params, Scalar, module
+
+Loss = Callable[[Params, Batch], Scalar]
+
+
+@module
+class PackedClients:
+    """All clients' examples on the device.
+
+    Attributes:
+        examples: pytree of arrays (total, ...), client after client.
+        offsets, counts, steps: first row, examples and local steps of each client, shape (clients,).
+    """
+
+    examples: Batch
+    offsets: Int[Array, " clients"]
+    counts: Int[Array, " clients"]
+    steps: Int[Array, " clients"]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What the compiled program knows of local work; equal works share a program.
+
+    Attributes:
+        loss: (params, batch) -> mean loss.
+        batch_size: examples of a full minibatch.
+        rows: examples of the largest client.
+        max_steps: local steps of the busiest client.
+        passes: shuffled passes over the data that any client needs; 0 if each step sees all of it.
+        even: all clients have as many examples, all minibatches are full.
+    """
+
+    loss: Loss
+    batch_size: int
+    rows: int
+    max_steps: int
+    passes: int
+    even: bool
+
+
+def pack(
+    data: FederatedData,
+    loss: Loss,
+    dtype: Any,
+    *,
+    batch_size: int | None,
+    epochs: int | None,
+    local_steps: int | None,
+) -> tuple[PackedClients, LocalWork]:
+    """Put the data on the device in the run's type, and derive the local work.
+
+    Raises:
+        InvalidInput: both or neither of epochs and local_steps, or one that is not a positive integer.
+    """
+    if (epochs is None) == (local_steps is None):
+        raise InvalidInput(f"epochs = {epochs}, local_steps = {local_steps}: give exactly one of them")
+    for name, value in (("epochs", epochs), ("local_steps", local_steps), ("batch_size", batch_size)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InvalidInput(f"{name} = {value} must be an integer of at least 1")
+    counts = data.counts
+    rows = int(counts.max())
+    batch = rows if batch_size is None else min(batch_size, rows)
+    per_epoch = -(-counts // batch)
+    steps = np.full_like(counts, local_steps) if local_steps is not None else (epochs or 1) * per_epoch
+    many = per_epoch > 1
+    passes = int(math.ceil((steps[many] / per_epoch[many]).max())) if many.any() else 0
+    even = bool((counts == rows).all()) and rows % batch == 0
+    work = LocalWork(loss, batch, rows, int(steps.max()), passes, even)
+    integers = [jnp.asarray(a, jnp.int32) for a in (data.offsets, counts, steps)]
+    return PackedClients(on_device(data.examples, dtype), *integers), work
+
+
+def on_device(examples: Batch, dtype: Any) -> Batch:
+    """Arrays on the device, floating-point ones in the run's type, 64-bit integers in 32 bits."""
+
+    def put(a: np.ndarray) -> Array:
+        return jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None)
+
+    return jax.tree.map(put, examples)
+
+
+@dataclass(frozen=True)
+class ClientOracle(Oracle):
+    """One client's rows as an oracle; made inside the program by `client_oracle`.
+
+    Attributes:
+        work: what is static.
+        examples: its examples, padded to `work.rows`.
+        order: its shuffled row numbers, shape (passes, rows); None if each step sees all of it.
+        batches: minibatches of one pass.
+    """
+
+    work: LocalWork
+    examples: Batch
+    order: Int[Array, "passes rows"] | None
+    batches: Any
+    num_examples: Any
+    steps: Any
+    bound: Any
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Loss and gradient on the minibatch of a local step."""
+        batch, mask = self._batch(step)
+        return jax.value_and_grad(masked_mean, argnums=1)(self.work.loss, params, batch, mask)
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Loss on the minibatch of a local step."""
+        return masked_mean(self.work.loss, params, *self._batch(step))
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient on all of the client's examples."""
+        mask = None if self.work.even else jnp.arange(self.work.rows) < self.num_examples
+        return jax.value_and_grad(masked_mean, argnums=1)(self.work.loss, params, self.examples, mask)
+
+    def _batch(self, step: Scalar) -> tuple[Batch, Bool[Array, " batch"] | None]:
+        """The examples of a local step and, where clients are uneven, which of them are real."""
+        work = self.work
+        if self.order is None:
+            return self.examples, None if work.even else jnp.arange(work.rows) < self.num_examples
+        # a client that fits in one batch sees all of it each step, whatever the pass
+        epoch = jnp.minimum(step // self.batches, work.passes - 1)
+        place = (step % self.batches) * work.batch_size + jnp.arange(work.batch_size)
+        rows = self.order[epoch, jnp.minimum(place, work.rows - 1)]
+        return _rows(self.examples, rows), None if work.even else place < self.num_examples
+
+
+def client_oracle(
+    work: LocalWork, packed: PackedClients, key: Array, client: Scalar, bound: Scalar
+) -> ClientOracle:
+    """The oracle of one client in one round; its shuffles depend on the key and the client alone."""
+    count = packed.counts[client]
+    place = jnp.arange(work.rows)
+    inside = place if work.even else jnp.minimum(place, count - 1)
+    examples = _rows(packed.examples, packed.offsets[client] + inside)
+    order = None
+    if work.passes:
+        key = jax.random.fold_in(key, client)
+        keys = jax.vmap(lambda e: jax.random.fold_in(key, e))(jnp.arange(work.passes))
+        order = jax.vmap(lambda k: shuffled(k, work.rows, None if work.even else count))(keys)
+    batches = work.rows // work.batch_size if work.even else -(-count // work.batch_size)
+    steps = work.max_steps if work.even else packed.steps[client]
+    return ClientOracle(work, examples, order, batches, count, steps, bound)
+
+
+def _rows(examples: Batch, rows: Array) -> Batch:
+    return jax.tree.map(lambda a: a[rows], examples)
+
+
+def masked_mean(loss: Loss, params: Params, batch: Batch, mask: Array | None) -> Scalar:
+    """Mean loss over the real examples of a batch; without a mask, the loss as it is."""
+    if mask is None:
+        return loss(params, batch)
+    each = jax.vmap(lambda one: loss(params, jax.tree.map(lambda a: a[None], one)))(batch)
+    return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype)

@@ -1,0 +1,148 @@
+"""Who takes part in a round. A sampling is pluggable: `draw` returns padded client ids and who is present."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from fedsolve.engine.shuffle import shuffled
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.types import Scalar, module, static
+
+
+class Sampling(ABC):
+    """Draws the cohort of each round. Present clients come first in the returned ids."""
+
+    @abstractmethod
+    def draw(
+        self, key: Array, round: Scalar, population: int
+    ) -> tuple[Int[Array, " capacity"], Bool[Array, " capacity"]]:
+        """Ids of the cohort, each at most once, padded to a fixed capacity, and which of them are present."""
+
+    def check(self, population: int) -> None:
+        """Raise `InvalidInput` if the sampling does not fit the population."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all drawn ids are present in every round."""
+        return False
+
+
+def _check_size(size: Any, population: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise InvalidInput(f"clients_per_round = {size} must be an integer of at least 1")
+    if size > population:
+        raise InvalidInput(
+            f"clients_per_round = {size} but the task has {population} clients: choose at most {population}"
+        )
+
+
+@module
+class Uniform(Sampling):
+    """`size` clients uniformly without replacement: the default of every paper here."""
+
+    size: int = static()
+
+    def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
+        """A uniform subset; all clients in order if size = population."""
+        if self.size == population:
+            return jnp.arange(population), jnp.ones(population, bool)
+        return shuffled(key, population)[: self.size], jnp.ones(self.size, bool)
+
+    def check(self, population: int) -> None:
+        """1 <= size <= population."""
+        _check_size(self.size, population)
+
+    @property
+    def fixed(self) -> bool:
+        """Always."""
+        return True
+
+
+@module
+class Bernoulli(Sampling):
+    """Each client takes part with probability p, independently; a cohort may be empty."""
+
+    p: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("participation", self.p, above=0, at_most=1)
+
+    def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
+        """A cohort of random size; the cost of a round grows with the size drawn."""
+        return _present_first(jax.random.uniform(key, (population,)) < self.p)
+
+
+@module
+class Weighted(Sampling):
+    """`size` clients without replacement with chances proportional to weights (Gumbel top-k: successive sampling).
+
+    Attributes:
+        weights: shape (clients,), at least 0, more than `size` - 1 of them positive.
+        size: clients per round.
+    """
+
+    weights: Array
+    size: int = static()
+
+    def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
+        """The clients of the largest perturbed log-weights."""
+        scores = jnp.log(self.weights) + jax.random.gumbel(key, (population,))
+        return lax.top_k(scores, self.size)[1], jnp.ones(self.size, bool)
+
+    def check(self, population: int) -> None:
+        """One non-negative weight per client, enough of them positive."""
+        _check_size(self.size, population)
+        w = np.asarray(self.weights)
+        if w.shape != (population,) or not np.isfinite(w).all() or (w < 0).any():
+            raise InvalidInput(
+                f"sampling weights of shape {w.shape} must be {population} finite numbers >= 0"
+            )
+        if (w > 0).sum() < self.size:
+            raise InvalidInput(
+                f"clients_per_round = {self.size} but only {(w > 0).sum()} weights are positive"
+            )
+
+    @property
+    def fixed(self) -> bool:
+        """Always."""
+        return True
+
+
+@module
+class Trace(Sampling):
+    """At most `size` clients uniformly among those that an availability trace shows in this round.
+
+    Attributes:
+        available: shape (period, clients), booleans; round t looks at row t mod period.
+        size: clients per round at most; fewer where fewer are available, perhaps none.
+    """
+
+    available: Bool[Array, "period clients"]
+    size: int = static()
+
+    def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
+        """Available clients in random order, cut to `size`."""
+        trace = jnp.asarray(self.available)
+        row = trace[round % trace.shape[0]]
+        order = shuffled(key, population)
+        first = jnp.argsort(~row[order], stable=True)[: self.size]
+        return order[first], row[order][first]
+
+    def check(self, population: int) -> None:
+        """The trace has one column per client."""
+        _check_size(self.size, population)
+        shape = np.shape(self.available)
+        if len(shape) != 2 or shape[1] != population or shape[0] < 1:
+            raise InvalidInput(f"availability trace has shape {shape}: it must be (period, {population})")
+
+
+def _present_first(present: Array) -> tuple[Array, Array]:
+    order = jnp.argsort(~present, stable=True)
+    return order, present[order]

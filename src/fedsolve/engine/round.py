@@ -1,0 +1,125 @@
+"""Rounds as one compiled program: draw a cohort, train its clients in chunks, reduce, update; scanned."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort
+from fedsolve.engine.clients import PackedClients
+from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.train import Program, train_cohort
+from fedsolve.types import Params, Scalar, module, reports
+
+
+@module
+class RunState:
+    """Everything that a run carries from round to round.
+
+    Attributes:
+        server: what the algorithm keeps on the server.
+        clients: every client's own state, stacked, first axis (clients,).
+        previous: the exported model of the round before, for the mean of the last two iterates.
+        round: rounds done.
+        failed: the round in which no client returned a finite update, -1 if none.
+    """
+
+    server: Any
+    clients: Any
+    previous: Params
+    round: Scalar
+    failed: Scalar
+
+
+def start(algorithm: Algorithm, params: Params, population: int) -> RunState:
+    """The state before the first round; every client is enrolled."""
+    server = algorithm.init(params)
+    one = algorithm.enroll(algorithm.broadcast(server, jnp.int32(0)))
+    clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
+    state = RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
+    return jax.tree.map(lambda x: jnp.array(x, copy=True), state)  # buffers of its own: they are donated
+
+
+@partial(jax.jit, static_argnames="program", donate_argnames="state")
+def advance(
+    program: Program,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    packed: PackedClients,
+    key: Array,
+    state: RunState,
+    rounds: Scalar,
+) -> tuple[RunState, dict[str, Array]]:
+    """`rounds` rounds in one call (at most `program.capacity`), and a log of each; stops where all clients fail."""
+    spread = jax.shard_map(
+        partial(simulate, program), mesh=program.mesh, in_specs=P(), out_specs=P(), check_vma=False
+    )
+    return spread(algorithm, sampling, packed, key, state, rounds)
+
+
+def simulate(
+    program: Program,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    packed: PackedClients,
+    key: Array,
+    state: RunState,
+    rounds: Scalar,
+) -> tuple[RunState, dict[str, Array]]:
+    """The body of `advance` on one device: it can itself be vmapped over algorithms and keys."""
+    one = partial(one_round, program, algorithm, sampling, packed, key)
+    entry = jax.eval_shape(one, state)[1]
+    logs = jax.tree.map(lambda x: jnp.zeros((program.capacity, *x.shape), x.dtype), entry)
+    first = state.round
+
+    def body(carry: tuple[RunState, Any]) -> tuple[RunState, Any]:
+        state, logs = carry
+        place = state.round - first
+        state, entry = one(state)
+        return state, jax.tree.map(lambda log, x: log.at[place].set(x), logs, entry)
+
+    def unfinished(carry: tuple[RunState, Any]) -> Scalar:
+        state, _ = carry
+        return (state.round - first < rounds) & (state.failed < 0)
+
+    return lax.while_loop(unfinished, body, (state, logs))
+
+
+def one_round(
+    program: Program,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    packed: PackedClients,
+    key: Array,
+    state: RunState,
+) -> tuple[RunState, dict[str, Array]]:
+    """One round: all randomness follows from the run's key and the round's number."""
+    population = packed.counts.shape[0]
+    draw_key, work_key = jax.random.split(jax.random.fold_in(key, state.round))
+    ids, present = sampling.draw(draw_key, state.round, population)
+    broadcast = algorithm.broadcast(state.server, state.round)
+    totals, clients = train_cohort(
+        program, algorithm, packed, work_key, broadcast, state.clients, ids, present
+    )
+    size = totals.size
+    cohort = Cohort(state.round, size, population)
+    server = algorithm.update(state.server, totals.reduce(), cohort)
+    some = size > 0  # an empty cohort leaves everything as it was
+    drawn = jnp.sum(present)
+    failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
+    new = RunState(
+        trees.where(some, server, state.server),
+        clients,
+        algorithm.export(state.server),
+        state.round + 1,
+        failed.astype(jnp.int32),
+    )
+    log = {"participants": drawn.astype(jnp.int32), "dropped": (drawn - size).astype(jnp.int32)}
+    return new, log | {name: value for name, (value, _) in reports(new.server).items()}

@@ -1,0 +1,143 @@
+"""A cohort's local work: clients vmapped in chunks, chunks scanned, the cohort split over devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm
+from fedsolve.engine.clients import LocalWork, PackedClients, client_oracle
+from fedsolve.engine.reduce import Totals, across_devices, merge, nothing, sum_messages
+from fedsolve.types import Scalar
+
+AXIS = "clients"
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that is static in a compiled run; equal programs are compiled once.
+
+    Attributes:
+        work: local work.
+        chunk: clients trained side by side (vmapped); 1 trains one after another.
+        capacity: rounds of the longest call, the length of the logs.
+        mesh: the devices that share each cohort.
+    """
+
+    work: LocalWork
+    chunk: int
+    capacity: int
+    mesh: Mesh
+
+
+def train_cohort(
+    program: Program,
+    algorithm: Algorithm,
+    packed: PackedClients,
+    key: Array,
+    broadcast: Any,
+    clients: Any,
+    ids: Array,
+    present: Array,
+) -> tuple[Totals, Any]:
+    """Train the cohort's clients: this device's share in chunks; sums and client states of all devices."""
+    devices = program.mesh.size
+    ids, present, chunk = _share(program, packed, ids, present, devices)
+    one = partial(_train_one, program, algorithm, packed, key, broadcast)
+
+    def train(ids: Array, present: Array) -> tuple[Totals, Any]:
+        bound = program.work.max_steps
+        if not program.work.even:
+            bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
+        before = _gather(clients, ids)
+        if chunk == 1:
+            results = _stack_one(one(ids[0], present[0], _gather(before, 0), bound))
+        else:
+            results = jax.vmap(one, in_axes=(0, 0, 0, None))(ids, present, before, bound)
+        message, after, weight, used = results
+        return sum_messages(message, weight, used), after
+
+    if len(ids) == chunk:
+        totals, after = train(ids, present)
+    else:
+        blocks = (ids.reshape(-1, chunk), present.reshape(-1, chunk))
+        shapes, row_shapes = jax.eval_shape(train, blocks[0][0], blocks[1][0])
+        # cohorts of random size come sorted, present clients first: empty chunks are not run
+        busy = jnp.sum(jnp.any(blocks[1], axis=1))
+
+        def step(i: Scalar, carry: tuple[Totals, Any]) -> tuple[Totals, Any]:
+            totals, rows = carry
+            more, after = train(blocks[0][i], blocks[1][i])
+            rows = jax.tree.map(lambda r, a: r.at[i].set(a), rows, after)
+            return merge(totals, more), rows
+
+        rows = jax.tree.map(lambda s: jnp.zeros((len(blocks[0]), *s.shape), s.dtype), row_shapes)
+        totals, rows = lax.fori_loop(0, busy, step, (nothing(shapes), rows))
+        after = jax.tree.map(lambda r: r.reshape(-1, *r.shape[2:]), rows)
+    if devices > 1:
+        totals = across_devices(totals, AXIS)
+        ids, present, after = lax.all_gather((ids, present, after), AXIS, tiled=True)
+    return totals, _scatter(clients, ids, present, after)
+
+
+def _share(
+    program: Program, packed: PackedClients, ids: Array, present: Array, devices: int
+) -> tuple[Array, Array, int]:
+    """This device's part of the cohort, padded to whole chunks; clients of like length share a chunk."""
+    per_device = -(-len(ids) // devices)
+    chunk = min(program.chunk, per_device)
+    per_device = -(-per_device // chunk) * chunk
+    if not program.work.even and per_device > chunk > 1:
+        order = jnp.argsort(jnp.where(present, -packed.steps[ids], 1), stable=True)
+        ids, present = ids[order], present[order]
+    pad = per_device * devices - len(ids)
+    ids = jnp.concatenate([ids, jnp.zeros(pad, ids.dtype)]) if pad else ids
+    present = jnp.concatenate([present, jnp.zeros(pad, bool)]) if pad else present
+    if devices == 1:
+        return ids, present, chunk
+    place = lax.axis_index(AXIS) + devices * jnp.arange(per_device)  # dealt in turn: equal loads
+    return ids[place], present[place], chunk
+
+
+def _train_one(
+    program: Program,
+    algorithm: Algorithm,
+    packed: PackedClients,
+    key: Array,
+    broadcast: Any,
+    client: Scalar,
+    present: Scalar,
+    before: Any,
+    bound: Scalar,
+) -> tuple[Any, Any, Scalar, Scalar]:
+    """One client's message, state, weight and whether it is used: absent and non-finite ones are not."""
+    oracle = client_oracle(program.work, packed, key, client, bound)
+    message, after = algorithm.train(broadcast, before, oracle)
+    used = present & trees.all_finite((message, after))
+    dtype = jax.tree.leaves(message)[0].dtype
+    weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
+    return message, trees.where(used, after, before), weight, used
+
+
+def _gather(clients: Any, ids: Any) -> Any:
+    return jax.tree.map(lambda x: x[ids], clients)
+
+
+def _stack_one(result: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], result)
+
+
+def _scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
+    """Write the cohort's states back; padding rows point outside and are dropped."""
+    if not jax.tree.leaves(clients):
+        return clients
+    place = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0])
+    return jax.tree.map(lambda x, a: x.at[place].set(a, mode="drop"), clients, after)

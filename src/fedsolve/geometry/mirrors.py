@@ -1,0 +1,186 @@
+"""Mirror maps: a strictly convex psi by its gradient and the inverse of that gradient.
+
+`forward` is grad psi, from the model to the dual variable; `inverse` is grad psi* = (grad psi)^-1.
+All act on the whole parameter vector.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from fedsolve import trees
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.types import Params, Scalar, module
+
+
+class Mirror(ABC):
+    """A mirror map on the parameters."""
+
+    @abstractmethod
+    def forward(self, w: Params) -> Params:
+        """theta = grad psi(w)."""
+
+    @abstractmethod
+    def inverse(self, theta: Params) -> Params:
+        """w = grad psi*(theta)."""
+
+    def check(self, w: Params) -> None:
+        """Raise `InvalidInput` if a concrete w has the wrong shape or lies outside the domain of psi."""
+
+
+@module
+class DiagonalQuadratic(Mirror):
+    """psi(w) = (1/2) w' diag(g) w with g > 0, a tree of the model's shapes (or one number)."""
+
+    diagonal: Params
+
+    def __post_init__(self) -> None:
+        for leaf in jax.tree.leaves(self.diagonal):
+            if not _concrete(leaf):
+                continue
+            if not (np.isfinite(np.asarray(leaf)).all() and (np.asarray(leaf) > 0).all()):
+                raise InvalidInput("diagonal of the quadratic mirror map must be finite and > 0 everywhere")
+
+    def forward(self, w: Params) -> Params:
+        """g w."""
+        return jax.tree.map(lambda g, x: g * x, self._like(w), w)
+
+    def inverse(self, theta: Params) -> Params:
+        """theta / g."""
+        return jax.tree.map(lambda g, x: x / g, self._like(theta), theta)
+
+    def check(self, w: Params) -> None:
+        """The diagonal must have the model's shapes."""
+        shapes = jax.tree.map(jnp.shape, self._like(w))
+        if shapes != jax.tree.map(jnp.shape, w):
+            raise InvalidInput(f"diagonal has shapes {shapes}, the model {jax.tree.map(jnp.shape, w)}")
+
+    def _like(self, w: Params) -> Params:
+        if jnp.ndim(self.diagonal) == 0 and not isinstance(self.diagonal, dict | list | tuple):
+            return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(self.diagonal, x.dtype), x.shape), w)
+        return self.diagonal
+
+
+@module
+class Quadratic(Mirror):
+    """psi(w) = (1/2) w' A w on the ravelled model, A symmetric positive definite; keeps its Cholesky factor.
+
+    Attributes:
+        matrix: A, shape (d, d).
+        factor: lower Cholesky factor of A; computed when left out.
+
+    Raises:
+        InvalidInput: A is not square, not symmetric or not positive definite.
+    """
+
+    matrix: Float[Array, "d d"]
+    factor: Any = None
+
+    def __post_init__(self) -> None:
+        if self.factor is not None or not _concrete(self.matrix):
+            return
+        a = np.asarray(self.matrix)
+        if a.ndim != 2 or a.shape[0] != a.shape[1]:
+            raise InvalidInput(f"matrix of the quadratic mirror map has shape {a.shape}: it must be square")
+        if not np.allclose(a, a.T, rtol=1e-6, atol=0):
+            raise InvalidInput("matrix of the quadratic mirror map is not symmetric: use (A + A') / 2")
+        try:
+            factor = np.linalg.cholesky(a)
+        except np.linalg.LinAlgError:
+            low = float(np.linalg.eigvalsh(a).min())
+            raise InvalidInput(
+                f"matrix of the quadratic mirror map is not positive definite (smallest eigenvalue {low:.3g})"
+            ) from None
+        object.__setattr__(self, "factor", jnp.asarray(factor))
+
+    def forward(self, w: Params) -> Params:
+        """A w."""
+        flat, unravel = ravel_pytree(w)
+        return unravel((self.matrix @ flat).astype(flat.dtype))
+
+    def inverse(self, theta: Params) -> Params:
+        """A^-1 theta."""
+        flat, unravel = ravel_pytree(theta)
+        return unravel(cho_solve((self.factor, True), flat).astype(flat.dtype))
+
+    def check(self, w: Params) -> None:
+        """A must be d x d."""
+        if trees.size(w) != self.matrix.shape[0]:
+            raise InvalidInput(
+                f"matrix of size {self.matrix.shape[0]} for a model of {trees.size(w)} parameters"
+            )
+
+
+@module
+class PNorm(Mirror):
+    """psi(w) = (1/2) |w|_p^2 for 1 < p: the geometry of online p-norm methods (near l1 for p close to 1)."""
+
+    p: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("p", self.p, above=1)
+
+    def forward(self, w: Params) -> Params:
+        """sign(w) |w|^(p-1) |w|_p^(2-p)."""
+        return _p_map(w, self.p)
+
+    def inverse(self, theta: Params) -> Params:
+        """The same map with the conjugate exponent q = p / (p - 1)."""
+        return _p_map(theta, self.p / (self.p - 1))
+
+
+def _p_map(w: Params, p: Scalar) -> Params:
+    top = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(w)]))
+    safe = jnp.where(
+        top > 0, top, 1
+    )  # the map is homogeneous of degree 1: scaling avoids over- and underflow
+    total = sum(jnp.sum((jnp.abs(x) / safe) ** p) for x in jax.tree.leaves(w))
+    size = jnp.where(top > 0, total, 1) ** ((2 - p) / p)
+
+    def leaf(x: Array) -> Array:
+        # |x|^(p-1) has an infinite slope at 0 for p < 2; the guard keeps derivatives finite there
+        a = jnp.abs(x) / safe
+        power = jnp.where(a > 0, jnp.where(a > 0, a, 1) ** (p - 1), 0)
+        return (safe * size * jnp.sign(x) * power).astype(x.dtype)
+
+    return jax.tree.map(leaf, w)
+
+
+@module
+class Entropy(Mirror):
+    """psi(w) = sum w log w - w on the positive orthant: multiplicative updates.
+
+    The model must be positive everywhere; it then stays positive.
+    """
+
+    def forward(self, w: Params) -> Params:
+        """log w."""
+        return jax.tree.map(jnp.log, w)
+
+    def inverse(self, theta: Params) -> Params:
+        """exp theta."""
+        return jax.tree.map(jnp.exp, theta)
+
+    def check(self, w: Params) -> None:
+        """Every parameter must be > 0."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(w):
+            if _concrete(leaf) and not (np.asarray(leaf) > 0).all():
+                low = float(np.asarray(leaf).min())
+                raise InvalidInput(
+                    f"the entropy mirror map needs positive parameters: {jax.tree_util.keystr(path) or 'the model'} "
+                    f"has {low:.3g}; start from a positive model, or use PNorm(p) near 1"
+                )
+
+
+def _concrete(x: Any) -> bool:
+    return isinstance(x, int | float | np.ndarray | np.generic) or (
+        isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    )

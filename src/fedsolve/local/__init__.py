@@ -1,0 +1,7 @@
+"""Local solvers: what a client does between two messages."""
+
+from fedsolve.local.optax import Optax, OptaxSolver
+from fedsolve.local.sgd import SGD
+from fedsolve.local.solver import LocalSolver, Solution
+
+__all__ = ["SGD", "LocalSolver", "Optax", "OptaxSolver", "Solution"]

@@ -1,0 +1,58 @@
+"""Any optax transformation with its hyper-parameters as leaves, so that changing one does not recompile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import jax
+import optax
+
+from fedsolve.errors import InvalidInput
+from fedsolve.schedules import Schedule, rate_at
+from fedsolve.types import Scalar, module, static
+
+
+@module
+class Transformation:
+    """An optax factory and its arguments; built inside the program, at the rates of the round.
+
+    Attributes:
+        values: arguments that are numbers, arrays or schedules of fedsolve: leaves.
+        factory: the optax function, such as `optax.adam`; part of the program.
+        options: the other arguments (flags, functions), name and value; part of the program.
+    """
+
+    values: dict[str, Any]
+    factory: Callable[..., optax.GradientTransformation] = static()
+    options: tuple[tuple[str, Any], ...] = static(())
+
+    def at(self, round: Scalar) -> optax.GradientTransformationExtraArgs:
+        """The transformation with the rates of a round."""
+        values = {name: rate_at(v, round) for name, v in self.values.items()}
+        return optax.with_extra_args_support(self.factory(**values, **dict(self.options)))
+
+    def rate(self, round: Scalar) -> Scalar:
+        """The argument `learning_rate` in a round, NaN if there is none."""
+        return rate_at(self.values.get("learning_rate", float("nan")), round)
+
+
+def transformation(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Transformation:
+    """Sort an optax factory's arguments into leaves and options.
+
+    Raises:
+        InvalidInput: `factory` is a finished transformation instead of the function that makes it.
+    """
+    if isinstance(factory, optax.GradientTransformation) or not callable(factory):
+        raise InvalidInput(
+            "give the optax function and its arguments apart, as Optax(optax.adam, learning_rate=0.1): "
+            "then changing a value does not recompile"
+        )
+
+    def is_leaf(v: Any) -> bool:
+        return isinstance(v, Schedule | jax.Array) or (isinstance(v, Real) and not isinstance(v, bool))
+
+    values = {k: v for k, v in arguments.items() if is_leaf(v)}
+    options = tuple((k, v) for k, v in arguments.items() if not is_leaf(v))
+    return Transformation(values, factory, options)

@@ -1,0 +1,75 @@
+"""What a column of a history means to a reader: its title, its unit, its scale and which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+AVERAGED = "_averaged"
+"""Suffix of a metric evaluated at the mean of the last two iterates."""
+
+_TITLES = {
+    "train_loss": "Training loss",
+    "test_loss": "Test loss",
+    "test_accuracy": "Test accuracy",
+    "train_accuracy": "Training accuracy",
+    "client_loss_mean": "Client loss, mean",
+    "client_loss_p10": "Client loss, 10th percentile",
+    "client_loss_p90": "Client loss, 90th percentile",
+    "client_loss_worst": "Client loss, worst client",
+    "server_lr": "Global learning rate",
+    "round": "Communication round",
+    "seconds": "Time",
+    "megabytes": "Data sent, up and down",
+}
+_UNITS = {"server_lr": "no unit", "round": "", "seconds": "s", "megabytes": "MB"}
+_HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a column is shown: values are multiplied by `scale` and carry `unit` ('' if none)."""
+
+    key: str
+    title: str
+    unit: str
+    scale: float
+    higher_is_better: bool
+
+    @property
+    def label(self) -> str:
+        """Title with unit, for an axis or a table head."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+def describe(name: str) -> Metric:
+    """How the column `name` is shown.
+
+    >>> describe("test_accuracy").label
+    'Test accuracy (%)'
+    >>> describe("train_loss_averaged").label
+    'Training loss, averaged iterate (mean per example)'
+    """
+    base = name.removesuffix(AVERAGED)
+    words = base.split("_")
+    title = _TITLES.get(base, base.replace("_", " ").capitalize())
+    fraction = "accuracy" in words
+    unit = _UNITS.get(base, "%" if fraction else "mean per example" if "loss" in words else "")
+    return Metric(
+        name,
+        title + (", averaged iterate" if name != base else ""),
+        unit,
+        100.0 if fraction else 1.0,
+        any(word in _HIGHER_IS_BETTER for word in words),
+    )
+
+
+def wants_log(name: str, columns: Iterable[np.ndarray]) -> bool:
+    """Whether a loss or a learning rate is drawn on a log scale: all finite values positive, over a decade apart."""
+    if not {"loss", "lr"} & set(name.split("_")):
+        return False
+    arrays = [np.asarray(c, float) for c in columns]
+    values = np.concatenate([a[np.isfinite(a)] for a in arrays]) if arrays else np.zeros(0)
+    return bool(len(values) and values.min() > 0 and values.max() > 10 * values.min())

@@ -1,0 +1,141 @@
+"""Figures of runs, drawn with matplotlib's object interface: no global state, no window, no display needed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsolve.errors import InvalidInput, unknown
+from fedsolve.report.files import write_atomically
+from fedsolve.report.history import History
+from fedsolve.report.metrics import describe, wants_log
+from fedsolve.report.style import LIGHT, context, line_styles
+from fedsolve.report.table import headline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MARKERS = "os^Dv"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of `width` x `height` inches; `InvalidInput` if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidInput("plots need matplotlib, which is not installed: install fedsolve[plot]") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def curves(histories: Sequence[History], metric: str = "test_accuracy", title: str = "") -> Figure:
+    """A metric of several runs over communication rounds; log scale by `wants_log`.
+
+    Raises:
+        InvalidInput: no run has the metric, or matplotlib is absent.
+    """
+    _check_metric(histories, metric)
+    rows = len({h.label for h in histories})
+    figure = new_figure(8.6, max(4.4, 0.9 + 0.24 * rows))
+    axes = figure.subplots()
+    _draw(axes, histories, metric)
+    axes.set_title(f"{title or describe(metric).title}\n{context(histories)}", loc="left", fontsize=10)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=3)
+    return figure
+
+
+def comparison(histories: Sequence[History]) -> Figure:
+    """Two by two: test accuracy, training loss, global learning rate (log) over rounds, and accuracy against MB sent.
+
+    Where no run has a test accuracy, the test loss (or else the training loss) stands in its place.
+    """
+    main = headline(histories)
+    figure = new_figure(10.5, 8.2)
+    panels = figure.subplots(2, 2)
+    _draw(panels[0, 0], histories, main)
+    _draw(panels[0, 1], histories, "train_loss")
+    _draw_server_lr(panels[1, 0], histories)
+    _draw(panels[1, 1], histories, main, x="megabytes")
+    for axes, letter in zip(panels.flat, "abcd", strict=True):
+        axes.set_title(f"({letter}) {axes.get_title()}", loc="left", fontsize=10)
+        axes.set_title("")
+    figure.suptitle(context(histories), x=0.01, ha="left", fontsize=11)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, handlelength=3
+    )
+    return figure
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as PNG at 130 dots per inch, atomically; `InvalidInput` if it cannot be written."""
+    return write_atomically(path, png(figure))
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG at 130 dots per inch."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(buffer, format="png", dpi=130)
+    return buffer.getvalue()
+
+
+def _check_metric(histories: Sequence[History], metric: str) -> None:
+    headline(histories)
+    if not any(metric in h.evaluations for h in histories):
+        raise unknown("metric", metric, {name for h in histories for name in h.evaluations})
+
+
+def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round") -> None:
+    shown = describe(metric)
+    lines = [
+        (h, h.megabytes() if x == "megabytes" else h.evaluations[x], h.evaluations.get(metric))
+        for h in histories
+    ]
+    _lines(axes, [(h, at, y * shown.scale if y is not None else at * np.nan) for h, at, y in lines])
+    axes.set_xlabel(describe(x).label)
+    axes.set_ylabel(shown.label)
+    axes.set_title(f"{shown.title} against {'data sent' if x == 'megabytes' else 'rounds'}")
+    if wants_log(metric, [y for _, _, y in lines if y is not None]):
+        axes.set_yscale("log")
+
+
+def _draw_server_lr(axes: Axes, histories: Sequence[History]) -> None:
+    rates = [h.rounds.get("server_lr", np.full(len(h.rounds["round"]), np.nan)) for h in histories]
+    _lines(axes, [(h, h.rounds["round"], rate) for h, rate in zip(histories, rates, strict=True)])
+    axes.set_xlabel(describe("round").label)
+    axes.set_ylabel(describe("server_lr").label)
+    axes.set_title("Global learning rate of each round")
+    if any((rate > 0).any() for rate in rates):
+        axes.set_yscale("log")
+
+
+def _lines(axes: Axes, lines: Sequence[tuple[History, np.ndarray, np.ndarray]]) -> None:
+    """Draw (run, x, y), one legend entry per label; values that are not finite are gaps."""
+    styles = line_styles([h for h, _, _ in lines])
+    named: set[str] = set()
+    for h, x, y in lines:
+        style = styles[h.label]
+        step = max(1, len(x) // 6)
+        axes.plot(
+            x,
+            np.where(np.isfinite(y), y, np.nan),
+            color=LIGHT[style.colour],
+            linestyle=(0, style.dash) if style.dash else "-",
+            linewidth=1.6,
+            marker=_MARKERS[style.position % len(_MARKERS)],
+            markersize=4.5,
+            markevery=(style.position * step // max(1, len(styles)), step),
+            alpha=0.9,
+            label=h.label if h.label not in named else "_",
+        )
+        named.add(h.label)
+    axes.grid(True, which="major", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,73 @@
+"""How methods are told apart: colours safe for colour-blind readers, line styles, and names; pages and plots share it.
+
+Six colours of Okabe and Ito times four line styles; the first six methods are solid lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedsolve.report.history import History
+
+LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+"""Line colours on a white ground."""
+DARK = ("#4C9BE8", "#FF8A4C", "#2BC79B", "#E79CC8", "#A5DEFF", "#F5C242")
+"""The same colours, lighter, on a dark ground."""
+DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2), (8, 2, 2, 2))
+"""Line and gap lengths; empty is a solid line."""
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Colour number (into LIGHT or DARK), dash pattern and position of a method."""
+
+    colour: int
+    dash: tuple[float, ...]
+    position: int
+
+
+def line_styles(histories: Sequence[History]) -> dict[str, LineStyle]:
+    """A style for each label, in order of appearance; runs of one label (its seeds) share it."""
+    labels = dict.fromkeys(h.label for h in histories)
+    return {
+        label: LineStyle(i % len(LIGHT), DASHES[i // len(LIGHT) % len(DASHES)], i)
+        for i, label in enumerate(labels)
+    }
+
+
+def context(histories: Sequence[History]) -> str:
+    """What the runs have in common, for a title: task, clients per round, seeds.
+
+    Several values are listed; a setting that no run has is left out.
+    """
+    parts = [", ".join(dict.fromkeys(h.task for h in histories))]
+    clients = _values(histories, "clients_per_round")
+    if clients:
+        parts.append(f"{' / '.join(clients)} clients per round")
+    seeds = _values(histories, "seed")
+    if seeds:
+        shown = seeds if len(seeds) <= 5 else [*seeds[:2], "…", seeds[-1]]
+        parts.append(f"seed{'s' if len(seeds) > 1 else ''} {', '.join(shown)}")
+    return " · ".join(parts)
+
+
+def _values(histories: Sequence[History], setting: str) -> list[str]:
+    found = dict.fromkeys(h.settings.get(setting) for h in histories)
+    return [str(v) for v in sorted((v for v in found if v is not None), key=lambda v: (str(type(v)), v))]
+
+
+def distinct_names(histories: Sequence[History]) -> list[str]:
+    """A name for each run: its label, with the seed (or a number) where a label comes more than once."""
+    labels = [h.label for h in histories]
+    names: list[str] = []
+    for i, h in enumerate(histories):
+        twins = [t for t in histories if t.label == h.label]
+        seeds = {str(t.settings.get("seed")) for t in twins}
+        suffix = (
+            f"seed {h.settings.get('seed')}"
+            if len(seeds) == len(twins)
+            else f"run {labels[:i].count(h.label) + 1}"
+        )
+        names.append(f"{h.label} ({suffix})" if len(twins) > 1 else h.label)
+    return names

@@ -1,0 +1,137 @@
+"""Several runs as rows of results: for the terminal, for JSON, and for the page.
+
+The rows are computed once, as plain numbers; a column only says how its number is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fedsolve.errors import InvalidInput
+from fedsolve.report.history import History
+from fedsolve.report.metrics import describe
+from fedsolve.report.style import distinct_names
+
+Row = dict[str, Any]
+"""A result: column key -> str, int, float or None (never reached, or not measured)."""
+ACCURACY_TARGET = 0.9
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the result table: its key in a row, its head, and how a value is written."""
+
+    key: str
+    title: str
+    show: Callable[[Any], str]
+
+    def text(self, row: Row) -> str:
+        """The cell of `row`; '-' where there is no value."""
+        return "-" if row.get(self.key) is None else self.show(row[self.key])
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes with three digits in decimal units.
+
+    >>> human_bytes(999), human_bytes(1_250_000)
+    ('999 B', '1.25 MB')
+    """
+    size, units = float(count), ("B", "kB", "MB", "GB", "TB", "PB")
+    for unit in units:
+        if size < 999.5 or unit == units[-1]:
+            return f"{int(size)} B" if unit == "B" else f"{size:#.3g} {unit}".replace(". ", " ")
+        size /= 1000
+    raise AssertionError("unreachable")
+
+
+def result_columns(histories: Sequence[History], target: float | None = None) -> list[Column]:
+    """The columns that these runs fill: accuracies where any run has them, else losses; dropped updates if any."""
+    key = headline(histories)
+    metric = describe(key)
+    many = len({h.task for h in histories}) > 1
+    columns = [Column("method", "Method", str)]
+    columns += [Column("task", "Task", str)] * many
+    columns += [Column(f"{how}_{key}", _head(how, metric.label), _number(key)) for how in ("final", "best")]
+    columns += [Column("final_train_loss", "Final training loss", _number("train_loss"))] * (
+        key != "train_loss"
+    )
+    goal = _target(histories, target)
+    if goal is not None:
+        shown = f"{goal * metric.scale:g}{' %' if metric.unit == '%' else ''}"
+        columns.append(Column("rounds_to_target", f"Rounds to {shown}", str))
+    columns += [Column("bytes_up", "Sent up", human_bytes), Column("bytes_down", "Sent down", human_bytes)]
+    columns.append(Column("seconds", "Time (s)", lambda v: f"{v:.1f}"))
+    dropped = any(h.total("dropped") for h in histories)
+    return columns + [Column("dropped", "Dropped updates", str)] * dropped
+
+
+def result_rows(histories: Sequence[History], target: float | None = None) -> list[Row]:
+    """One row of plain numbers per run: accuracies as fractions, bytes, seconds.
+
+    `target` is what `rounds_to_target` counts to: a fraction, or a loss where no run has an accuracy.
+    None means an accuracy of 0.9, or no such entry where there is none.
+    """
+    key = headline(histories)
+    goal = _target(histories, target)
+    rows: list[Row] = []
+    for name, h in zip(distinct_names(histories), histories, strict=True):
+        has = key in h.evaluations
+        row: Row = {"method": name, "task": h.task, "seed": h.settings.get("seed")}
+        row |= {f"final_{key}": h.final(key) if has else None, f"best_{key}": h.best(key) if has else None}
+        row["final_train_loss"] = h.final("train_loss")
+        if goal is not None:
+            row |= {"target": goal, "rounds_to_target": h.rounds_to(key, goal) if has else None}
+        row |= {name: h.total(name) for name in ("bytes_up", "bytes_down", "dropped")}
+        rows.append(row | {"seconds": h.seconds, "compile_seconds": h.compile_seconds})
+    return rows
+
+
+def result_table(histories: Sequence[History], target: float | None = None, title: str = "") -> Table:
+    """The results as a rich table; `target` as in `result_rows`."""
+    table = Table(title=title or None, title_justify="left")
+    columns = result_columns(histories, target)
+    for i, column in enumerate(columns):
+        table.add_column(Text(column.title), justify="left" if i == 0 else "right", overflow="fold")
+    for row in result_rows(histories, target):
+        table.add_row(*(Text(column.text(row)) for column in columns))
+    return table
+
+
+def headline(histories: Sequence[History]) -> str:
+    """The metric that runs are judged by: test accuracy if any run has it, else test loss, else training loss."""
+    if not histories:
+        raise InvalidInput("no histories to show: give at least one")
+    names = ("test_accuracy", "test_loss", "train_loss")
+    return next(name for name in names if any(name in h.evaluations for h in histories))
+
+
+def show_number(value: float) -> str:
+    """A loss or another number with four digits; 'diverged' stands for one that is not finite.
+
+    >>> show_number(0.123456), show_number(float("nan"))
+    ('0.1235', 'diverged')
+    """
+    if not math.isfinite(value):
+        return "diverged"
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
+
+
+def _number(key: str) -> Callable[[float], str]:
+    if describe(key).unit != "%":
+        return show_number
+    return lambda v: f"{100 * v:.2f}" if math.isfinite(v) else "diverged"
+
+
+def _target(histories: Sequence[History], target: float | None) -> float | None:
+    return ACCURACY_TARGET if target is None and headline(histories) == "test_accuracy" else target
+
+
+def _head(how: str, label: str) -> str:
+    return f"{how.capitalize()} {label[0].lower()}{label[1:]}".replace(" (mean per example)", "")
+

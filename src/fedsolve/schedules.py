@@ -1,0 +1,93 @@
+"""Learning rates that depend on the round: a plain number, or a schedule whose parameters are leaves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.types import Scalar, module, static
+
+
+class Schedule(ABC):
+    """A rate by round; rounds count from 0."""
+
+    @abstractmethod
+    def __call__(self, round: Scalar) -> Scalar:
+        """The rate in a round."""
+
+
+Rate = Scalar | Schedule
+"""A constant rate, or a schedule."""
+
+
+@module
+class Exponential(Schedule):
+    """initial x decay^round; `decay` = 0.998 is FedExP's and FedDuA's choice on images.
+
+    >>> float(Exponential(0.1, 0.5)(2))
+    0.025
+    """
+
+    initial: Scalar
+    decay: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("initial", self.initial, above=0)
+        check_range("decay", self.decay, above=0, at_most=1)
+
+    def __call__(self, round: Scalar) -> Scalar:
+        """The rate in a round."""
+        return self.initial * self.decay**round
+
+
+@module
+class InverseSqrt(Schedule):
+    """initial / sqrt(round + 1).
+
+    >>> float(InverseSqrt(0.1)(3))
+    0.05
+    """
+
+    initial: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("initial", self.initial, above=0)
+
+    def __call__(self, round: Scalar) -> Scalar:
+        """The rate in a round."""
+        return self.initial / jnp.sqrt(jnp.asarray(round) + 1.0)
+
+
+@module
+class FromOptax(Schedule):
+    """Any optax schedule, a function of the round; part of the program, so another one compiles anew."""
+
+    function: Callable[[Scalar], Scalar] = static()
+
+    def __call__(self, round: Scalar) -> Scalar:
+        """The rate in a round."""
+        return self.function(round)
+
+
+def as_rate(name: str, value: Rate | Callable[[Scalar], Scalar]) -> Rate:
+    """A checked rate: numbers must be finite and positive, plain callables become schedules.
+
+    Raises:
+        InvalidInput: a rate that is not positive and finite, or neither a number nor a schedule.
+    """
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, str | bool):
+        raise InvalidInput(f"{name} = {value!r} must be a positive number or a schedule")
+    if callable(value):
+        return FromOptax(value)
+    check_range(name, value, above=0)
+    return value
+
+
+def rate_at(value: Rate, round: Scalar) -> Scalar:
+    """The rate in a round."""
+    return value(round) if isinstance(value, Schedule) else value
