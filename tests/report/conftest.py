@@ -30,7 +30,8 @@ def make_history(
     for name, factor in (("mean", 1.0), ("p10", 0.4), ("p90", 1.9), ("worst", 3.2)):
         columns[f"client_loss_{name}"] = loss * factor + 0.01 * factor
     steps = np.arange(1, rounds + 1)
-    rate = np.exp(rng.normal(0, 0.4, rounds)) * (1 + 10 * speed)
+    walk = np.convolve(rng.normal(0, 0.5, rounds), np.ones(12) / 12, "same")
+    rate = np.exp(walk + 0.6 * np.sin(steps / 40 + 40 * speed)) * (1 + 10 * speed)
     per_round = {
         "round": steps,
         "server_lr": rate if label.startswith(("FedExP", "FedDuA", "FedLi")) else np.full(rounds, 1 + 10 * speed),

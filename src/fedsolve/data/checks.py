@@ -1,4 +1,4 @@
-"""Checks of the plain arguments that partitions, readers and tasks share: whole numbers, numbers, label arrays."""
+"""Checks of the plain arguments that partitions, readers and tasks share: numbers and label arrays."""
 
 from __future__ import annotations
 

@@ -17,11 +17,12 @@ from fedsolve.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Pachinko(Partition):
-    """Client by client, examples drawn without replacement down the tree coarse label -> fine label -> example.
+    """Client by client, examples drawn without replacement: coarse label -> fine label -> example.
 
-    Each client draws p ~ Dirichlet(coarse_alpha) over the coarse labels and, below each, q ~ Dirichlet(fine_alpha)
-    over its fine labels. An example takes a coarse label by p, a fine label by q and then any unused example; a
-    label without unused examples is taken out and the rest renormalised. Rows left over are not used.
+    Each client draws p ~ Dirichlet(coarse_alpha) over the coarse labels and, below each of them,
+    q ~ Dirichlet(fine_alpha) over its fine labels. An example takes a coarse label by p, a fine label by q
+    and then any unused example; a label without unused examples is taken out and the rest renormalised.
+    Rows left over are not used.
 
     Attributes:
         coarse_alpha: > 0, 0.1 in the paper.

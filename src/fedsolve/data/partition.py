@@ -47,7 +47,7 @@ def begin(labels: Any, num_clients: int, seed: int) -> tuple[np.ndarray, int, np
     clients = check_whole("num_clients", num_clients, 1)
     if clients > len(column):
         raise InvalidInput(
-            f"num_clients = {clients} is more than the {len(column)} examples: give at most one client for each"
+            f"num_clients = {clients} is more than the {len(column)} examples: give at most {len(column)}"
         )
     return column, clients, np.random.default_rng(check_whole("seed", seed))
 

@@ -37,9 +37,9 @@ class IID(Partition):
 class Dirichlet(Partition):
     """Each class is cut among the clients in proportions drawn from Dirichlet(alpha) (Yurochkin et al. 2019).
 
-    Small alpha: few classes a client and uneven sizes; large alpha: close to iid. A client left empty is given
-    one example drawn from the client that then has most. (Hsu et al. 2019 draw the proportions for each
-    client over the classes instead, with equal sizes.)
+    Small alpha: few classes a client and uneven sizes; large alpha: close to iid. A client left empty is
+    given one example drawn from the client that then has most. (Hsu et al. 2019 draw the proportions for
+    each client over the classes instead, with equal sizes.)
 
     Attributes:
         alpha: concentration, > 0 and at most 1e6.
@@ -61,8 +61,6 @@ class Dirichlet(Partition):
         for label in np.unique(column):
             rows = rng.permutation(np.flatnonzero(column == label))
             shares = rng.dirichlet(np.full(clients, float(self.alpha)))
-            if not np.isfinite(shares).all():  # alpha so small that the draw underflows: one client has all
-                shares = np.eye(clients)[rng.integers(clients)]
             cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
             for mine, part in zip(owned, np.split(rows, np.minimum(cuts, len(rows))), strict=True):
                 mine.append(part)
@@ -77,7 +75,7 @@ class LabelsPerClient(Partition):
     clients (but for one). Follows the `#C = k` split of Li et al. 2022, which draws the classes freely.
 
     Attributes:
-        k: classes of a client, at least 1 and at most those of the labels; num_clients * k must reach them all.
+        k: classes of a client, >= 1, at most those of the labels, and num_clients * k must reach them all.
     """
 
     k: int
@@ -95,7 +93,7 @@ class LabelsPerClient(Partition):
         classes, column = np.unique(column, return_inverse=True)
         if self.k > len(classes):
             raise InvalidInput(
-                f"k = {self.k} labels per client of {len(classes)} classes: give k <= {len(classes)}"
+                f"k = {self.k} labels per client is more than the classes: give k <= {len(classes)}"
             )
         if self.k * clients < len(classes):
             raise InvalidInput(
@@ -104,8 +102,8 @@ class LabelsPerClient(Partition):
             )
         holders: list[list[int]] = [[] for _ in classes]
         for client in range(clients):
-            used = [len(h) for h in holders]
-            for label in np.lexsort((rng.random(len(classes)), used))[: self.k]:
+            used = np.array([len(h) for h in holders])
+            for label in np.argsort(used + rng.random(len(classes)))[: self.k]:  # equals in random order
                 holders[label].append(client)
         owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
         for label, mine in enumerate(holders):
@@ -117,7 +115,7 @@ class LabelsPerClient(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """Examples sorted by label, cut into equal shards, `per_client` shards dealt to each (McMahan et al. 2017).
+    """Examples sorted by label and cut into shards, `per_client` to each client (McMahan et al. 2017).
 
     Attributes:
         per_client: shards of a client, 2 in the paper; num_clients * per_client <= examples.
@@ -179,7 +177,7 @@ class ByQuantity(Partition):
 
 @dataclass(frozen=True)
 class Natural(Partition):
-    """One client for each group id (writer, role, author), in the order of the sorted ids (Caldas et al. 2018).
+    """One client for each group id (writer, role, author), ids in order (Caldas et al. 2018).
 
     Called with the group ids in the place of the labels. With `num_clients` that many groups are drawn
     without replacement and the rows of the others are left out; without it there is a client for each.

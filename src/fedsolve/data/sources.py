@@ -1,4 +1,4 @@
-"""Data files: where they are, whether they are whole, and idx and npz readers that never end in a traceback."""
+"""Data files: where they are, whether they are whole, and readers of idx and npz that name what is wrong."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise InvalidInput(
-            f"{path} does not exist: put {path.name} there or give another data folder"
-        ) from None
+        raise InvalidInput(f"{path} does not exist: put it there or give another data folder") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror}): check the file") from None
 
@@ -59,8 +57,8 @@ def checksum(path: str | Path, sha256: str) -> None:
     found = hashlib.sha256(read_bytes(path)).hexdigest()
     if found != sha256.lower():
         raise InvalidInput(
-            f"{path} has SHA-256 {found[:12]}, expected {sha256[:12].lower()}: the file is damaged or another "
-            f"version, {_REMEDY}"
+            f"{path} has SHA-256 {found[:12]}, expected {sha256[:12].lower()}: "
+            f"the file is damaged or another version, {_REMEDY}"
         )
 
 
@@ -76,7 +74,8 @@ def read_idx(path: str | Path) -> np.ndarray:
     ndim = content[3] if len(content) >= 4 else 0
     if kind is None or ndim == 0:
         raise InvalidInput(
-            f"{path} is not an idx file (magic {content[:4].hex() or 'missing'}): give an idx file, gzipped or not"
+            f"{path} is not an idx file (its magic number is {content[:4].hex() or 'missing'}): "
+            "give an idx file, gzipped or not"
         )
     start = 4 + 4 * ndim
     if len(content) < start:
@@ -88,7 +87,8 @@ def read_idx(path: str | Path) -> np.ndarray:
         expected *= n
     if len(content) - start != expected:
         raise InvalidInput(
-            f"{path} holds {len(content) - start} bytes of data, its shape {shape} calls for {expected}: {_REMEDY}"
+            f"{path} holds {len(content) - start} bytes of data, "
+            f"its shape {shape} calls for {expected}: {_REMEDY}"
         )
     return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
 

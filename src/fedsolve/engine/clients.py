@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jax import lax
+from jaxtyping import Array, Int
 
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.shuffle import shuffled
@@ -108,14 +109,16 @@ class ClientOracle(Oracle):
 
     Attributes:
         work: what is static.
-        examples: its examples, padded to `work.rows`.
-        order: its shuffled row numbers, shape (passes, rows); None if each step sees all of it.
+        packed: all clients' examples.
+        offset: the client's first row.
+        order: its shuffled row numbers, shape (passes, places); None if each step sees all of it.
         batches: minibatches of one pass.
     """
 
     work: LocalWork
-    examples: Batch
-    order: Int[Array, "passes rows"] | None
+    packed: PackedClients
+    offset: Any
+    order: Int[Array, "passes places"] | None
     batches: Any
     num_examples: Any
     steps: Any
@@ -123,28 +126,31 @@ class ClientOracle(Oracle):
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
-        batch, mask = self._batch(step)
-        return jax.value_and_grad(masked_mean, argnums=1)(self.work.loss, params, batch, mask)
+        return jax.value_and_grad(self.loss)(params, step)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
         """Loss on the minibatch of a local step."""
-        return masked_mean(self.work.loss, params, *self._batch(step))
+        if self.order is None:
+            return self._mean(params, jnp.arange(self.work.rows))
+        # a client that fits in one batch sees all of it each step, whatever the pass
+        epoch = jnp.minimum(step // self.batches, self.work.passes - 1)
+        start = (step % self.batches) * self.work.batch_size
+        place = start + jnp.arange(self.work.batch_size)
+        return self._mean(params, place, lax.dynamic_slice(self.order, (epoch, start), (1, len(place)))[0])
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Loss and gradient on all of the client's examples."""
-        mask = None if self.work.even else jnp.arange(self.work.rows) < self.num_examples
-        return jax.value_and_grad(masked_mean, argnums=1)(self.work.loss, params, self.examples, mask)
+        return jax.value_and_grad(self._mean)(params, jnp.arange(self.work.rows))
 
-    def _batch(self, step: Scalar) -> tuple[Batch, Bool[Array, " batch"] | None]:
-        """The examples of a local step and, where clients are uneven, which of them are real."""
-        work = self.work
-        if self.order is None:
-            return self.examples, None if work.even else jnp.arange(work.rows) < self.num_examples
-        # a client that fits in one batch sees all of it each step, whatever the pass
-        epoch = jnp.minimum(step // self.batches, work.passes - 1)
-        place = (step % self.batches) * work.batch_size + jnp.arange(work.batch_size)
-        rows = self.order[epoch, jnp.minimum(place, work.rows - 1)]
-        return _rows(self.examples, rows), None if work.even else place < self.num_examples
+    def _mean(self, params: Params, place: Array, rows: Array | None = None) -> Scalar:
+        """Mean loss over the places that hold one of the client's examples."""
+        rows = place if rows is None else rows
+        if self.work.even:
+            return self.work.loss(params, _rows(self.packed.examples, self.offset + rows))
+        mask = place < self.num_examples
+        batch = _rows(self.packed.examples, self.offset + jnp.where(mask, rows, 0))
+        each = per_example(self.work.loss, params, batch)
+        return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype)
 
 
 def client_oracle(
@@ -152,26 +158,27 @@ def client_oracle(
 ) -> ClientOracle:
     """The oracle of one client in one round; its shuffles depend on the key and the client alone."""
     count = packed.counts[client]
-    place = jnp.arange(work.rows)
-    inside = place if work.even else jnp.minimum(place, count - 1)
-    examples = _rows(packed.examples, packed.offsets[client] + inside)
+    batch = work.batch_size
     order = None
     if work.passes:
+        needed = -(-work.rows // batch) if work.passes > 1 else min(work.max_steps, -(-work.rows // batch))
+        places = min(needed * batch, work.rows)
         key = jax.random.fold_in(key, client)
         keys = jax.vmap(lambda e: jax.random.fold_in(key, e))(jnp.arange(work.passes))
-        order = jax.vmap(lambda k: shuffled(k, work.rows, None if work.even else count))(keys)
-    batches = work.rows // work.batch_size if work.even else -(-count // work.batch_size)
+        order = jax.vmap(lambda k: shuffled(k, work.rows, work.rows if work.even else count, places))(keys)
+        order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
+    batches = work.rows // batch if work.even else -(-count // batch)
     steps = work.max_steps if work.even else packed.steps[client]
-    return ClientOracle(work, examples, order, batches, count, steps, bound)
+    return ClientOracle(work, packed, packed.offsets[client], order, batches, count, steps, bound)
 
 
 def _rows(examples: Batch, rows: Array) -> Batch:
     return jax.tree.map(lambda a: a[rows], examples)
 
 
-def masked_mean(loss: Loss, params: Params, batch: Batch, mask: Array | None) -> Scalar:
-    """Mean loss over the real examples of a batch; without a mask, the loss as it is."""
-    if mask is None:
-        return loss(params, batch)
-    each = jax.vmap(lambda one: loss(params, jax.tree.map(lambda a: a[None], one)))(batch)
-    return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype)
+def per_example(mean: Loss, params: Params, batch: Batch) -> Array:
+    """A mean over a batch, on each of its examples: by its own `each` where it has one, else by vmap."""
+    each = getattr(mean, "each", None)
+    if each is not None:
+        return each(params, batch)
+    return jax.vmap(lambda one: mean(params, jax.tree.map(lambda a: a[None], one)))(batch)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from fedsolve.engine.shuffle import shuffled
+from fedsolve.engine.shuffle import choose
 from fedsolve.errors import InvalidInput, check_range
 from fedsolve.types import Scalar, module, static
 
@@ -53,7 +53,7 @@ class Uniform(Sampling):
         """A uniform subset; all clients in order if size = population."""
         if self.size == population:
             return jnp.arange(population), jnp.ones(population, bool)
-        return shuffled(key, population)[: self.size], jnp.ones(self.size, bool)
+        return choose(key, population, self.size), jnp.ones(self.size, bool)
 
     def check(self, population: int) -> None:
         """1 <= size <= population."""
@@ -131,7 +131,7 @@ class Trace(Sampling):
         """Available clients in random order, cut to `size`."""
         trace = jnp.asarray(self.available)
         row = trace[round % trace.shape[0]]
-        order = shuffled(key, population)
+        order = choose(key, population, population)
         first = jnp.argsort(~row[order], stable=True)[: self.size]
         return order[first], row[order][first]
 

@@ -45,6 +45,8 @@ class LocalSolver(ABC):
 def local_loop(oracle: Oracle, body: Callable[[Scalar, Any], Any], carry: Any) -> Any:
     """Apply body(step, carry) for each local step; clients with fewer steps than the bound stand still."""
     if isinstance(oracle.steps, int):  # every client of the batch takes as many steps: no mask is needed
+        if oracle.steps == 1:  # without a loop the start stays common to all clients: one matrix product
+            return body(0, carry)
         return lax.fori_loop(0, oracle.steps, body, carry)
 
     def masked(step: Scalar, carry: Any) -> Any:

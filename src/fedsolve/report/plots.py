@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,15 @@ from fedsolve.errors import InvalidInput, unknown
 from fedsolve.report.files import write_atomically
 from fedsolve.report.history import History
 from fedsolve.report.metrics import describe, wants_log
-from fedsolve.report.style import LIGHT, context, line_styles
+from fedsolve.report.style import LIGHT, LineStyle, context, line_styles
 from fedsolve.report.table import headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Line = tuple[History, np.ndarray, np.ndarray]
+"""A run, its x and its y values, both of shape (points,)."""
 _MARKERS = "os^Dv"
 
 
@@ -42,8 +44,8 @@ def curves(histories: Sequence[History], metric: str = "test_accuracy", title: s
     rows = len({h.label for h in histories})
     figure = new_figure(8.6, max(4.4, 0.9 + 0.24 * rows))
     axes = figure.subplots()
-    _draw(axes, histories, metric)
-    axes.set_title(f"{title or describe(metric).title}\n{context(histories)}", loc="left", fontsize=10)
+    drawn = _draw(axes, histories, metric)
+    axes.set_title(f"{title or drawn}\n{context(histories)}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=3)
     return figure
@@ -57,15 +59,16 @@ def comparison(histories: Sequence[History]) -> Figure:
     main = headline(histories)
     figure = new_figure(10.5, 8.2)
     panels = figure.subplots(2, 2)
-    _draw(panels[0, 0], histories, main)
-    _draw(panels[0, 1], histories, "train_loss")
-    _draw_server_lr(panels[1, 0], histories)
-    _draw(panels[1, 1], histories, main, x="megabytes")
-    for axes, letter in zip(panels.flat, "abcd", strict=True):
-        axes.set_title(f"({letter}) {axes.get_title()}", loc="left", fontsize=10)
-        axes.set_title("")
+    drawn = (
+        _draw(panels[0, 0], histories, main),
+        _draw(panels[0, 1], histories, "train_loss"),
+        _draw_server_lr(panels[1, 0], histories),
+        _draw(panels[1, 1], histories, main, x="megabytes"),
+    )
+    for axes, letter, heading in zip(panels.flat, "abcd", drawn, strict=True):
+        axes.set_title(f"({letter}) {heading}", loc="left", fontsize=10)
     figure.suptitle(context(histories), x=0.01, ha="left", fontsize=11)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    handles, labels = panels[0, 1].get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, handlelength=3
     )
@@ -92,50 +95,69 @@ def _check_metric(histories: Sequence[History], metric: str) -> None:
         raise unknown("metric", metric, {name for h in histories for name in h.evaluations})
 
 
-def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round") -> None:
+def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round") -> str:
+    """Draw an evaluated metric with its axes; returns what is drawn, as a title."""
     shown = describe(metric)
-    lines = [
-        (h, h.megabytes() if x == "megabytes" else h.evaluations[x], h.evaluations.get(metric))
-        for h in histories
-    ]
-    _lines(axes, [(h, at, y * shown.scale if y is not None else at * np.nan) for h, at, y in lines])
+    lines = [(h, h.megabytes() if x == "megabytes" else h.evaluations[x], h.evaluations.get(metric)) for h in histories]
+    _lines(axes, [(h, at, y * shown.scale) for h, at, y in lines if y is not None], line_styles(histories))
     axes.set_xlabel(describe(x).label)
     axes.set_ylabel(shown.label)
-    axes.set_title(f"{shown.title} against {'data sent' if x == 'megabytes' else 'rounds'}")
     if wants_log(metric, [y for _, _, y in lines if y is not None]):
-        axes.set_yscale("log")
+        _log_scale(axes)
+    return f"{shown.title} against {'data sent' if x == 'megabytes' else 'rounds'}"
 
 
-def _draw_server_lr(axes: Axes, histories: Sequence[History]) -> None:
-    rates = [h.rounds.get("server_lr", np.full(len(h.rounds["round"]), np.nan)) for h in histories]
-    _lines(axes, [(h, h.rounds["round"], rate) for h, rate in zip(histories, rates, strict=True)])
+def _draw_server_lr(axes: Axes, histories: Sequence[History]) -> str:
+    """Draw the global learning rate of each round, on a log scale; returns the title."""
+    lines = [(h, h.rounds["round"], h.rounds["server_lr"]) for h in histories if "server_lr" in h.rounds]
+    _lines(axes, lines, line_styles(histories), width=1.1)
     axes.set_xlabel(describe("round").label)
     axes.set_ylabel(describe("server_lr").label)
-    axes.set_title("Global learning rate of each round")
-    if any((rate > 0).any() for rate in rates):
-        axes.set_yscale("log")
+    if any((rate > 0).any() for _, _, rate in lines):
+        _log_scale(axes)
+    return "Global learning rate of each round"
 
 
-def _lines(axes: Axes, lines: Sequence[tuple[History, np.ndarray, np.ndarray]]) -> None:
-    """Draw (run, x, y), one legend entry per label; values that are not finite are gaps."""
-    styles = line_styles([h for h, _, _ in lines])
+def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle], width: float = 1.6) -> None:
+    """Draw (run, x, y), one legend entry per label; where a run turns non-finite its line ends in a cross."""
     named: set[str] = set()
     for h, x, y in lines:
         style = styles[h.label]
-        step = max(1, len(x) // 6)
+        finite, step = np.isfinite(y), max(1, len(x) // 6)
         axes.plot(
             x,
-            np.where(np.isfinite(y), y, np.nan),
+            np.where(finite, y, np.nan),
             color=LIGHT[style.colour],
             linestyle=(0, style.dash) if style.dash else "-",
-            linewidth=1.6,
+            linewidth=width,
             marker=_MARKERS[style.position % len(_MARKERS)],
             markersize=4.5,
-            markevery=(style.position * step // max(1, len(styles)), step),
+            markevery=(style.position * step // len(styles), step),
             alpha=0.9,
             label=h.label if h.label not in named else "_",
         )
         named.add(h.label)
+        if not finite[-1] and finite.any():
+            last = np.flatnonzero(finite)[-1]
+            axes.plot(x[last], y[last], "x", color=LIGHT[style.colour], markersize=9, mew=2.5, zorder=5)
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _log_scale(axes: Axes) -> None:
+    """A log y axis with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=_log_ticks(high / low)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _log_ticks(span: float) -> tuple[float, ...]:
+    """The multiples of powers of ten to label on an axis from low to `span` times low."""
+    if span < 10:
+        return (1, 1.5, 2, 3, 4, 5, 7)
+    return (1, 2, 5) if span < 1000 else (1,)

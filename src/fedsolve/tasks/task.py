@@ -38,6 +38,7 @@ class Task:
         epochs: local epochs of a round unless the run says otherwise.
         local_steps: local steps of a round instead of epochs.
         citation: key of the paper it comes from (see `fedsolve cite`), '' if none.
+        assemble: trained parameters -> the model as the user gave it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Task:
     epochs: int | None = 1
     local_steps: int | None = None
     citation: str = ""
+    assemble: Callable[[Params], Params] = lambda params: params
 
     @classmethod
     def from_arrays(
@@ -88,6 +90,7 @@ class Task:
             batch_size=batch_size,
             epochs=None if local_steps is not None else epochs,
             local_steps=local_steps,
+            assemble=merge or (lambda params: params),
         )
 
 

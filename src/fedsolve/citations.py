@@ -1,0 +1,127 @@
+"""BibTeX of the papers, data sets and software that fedsolve names, by citation key."""
+
+from __future__ import annotations
+
+BIBTEX: dict[str, str] = {
+    "takakura2025feddua": """@article{takakura2025feddua,
+  title   = {{FedDuA}: Doubly Adaptive Federated Learning},
+  author  = {Takakura, Shokichi and Liew, Seng Pei and Hasegawa, Satoshi},
+  journal = {arXiv preprint arXiv:2505.11126},
+  year    = {2025}
+}""",
+    "reddi2021fedopt": """@inproceedings{reddi2021fedopt,
+  title     = {Adaptive Federated Optimization},
+  author    = {Reddi, Sashank J. and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and Rush, Keith
+               and Kone{\\v{c}}n{\\'y}, Jakub and Kumar, Sanjiv and McMahan, H. Brendan},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2021}
+}""",
+    "karimireddy2020scaffold": """@inproceedings{karimireddy2020scaffold,
+  title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+  author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank J.
+               and Stich, Sebastian U. and Suresh, Ananda Theertha},
+  booktitle = {Proceedings of the 37th International Conference on Machine Learning},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {119},
+  pages     = {5132--5143},
+  year      = {2020}
+}""",
+    "li2020fedprox": """@inproceedings{li2020fedprox,
+  title     = {Federated Optimization in Heterogeneous Networks},
+  author    = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet
+               and Smith, Virginia},
+  booktitle = {Proceedings of Machine Learning and Systems},
+  volume    = {2},
+  pages     = {429--450},
+  year      = {2020}
+}""",
+    "mcmahan2017fedavg": """@inproceedings{mcmahan2017fedavg,
+  title     = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author    = {McMahan, H. Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth
+               and Ag{\\\"u}era y Arcas, Blaise},
+  booktitle = {Proceedings of the 20th International Conference on Artificial Intelligence and Statistics},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {54},
+  pages     = {1273--1282},
+  year      = {2017}
+}""",
+    "hsu2019fedavgm": """@article{hsu2019fedavgm,
+  title   = {Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification},
+  author  = {Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew},
+  journal = {arXiv preprint arXiv:1909.06335},
+  year    = {2019}
+}""",
+    "jhunjhunwala2023fedexp": """@inproceedings{jhunjhunwala2023fedexp,
+  title     = {{FedExP}: Speeding Up Federated Averaging via Extrapolation},
+  author    = {Jhunjhunwala, Divyansh and Wang, Shiqiang and Joshi, Gauri},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2023}
+}""",
+    "yurochkin2019bayesian": """@inproceedings{yurochkin2019bayesian,
+  title     = {{B}ayesian Nonparametric Federated Learning of Neural Networks},
+  author    = {Yurochkin, Mikhail and Agarwal, Mayank and Ghosh, Soumya and Greenewald, Kristjan
+               and Hoang, Nghia and Khazaeni, Yasaman},
+  booktitle = {Proceedings of the 36th International Conference on Machine Learning},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {97},
+  pages     = {7252--7261},
+  year      = {2019}
+}""",
+    "li2022silos": """@inproceedings{li2022silos,
+  title     = {Federated Learning on Non-{IID} Data Silos: An Experimental Study},
+  author    = {Li, Qinbin and Diao, Yiqun and Chen, Quan and He, Bingsheng},
+  booktitle = {IEEE 38th International Conference on Data Engineering (ICDE)},
+  pages     = {965--978},
+  year      = {2022}
+}""",
+    "caldas2018leaf": """@article{caldas2018leaf,
+  title   = {{LEAF}: A Benchmark for Federated Settings},
+  author  = {Caldas, Sebastian and Duddu, Sai Meher Karthik and Wu, Peter and Li, Tian
+             and Kone{\\v{c}}n{\\'y}, Jakub and McMahan, H. Brendan and Smith, Virginia and Talwalkar, Ameet},
+  journal = {arXiv preprint arXiv:1812.01097},
+  year    = {2018}
+}""",
+    "alpaydin1998digits": """@misc{alpaydin1998digits,
+  title        = {Optical Recognition of Handwritten Digits},
+  author       = {Alpaydin, E. and Kaynak, C.},
+  howpublished = {UCI Machine Learning Repository},
+  year         = {1998},
+  doi          = {10.24432/C50P49}
+}""",
+    "pedregosa2011sklearn": """@article{pedregosa2011sklearn,
+  title   = {Scikit-learn: Machine Learning in {P}ython},
+  author  = {Pedregosa, F. and Varoquaux, G. and Gramfort, A. and Michel, V. and Thirion, B. and Grisel, O.
+             and Blondel, M. and Prettenhofer, P. and Weiss, R. and Dubourg, V. and Vanderplas, J.
+             and Passos, A. and Cournapeau, D. and Brucher, M. and Perrot, M. and Duchesnay, E.},
+  journal = {Journal of Machine Learning Research},
+  volume  = {12},
+  pages   = {2825--2830},
+  year    = {2011}
+}""",
+    "lecun1998mnist": """@article{lecun1998mnist,
+  title   = {Gradient-Based Learning Applied to Document Recognition},
+  author  = {LeCun, Yann and Bottou, L{\\'e}on and Bengio, Yoshua and Haffner, Patrick},
+  journal = {Proceedings of the IEEE},
+  volume  = {86},
+  number  = {11},
+  pages   = {2278--2324},
+  year    = {1998},
+  doi     = {10.1109/5.726791}
+}""",
+    "yadav2019qmnist": """@inproceedings{yadav2019qmnist,
+  title     = {Cold Case: The Lost {MNIST} Digits},
+  author    = {Yadav, Chhavi and Bottou, L{\\'e}on},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {32},
+  year      = {2019}
+}""",
+    "bradbury2018jax": """@software{bradbury2018jax,
+  title  = {{JAX}: composable transformations of {P}ython+{N}um{P}y programs},
+  author = {Bradbury, James and Frostig, Roy and Hawkins, Peter and Johnson, Matthew James and Leary, Chris
+            and Maclaurin, Dougal and Necula, George and Paszke, Adam and Vander{P}las, Jake
+            and Wanderman-{M}ilne, Skye and Zhang, Qiao},
+  url    = {http://github.com/jax-ml/jax},
+  year   = {2018}
+}""",
+}
+"""BibTeX entry of each key."""

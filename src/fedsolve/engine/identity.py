@@ -1,0 +1,36 @@
+"""The identity of a run: what a checkpoint must share with the run that continues it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+
+def describe(value: object) -> str:
+    """A readable identity of an algorithm or a sampling, the same in every process.
+
+    >>> from fedsolve import rules
+    >>> describe(rules.ServerSGD(0.5))
+    'ServerSGD(lr=0.5, momentum=None, ema=False)'
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = ", ".join(f"{f.name}={describe(getattr(value, f.name))}" for f in dataclasses.fields(value))
+        return f"{type(value).__name__}({parts})"
+    if isinstance(value, np.ndarray | jax.Array):
+        array = np.asarray(value)
+        return repr(array.item()) if array.ndim == 0 else f"array{array.shape}#{_digest(array)}"
+    if isinstance(value, Callable) and not isinstance(value, type):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(describe(v) for v in value) + ")"
+    return repr(value)
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]

@@ -1,0 +1,146 @@
+"""The parts of the result page as HTML: every text that comes from outside passes through `text`."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.report.history import History
+from fedsolve.report.metrics import describe
+from fedsolve.report.plots import png
+from fedsolve.report.style import distinct_names, line_styles
+from fedsolve.report.table import result_columns, result_rows, show_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "client_loss_worst")
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table of the page: caption, head, and rows of cells; a cell is text, a number or None ('-')."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | float | int | None]]
+
+    def html(self) -> str:
+        """The table as sortable HTML."""
+        cells = [[("-" if v is None else str(v), v) for v in row] for row in self.rows]
+        return table_html(self.caption, self.head, cells)
+
+
+def text(value: object) -> str:
+    """`value` as text that HTML shows as it is."""
+    return html.escape(str(value), quote=True)
+
+
+def paragraphs(value: str) -> str:
+    """Plain text as paragraphs, cut at blank lines."""
+    blocks = (block.strip() for block in value.split("\n\n"))
+    return "\n".join(f"<p>{text(block)}</p>" for block in blocks if block)
+
+
+def section(heading: str, body: str) -> str:
+    """A section of the page; '' if it has no body."""
+    return f"<section>\n<h2>{text(heading)}</h2>\n{body}\n</section>" if body else ""
+
+
+def note_list(notes: Sequence[str]) -> str:
+    """Notes as a list; '' if there are none."""
+    items = "".join(f"<li>{text(note)}</li>" for note in notes)
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def table_html(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[tuple[str, Any]]], keys: Sequence[str] = ()
+) -> str:
+    """A sortable table of (text, value) cells; `keys` are small drawn line samples, one before each row's name."""
+    buttons = (f'<th scope="col"><button type="button">{text(h)}</button></th>' for h in head)
+    lines = []
+    for i, row in enumerate(rows):
+        cells = "".join(f'<td data-value="{_sort_key(value)}">{text(shown)}</td>' for shown, value in row[1:])
+        name = f'<th scope="row" data-value="{_sort_key(row[0][1])}">{keys[i] if keys else ""}{text(row[0][0])}</th>'
+        lines.append(f"<tr>{name}{cells}</tr>")
+    body = "\n".join(lines)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}"><table class="sortable">'
+        f'<caption class="unseen">{text(caption)}</caption>\n'
+        f"<thead><tr>{''.join(buttons)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def result_html(histories: Sequence[History], target: float | None) -> str:
+    """The result table: the columns of the terminal, sortable."""
+    columns, rows = result_columns(histories, target), result_rows(histories, target)
+    cells = [[(column.text(row), row.get(column.key)) for column in columns] for row in rows]
+    return table_html("Results of each method", [c.title for c in columns], cells, _line_samples(histories))
+
+
+def clients_table(histories: Sequence[History]) -> str:
+    """Mean, p10, p90 and worst client loss of each run at its last evaluation; '' if no run has them."""
+    names = [c for c in _CLIENT_COLUMNS if any(c in h.evaluations for h in histories)]
+    if not names:
+        return ""
+    head = ["Method", *(describe(c).title.removeprefix("Client loss, ").capitalize() for c in names)]
+    rows = []
+    for name, h in zip(distinct_names(histories), histories, strict=True):
+        values = [h.final(c) if c in h.evaluations else None for c in names]
+        rows.append([(name, name), *(("-" if v is None else show_number(v), v) for v in values)])
+    return table_html("Loss over clients at the last evaluation", head, rows, _line_samples(histories))
+
+
+def settings_html(histories: Sequence[History]) -> str:
+    """Resolved settings: those that all runs share as a list, those that differ as a table."""
+    names = list(dict.fromkeys(name for h in histories for name in h.settings))
+    first = histories[0].settings
+    shared = [n for n in names if all(n in h.settings and h.settings[n] == first.get(n) for h in histories)]
+    items = "".join(f"<div><dt>{text(n)}</dt><dd>{text(_setting(first[n]))}</dd></div>" for n in shared)
+    listed = f'<h3>The same for all</h3>\n<dl class="settings">{items}</dl>' if items else ""
+    differ = [n for n in names if n not in shared]
+    if not differ:
+        return listed
+    rows = [
+        [(name, name), *((_setting(h.settings[n]), h.settings[n]) if n in h.settings else ("", None) for n in differ)]
+        for name, h in zip(distinct_names(histories), histories, strict=True)
+    ]
+    table = table_html("Settings that differ between methods", ["Method", *differ], rows)
+    return f"{listed}\n<h3>Different between methods</h3>\n{table}"
+
+
+def picture(caption: str, figure: Figure) -> str:
+    """A matplotlib figure as an image within the page, described by its caption."""
+    data = base64.b64encode(png(figure)).decode()
+    return (
+        f'<figure><img src="data:image/png;base64,{data}" alt="{text(caption)}">'
+        f"<figcaption>{text(caption)}</figcaption></figure>"
+    )
+
+
+def _line_samples(histories: Sequence[History]) -> list[str]:
+    styles = line_styles(histories)
+    return [
+        '<svg class="sample" viewBox="0 0 26 8" aria-hidden="true"><line x1="1" y1="4" x2="25" y2="4" '
+        f'stroke="var(--series-{styles[h.label].colour})" '
+        f'stroke-dasharray="{" ".join(map(str, styles[h.label].dash))}"/></svg>'
+        for h in histories
+    ]
+
+
+def _setting(value: object) -> str:
+    """A setting as text; floats with ten digits, so that 0.1 + 0.2 reads 0.3."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _sort_key(value: object) -> str:
+    """What the page sorts by: '' for nothing and for numbers that are not finite, which come last."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return text(value)

@@ -1,0 +1,157 @@
+"""One HTML file with everything in it: interactive curves, results, settings; it makes no request when opened.
+
+Python writes all text and tables, so the page can be read without scripts; the scripts draw and sort.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsolve.report.encoding import plain
+from fedsolve.report.files import write_atomically
+from fedsolve.report.history import History
+from fedsolve.report.markup import (
+    PageTable,
+    clients_table,
+    note_list,
+    paragraphs,
+    picture,
+    result_html,
+    section,
+    settings_html,
+    text,
+)
+from fedsolve.report.metrics import AVERAGED, describe, wants_log
+from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
+from fedsolve.report.table import headline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_AXES = ("round", "seconds", "megabytes")
+_SCRIPTS = ("plotting.js", "curves.js", "clients.js", "sorting.js")
+
+
+def write_page(
+    path: str | Path,
+    histories: Sequence[History],
+    *,
+    title: str,
+    intro: str = "",
+    how_tuned: str = "",
+    notes: Sequence[str] = (),
+    tables: Sequence[PageTable] = (),
+    pictures: Mapping[str, Figure] | None = None,
+    target: float | None = None,
+) -> Path:
+    """Write the page of some runs to `path`, atomically, and return the path.
+
+    All texts are plain: a blank line starts a paragraph, and markup is shown as it is written.
+
+    Args:
+        path: the HTML file; its folder is made.
+        histories: the runs, at least one; runs of one label share a colour.
+        title: the heading.
+        intro: what was compared and what came out.
+        how_tuned: how the hyper-parameters were chosen; the page says so if it is not stated.
+        notes: claims and remarks, as a list above those of the runs.
+        tables: further tables, such as a paper's numbers beside ours.
+        pictures: matplotlib figures to show, by the sentence that describes them.
+        target: what the column "rounds to" counts to, as in `fedsolve.report.table.result_rows`.
+
+    Raises:
+        InvalidInput: no histories, or the file cannot be written.
+    """
+    main = headline(histories)
+    parts = {
+        "title": text(title),
+        "context": text(context(histories)),
+        "intro": paragraphs(intro),
+        "notes": note_list([*notes, *(f"{h.label}: {note}" for h in histories for note in h.notes)]),
+        "results": result_html(histories, target),
+        "clients": _clients_section(histories),
+        "tables": "\n".join(section(t.caption, t.html()) for t in tables),
+        "pictures": "\n".join(picture(*item) for item in (pictures or {}).items()),
+        "tuning": paragraphs(how_tuned or "How the hyper-parameters were chosen was not recorded."),
+        "settings": settings_html(histories),
+        "data": script_json(page_data(histories, main)),
+        "style": _static("uPlot.min.css") + "\n" + _static("page.css"),
+        "colours": _colour_rules(),
+        "plotter": f"/*! uPlot\n{_static('uPlot.LICENSE')}\n*/\n{_static('uPlot.iife.min.js').split('*/', 1)[1]}",
+        "scripts": "\n".join(_static(name) for name in _SCRIPTS),
+    }
+    return write_atomically(path, Template(_static("page.html")).substitute(parts))
+
+
+def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
+    """What the scripts draw: the runs with their columns, and the metrics to choose from, `main` first."""
+    styles = line_styles(histories)
+    runs = []
+    for name, h in zip(distinct_names(histories), histories, strict=True):
+        columns = dict(h.evaluations, megabytes=h.megabytes())
+        if "server_lr" in h.rounds:
+            columns.setdefault("server_lr", h.at_evaluations("server_lr"))
+        style = styles[h.label]
+        short = {key: _short(values) for key, values in columns.items()}
+        runs.append(
+            {"name": name, "label": h.label, "colour": style.colour, "dash": style.dash, "columns": short}
+        )
+    found = dict.fromkeys(key for run in runs for key in run["columns"] if key not in _AXES)
+    bases = [key for key in found if not key.endswith(AVERAGED)]
+    bases.sort(key=lambda key: key != main)
+    return {
+        "runs": runs,
+        "metrics": [_metric(key, key + AVERAGED in found, runs) for key in bases],
+        "axes": {key: describe(key).label for key in _AXES},
+    }
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: no character of it can end the element.
+
+    >>> script_json("</script>")
+    '"\\\\u003c/script\\\\u003e"'
+    """
+    found = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&]", lambda m: f"\\u{ord(m[0]):04x}", found)
+
+
+def _clients_section(histories: Sequence[History]) -> str:
+    table = clients_table(histories)
+    return Template(_static("clients.html")).substitute(table=table) if table else ""
+
+
+def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    shown = describe(key)
+    numbers = [np.array([float(v) for v in run["columns"].get(key, ())]) for run in runs]
+    return {
+        "key": key,
+        "title": shown.title,
+        "label": shown.label,
+        "unit": shown.unit,
+        "scale": shown.scale,
+        "averaged": averaged,
+        "log": wants_log(key, numbers),
+    }
+
+
+def _short(values: np.ndarray) -> list[Any]:
+    """Values with seven digits, enough for a picture."""
+    return plain([v if isinstance(v, int) else float(f"{v:.7g}") for v in values.tolist()])
+
+
+def _colour_rules() -> str:
+    light, dark = ("".join(f"--series-{i}:{c};" for i, c in enumerate(colours)) for colours in (LIGHT, DARK))
+    return f":root{{{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+
+
+def _static(name: str) -> str:
+    return (importlib.resources.files("fedsolve.report") / "static" / name).read_text(encoding="utf-8")

@@ -1,0 +1,114 @@
+// The curves: one line per run, with the metric, the x axis and the methods to choose.
+
+const curves = document.getElementById("curves");
+const curveForm = curves.querySelector("form");
+const curveBox = curves.querySelector(".chart");
+const readout = curves.querySelector(".readout");
+const legend = curves.querySelector(".legend");
+const hidden = new Set(); // labels of methods that are not shown
+let curvePlot = null;
+let drawn = []; // [x values, y values] of each run as it is drawn now
+
+function chosenMetric() {
+  return page.metrics.find((m) => m.key === curveForm.metric.value);
+}
+
+function curveTables(metric, x, log) {
+  const averaged = metric.averaged && curveForm.iterate.value === "averaged";
+  const key = metric.key + (averaged ? "_averaged" : "");
+  return page.runs.map(({ columns }) => [
+    columns[x].map(Number),
+    columns[key] ? drawable(columns[key], metric.scale, log) : columns[x].map(() => null),
+  ]);
+}
+
+function drawCurves() {
+  const metric = chosenMetric();
+  const x = curveForm.x.value;
+  const log = curveForm.log.checked;
+  curveForm.iterate[0].closest("fieldset").disabled = !metric.averaged;
+  curvePlot?.destroy();
+  const lines = page.runs.map((run) => ({
+    label: run.name,
+    show: !hidden.has(run.label),
+    stroke: css(`--series-${run.colour}`),
+    width: 2,
+    dash: run.dash,
+    points: { show: false },
+  }));
+  const options = chartOptions(curveBox, page.axes[x], metric.label, log);
+  options.series = [{}, ...lines];
+  options.hooks = { setCursor: [showValues] };
+  drawn = curveTables(metric, x, log);
+  curvePlot = new uPlot(options, uPlot.join(drawn), curveBox);
+  curveBox.setAttribute("aria-label", `${metric.title} of ${page.runs.length} runs against ${page.axes[x]}`);
+  showValues(curvePlot);
+}
+
+// Write the values under the cursor, or the last ones while there is no cursor, beside the names.
+function showValues(u) {
+  const at = u.cursor.idx;
+  const xs = u.data[0];
+  const { unit } = chosenMetric();
+  const where = page.axes[curveForm.x.value];
+  readout.textContent = at == null ? "Last values:" : `${where}: ${format(xs[at])}`;
+  legend.querySelectorAll("button").forEach((button, i) => {
+    const value = valueAt(drawn[i], at == null ? Infinity : xs[at]);
+    const shown = value == null ? "–" : format(value) + (unit === "%" ? " %" : "");
+    button.querySelector(".value").textContent = shown;
+  });
+}
+
+// The value evaluated last at or before `x`; null where the run had diverged by then.
+function valueAt([xs, ys], x) {
+  return ys[xs.findLastIndex((v) => v <= x)] ?? null;
+}
+
+function makeLegend() {
+  const pattern = document.createElement("template");
+  pattern.innerHTML = `<button type="button" aria-pressed="true"><svg class="sample" viewBox="0 0 26 8"
+    aria-hidden="true"><line x1="1" y1="4" x2="25" y2="4"/></svg><span class="name"></span>
+    <span class="value"></span></button>`;
+  page.runs.forEach((run, i) => {
+    const button = pattern.content.firstElementChild.cloneNode(true);
+    button.querySelector(".name").textContent = run.name;
+    const line = button.querySelector("line");
+    line.style.stroke = `var(--series-${run.colour})`;
+    line.style.strokeDasharray = run.dash.join(" ");
+    button.addEventListener("click", () => toggle(run.label));
+    for (const start of ["pointerenter", "focus"]) {
+      button.addEventListener(start, () => curvePlot.setSeries(i + 1, { focus: true }));
+    }
+    for (const end of ["pointerleave", "blur"]) {
+      button.addEventListener(end, () => curvePlot.setSeries(null, { focus: true }));
+    }
+    legend.append(button);
+  });
+}
+
+function toggle(label) {
+  if (!hidden.delete(label)) hidden.add(label);
+  page.runs.forEach((run, i) => {
+    if (run.label !== label) return;
+    curvePlot.setSeries(i + 1, { show: !hidden.has(label) });
+    legend.children[i].setAttribute("aria-pressed", String(!hidden.has(label)));
+  });
+}
+
+function startCurves() {
+  curves.hidden = false;
+  for (const metric of page.metrics) curveForm.metric.add(new Option(metric.title, metric.key));
+  curveForm.log.checked = chosenMetric().log;
+  makeLegend();
+  drawCurves();
+  attend(curveBox, () => curvePlot);
+  redrawOnColourChange(drawCurves);
+  curveForm.addEventListener("submit", (event) => event.preventDefault());
+  curveForm.unzoom.addEventListener("click", () => resetZoom(curvePlot));
+  curveForm.addEventListener("change", (event) => {
+    if (event.target.name === "metric") curveForm.log.checked = chosenMetric().log;
+    drawCurves();
+  });
+}
+
+startCurves();

@@ -1,0 +1,59 @@
+"""The 8x8 handwritten digits that come with scikit-learn: a real task that needs no download."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedsolve.data.checks import check_whole
+from fedsolve.data.federated import FederatedData
+from fedsolve.data.partition import Partition
+from fedsolve.data.partitions import as_partition
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.choices import Choice, classification, pick
+from fedsolve.tasks.models import MLP, Softmax
+from fedsolve.tasks.task import Examples, Task
+
+MODELS = {"mlp": MLP((64, 64, 10)), "softmax": Softmax(64, 10)}
+"""Models of the task by name."""
+
+
+def digits(
+    num_clients: int = 100,
+    partition: Partition | Choice | None = None,
+    model: Any = "mlp",
+    seed: int = 0,
+) -> Task:
+    """8x8 handwritten digits: ten classes, 1,797 examples, a fifth held out (Alpaydin and Kaynak 1998).
+
+    x is float32 of shape (n, 64) in [0, 1], y int32 of shape (n,); 1,437 training and 360 test examples.
+
+    Args:
+        num_clients: clients, 1 to 1,437.
+        partition: a partition, its name or a table of name and parameters; default Dirichlet(0.3).
+        model: "mlp" (one hidden layer of 64), "softmax", or any model of (n, 64) inputs and 10 logits.
+        seed: of the held-out choice and the partition.
+
+    Raises:
+        InvalidInput: scikit-learn is missing, or an argument that cannot be used.
+    """
+    x, y = _load()
+    chosen = pick("model", model, MODELS)
+    deal = as_partition({"name": "dirichlet", "alpha": 0.3} if partition is None else partition)
+    order = np.random.default_rng(check_whole("seed", seed)).permutation(len(y))
+    test, train = order[: round(0.2 * len(y))], order[round(0.2 * len(y)) :]
+    pooled = Examples(x[train], y[train])
+    data = FederatedData.from_partition(pooled, deal(pooled.y, num_clients, seed))
+    return classification("digits", chosen, 10, data, Examples(x[test], y[test]), "alpaydin1998digits")
+
+
+def _load() -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise InvalidInput(
+            "the task digits needs scikit-learn: install it, or fedsolve with the extra 'digits'"
+        ) from None
+    x, y = load_digits(return_X_y=True)
+    return (x / 16.0).astype(np.float32), y.astype(np.int32)

@@ -1,0 +1,185 @@
+"""Models as frozen, hashable dataclasses: equal models are equal jit keys. Parameters are plain pytrees.
+
+Parameters take JAX's default float type. `init` draws He weights (zeros for the convex models), zero biases.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.data.checks import check_whole
+from fedsolve.errors import InvalidInput
+
+
+class Affine(NamedTuple):
+    """Weight and bias of one layer: (in, out) or (3, 3, in, out), and (out,); bias None for none."""
+
+    weight: Any
+    bias: Any
+
+
+class CNNParams(NamedTuple):
+    """The four layers of `CNN`."""
+
+    conv1: Affine
+    conv2: Affine
+    hidden: Affine
+    output: Affine
+
+
+def _he(key: Array, shape: tuple[int, ...]) -> Affine:
+    """Normal weights of variance 2 / fan_in and a zero bias (He et al. 2015)."""
+    spread = math.sqrt(2.0 / math.prod(shape[:-1]))
+    return Affine(spread * jax.random.normal(key, shape), jnp.zeros(shape[-1]))
+
+
+def _flat(x: Array) -> Array:
+    return jnp.reshape(x, (x.shape[0], -1))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """<w, x>, plus a scalar b with `bias`: x of shape (n, features) to (n,); starts at zero."""
+
+    features: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("features", self.features, 1)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (features,), bias () or None."""
+        return Affine(jnp.zeros(self.features), jnp.zeros(()) if self.bias else None)
+
+    def __call__(self, params: Affine, x: Array) -> Array:
+        """Predictions of shape (n,)."""
+        y = _flat(x) @ params.weight
+        return y + params.bias if self.bias else y
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Logits x W + b of multinomial logistic regression; starts at zero. x is flattened to (n, features)."""
+
+    features: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        check_whole("features", self.features, 1)
+        check_whole("classes", self.classes, 2)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (features, classes), bias (classes,)."""
+        return Affine(jnp.zeros((self.features, self.classes)), jnp.zeros(self.classes))
+
+    def __call__(self, params: Affine, x: Array) -> Array:
+        """Logits of shape (n, classes)."""
+        return _flat(x) @ params.weight + params.bias
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Dense layers of the given sizes (input, hidden ..., output) with ReLU between; x is flattened."""
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "sizes", tuple(check_whole("sizes", n, 1) for n in self.sizes))
+        except TypeError:
+            raise InvalidInput(f"sizes = {self.sizes!r} must be (input, hidden ..., output)") from None
+        if len(self.sizes) < 2:
+            raise InvalidInput(f"sizes = {self.sizes} must have an input and an output: give two or more")
+
+    def init(self, key: Array) -> tuple[Affine, ...]:
+        """He weights; layer j has weight (sizes[j], sizes[j + 1]) and bias (sizes[j + 1],)."""
+        keys = jax.random.split(key, len(self.sizes) - 1)
+        shapes = zip(self.sizes[:-1], self.sizes[1:], strict=True)
+        return tuple(_he(k, shape) for k, shape in zip(keys, shapes, strict=True))
+
+    def __call__(self, params: tuple[Affine, ...], x: Array) -> Array:
+        """Outputs of shape (n, sizes[-1])."""
+        x = _flat(x)
+        for layer in params[:-1]:
+            x = jax.nn.relu(x @ layer.weight + layer.bias)
+        return x @ params[-1].weight + params[-1].bias
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Two 3x3 convolutions (no padding, ReLU), 2x2 max-pool, one hidden dense layer (ReLU), logits.
+
+    The network of the FEMNIST experiments of Takakura et al. 2025 and Reddi et al. 2021 without dropout;
+    1,206,590 parameters by default. x has shape (n, height, width, inputs) or (n, height, width).
+    """
+
+    classes: int = 62
+    height: int = 28
+    width: int = 28
+    channels: tuple[int, int] = (32, 64)
+    hidden: int = 128
+    inputs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "hidden", "inputs"):
+            check_whole(name, getattr(self, name), 1)
+        for name in ("height", "width"):
+            check_whole(name, getattr(self, name), 6)
+        object.__setattr__(self, "channels", tuple(self.channels))
+        if len(self.channels) != 2:
+            raise InvalidInput(f"channels = {self.channels} must be two numbers, one for each convolution")
+        for n in self.channels:
+            check_whole("channels", n, 1)
+
+    def init(self, key: Array) -> CNNParams:
+        """He weights: conv (3, 3, in, out), hidden (pooled, hidden), output (hidden, classes)."""
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        first, second = self.channels
+        pooled = second * ((self.height - 4) // 2) * ((self.width - 4) // 2)
+        return CNNParams(
+            _he(k1, (3, 3, self.inputs, first)),
+            _he(k2, (3, 3, first, second)),
+            _he(k3, (pooled, self.hidden)),
+            _he(k4, (self.hidden, self.classes)),
+        )
+
+    def __call__(self, params: CNNParams, x: Array) -> Array:
+        """Logits of shape (n, classes)."""
+        from fedsolve.tasks.conv import conv3x3
+
+        x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
+        x = jax.nn.relu(conv3x3(x, *params.conv1))
+        x = jax.nn.relu(conv3x3(x, *params.conv2))
+        x = jax.nn.relu(_flat(max_pool(x)) @ params.hidden.weight + params.hidden.bias)
+        return x @ params.output.weight + params.output.bias
+
+
+def max_pool(x: Array) -> Array:
+    """Largest of each 2x2 block: (n, h, w, c) to (n, h // 2, w // 2, c); an odd last line is left out."""
+    n, h, w, c = x.shape
+    blocks = jnp.reshape(x[:, : h // 2 * 2, : w // 2 * 2], (n, h // 2, 2, w // 2, 2, c))
+    return jnp.max(blocks, axis=(2, 4))
+
+
+def check_model(model: Any, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    """Check that a model takes examples of a shape and gives outputs of a shape, without computing.
+
+    Raises:
+        InvalidInput: it refuses the examples, or its outputs have another shape.
+    """
+    x = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    try:
+        found = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), x).shape
+    except (TypeError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(f"model {model!r} does not take examples of shape {shape}: {reason}") from None
+    if found != (1, *outputs):
+        raise InvalidInput(
+            f"model {model!r} gives outputs of shape {found[1:]} for an example, the task needs {outputs}"
+        )

@@ -1,0 +1,72 @@
+"""synthetic(alpha, beta): softmax regression with clients whose models and inputs differ (Li et al. 2020)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsolve.data.checks import check_number, check_whole
+from fedsolve.data.federated import FederatedData
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.choices import classification
+from fedsolve.tasks.models import Softmax
+from fedsolve.tasks.task import Examples, Task
+
+FEATURES, CLASSES = 60, 10
+
+
+def synthetic(
+    alpha: float = 1.0, beta: float = 1.0, num_clients: int = 30, iid: bool = False, seed: int = 0
+) -> Task:
+    """synthetic(alpha, beta) of Li et al. 2020: 60 features, 10 classes, softmax regression from zero.
+
+    Client k has floor(lognormal(4, 2)) + 50 examples, y = argmax(x W_k + b_k), with
+    W_k, b_k ~ N(u_k, 1), u_k ~ N(0, alpha^2): how much the clients' models differ;
+    x ~ N(v_k, diag(j^-1.2)), v_kj ~ N(B_k, 1), B_k ~ N(0, beta^2): how much their inputs differ.
+    alpha and beta are standard deviations, as in the authors' code (the paper's N(0, alpha) leaves it open).
+    With `iid` every client has the same W, b ~ N(0, 1) and v = 0. A random fifth of each client's
+    examples (rounded down) is held out, all of it together.
+
+    Args:
+        alpha: >= 0; keep 1 with `iid`, where it has no meaning.
+        beta: >= 0; keep 1 with `iid`, where it has no meaning.
+        num_clients: 30 in the paper.
+        iid: identical clients but for their sizes.
+        seed: of the data.
+
+    Raises:
+        InvalidInput: a negative or non-finite number, or alpha or beta given with `iid`.
+    """
+    check_number("alpha", alpha, at_least=0)
+    check_number("beta", beta, at_least=0)
+    if iid and (alpha, beta) != (1.0, 1.0):
+        raise InvalidInput(f"alpha = {alpha}, beta = {beta} have no meaning with iid = True: leave them out")
+    rng = np.random.default_rng(check_whole("seed", seed))
+    sizes = rng.lognormal(4.0, 2.0, check_whole("num_clients", num_clients, 1)).astype(np.int64) + 50
+    shared = _weights(rng, 0.0)
+    train, test = [], []
+    for n in sizes:
+        weight, bias = shared if iid else _weights(rng, alpha * rng.standard_normal())
+        center = 0.0 if iid else beta * rng.standard_normal() + rng.standard_normal(FEATURES)
+        examples = _examples(rng, n, weight, bias, center)
+        held_out = n // 5  # the examples are independent draws: the first ones are as random as any
+        test.append(Examples(*(a[:held_out] for a in examples)))
+        train.append(Examples(*(a[held_out:] for a in examples)))
+    pooled = Examples(np.concatenate([t.x for t in test]), np.concatenate([t.y for t in test]))
+    name = "synthetic(iid)" if iid else f"synthetic({alpha:g},{beta:g})"
+    data = FederatedData.from_clients(train)
+    return classification(name, Softmax(FEATURES, CLASSES), CLASSES, data, pooled, "li2020fedprox")
+
+
+def _weights(rng: np.random.Generator, center: float) -> tuple[np.ndarray, np.ndarray]:
+    """W (features, classes) and b (classes,), all ~ N(center, 1)."""
+    return center + rng.standard_normal((FEATURES, CLASSES)), center + rng.standard_normal(CLASSES)
+
+
+def _examples(
+    rng: np.random.Generator, n: int, weight: np.ndarray, bias: np.ndarray, center: np.ndarray | float
+) -> Examples:
+    """n inputs around the center and their labels."""
+    deviation = np.arange(1, FEATURES + 1) ** -0.6  # variance j^-1.2
+    x = center + deviation * rng.standard_normal((n, FEATURES))
+    y = np.argmax(x @ weight + bias, axis=1)
+    return Examples(x.astype(np.float32), y.astype(np.int32))
