@@ -112,7 +112,7 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
 
 
 def test_dirichlet_gives_an_empty_client_one_example_of_the_largest():
-    """Two examples of one class under alpha = 1e-6 fall to one client: the other four are given one each."""
+    """Fifty examples of one class under alpha = 1e-6 fall to one client: the others get one each."""
     sizes = sorted(len(p) for p in Dirichlet(1e-6)(np.zeros(50, int), 5, 0))
     assert sizes == [1, 1, 1, 1, 46]
 
@@ -135,7 +135,7 @@ def test_labels_per_client_keeps_its_promise_when_a_class_is_rarer_than_its_clie
 
 
 def test_shards_hold_few_labels_of_equal_size():
-    """The split of McMahan et al.: 100 clients x 2 shards of 300 sorted examples hold at most 2 labels each."""
+    """The split of McMahan et al.: 100 clients x 2 shards of 300 sorted examples hold 2 labels."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 6000))
     parts = Shards(2)(labels, 100, 0)
     assert {len(p) for p in parts} == {600}

@@ -123,13 +123,13 @@ def test_without_a_data_folder_both_ways_to_name_it_are_given(monkeypatch, value
     monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
     if value is not None:
         monkeypatch.setenv("FEDSOLVE_DATA", value)
-    with pytest.raises(InvalidInput, match="data_dir or set .* FEDSOLVE_DATA"):
+    with pytest.raises(InvalidInput, match=r"data_dir or set .* FEDSOLVE_DATA"):
         data_dir()
 
 
 def test_a_data_folder_that_is_none_says_where_it_was_named(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSOLVE_DATA", str(tmp_path / "gone"))
-    with pytest.raises(InvalidInput, match="FEDSOLVE_DATA = .*gone is not a folder"):
+    with pytest.raises(InvalidInput, match=r"FEDSOLVE_DATA = .*gone is not a folder"):
         data_dir()
-    with pytest.raises(InvalidInput, match="data_dir = .*lost is not a folder"):
+    with pytest.raises(InvalidInput, match=r"data_dir = .*lost is not a folder"):
         data_dir(tmp_path / "lost")

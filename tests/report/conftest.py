@@ -1,4 +1,4 @@
-"""Made-up runs that look like real ones: accuracies rise, losses fall, some methods are noisy, one diverges."""
+"""Made-up runs that look like real ones: accuracies rise, losses fall, methods are noisy, one diverges."""
 
 from __future__ import annotations
 
@@ -14,14 +14,25 @@ METHODS = (
 
 
 def make_history(
-    label: str = "FedAvg", *, speed: float = 0.03, seed: int = 0, rounds: int = 200, accuracy: bool = True, **changes
+    label: str = "FedAvg",
+    *,
+    speed: float = 0.03,
+    seed: int = 0,
+    rounds: int = 200,
+    accuracy: bool = True,
+    **changes,
 ) -> History:
     rng = np.random.default_rng(seed)
     at = np.arange(0, rounds + 1, 5)
     noise = rng.normal(0, 0.012, len(at)) * (at > 0)
     reached = 1 - np.exp(-speed * at)
     loss = 2.3026 * np.exp(-speed * at) + 0.05 + 0.02 * np.abs(noise)
-    columns = {"round": at, "seconds": at * 0.021 * (1 + speed), "train_loss": loss, "test_loss": loss * 1.1 + 0.02}
+    columns = {
+        "round": at,
+        "seconds": at * 0.021 * (1 + speed),
+        "train_loss": loss,
+        "test_loss": loss * 1.1 + 0.02,
+    }
     if accuracy:
         columns["test_accuracy"] = np.clip(0.1 + (0.86 - 0.4 * speed) * reached + noise, 0, 1)
     for name in ("train_loss", "test_loss", "test_accuracy"):
@@ -34,7 +45,9 @@ def make_history(
     rate = np.exp(walk + 0.6 * np.sin(steps / 40 + 40 * speed)) * (1 + 10 * speed)
     per_round = {
         "round": steps,
-        "server_lr": rate if label.startswith(("FedExP", "FedDuA", "FedLi")) else np.full(rounds, 1 + 10 * speed),
+        "server_lr": rate
+        if label.startswith(("FedExP", "FedDuA", "FedLi"))
+        else np.full(rounds, 1 + 10 * speed),
         "participants": np.full(rounds, 20),
         "dropped": np.zeros(rounds, int),
         "bytes_up": np.full(rounds, 20 * 318_040 * (2 if label == "SCAFFOLD" else 1)),
@@ -53,7 +66,9 @@ def make_all() -> list[History]:
     broken = runs[4]
     for name in list(broken.evaluations):
         if name not in ("round", "seconds"):
-            broken.evaluations[name] = np.where(broken.evaluations["round"] > 120, np.nan, broken.evaluations[name])
+            broken.evaluations[name] = np.where(
+                broken.evaluations["round"] > 120, np.nan, broken.evaluations[name]
+            )
     broken.rounds["dropped"][120:] = 20
     return runs
 

@@ -217,7 +217,7 @@ def as_partition(value: Partition | str | Mapping[str, Any]) -> Partition:
     if isinstance(value, Partition):
         return value
     table = dict(value) if isinstance(value, Mapping) else {"name": value}
-    name = table.pop("name", "")
+    name = str(table.pop("name", ""))
     if name not in PARTITIONS:
         raise unknown("partition", name, PARTITIONS)
     cls = PARTITIONS[name]

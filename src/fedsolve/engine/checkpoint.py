@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState
 from fedsolve.errors import InvalidInput
@@ -67,7 +69,8 @@ class Checkpoints:
             if there != here:
                 raise InvalidInput(f"the checkpoint {self._path} has {name} = {there}, this run {here}: resume as it was")
         self._saved = manifest["round"]
-        return load_tree(self._path, state), Recorder.from_dict(manifest["record"])
+        loaded = jax.device_put(load_tree(self._path, state), jax.tree.map(lambda x: x.sharding, state))
+        return loaded, Recorder.from_dict(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
         """Write state and record, atomically."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
@@ -38,13 +40,14 @@ class RunState:
     failed: Scalar
 
 
-def start(algorithm: Algorithm, params: Params, population: int) -> RunState:
-    """The state before the first round; every client is enrolled."""
+def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> RunState:
+    """The state before the first round, on all devices; every client is enrolled."""
     server = algorithm.init(params)
     one = algorithm.enroll(algorithm.broadcast(server, jnp.int32(0)))
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
     state = RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
-    return jax.tree.map(lambda x: jnp.array(x, copy=True), state)  # buffers of its own: they are donated
+    own = jax.tree.map(lambda x: np.array(x, copy=True), state)  # buffers of its own: they are donated
+    return jax.device_put(own, NamedSharding(mesh, P()))
 
 
 @partial(jax.jit, static_argnames="program", donate_argnames="state")

@@ -196,7 +196,7 @@ class Setup:
             packed=packed,
             test=None if task.test is None else on_device(task.test, dtype),
             measures=Measures(task.loss, tuple(task.metrics.items())),
-            state=start(algorithm, params, task.data.num_clients),
+            state=start(algorithm, params, task.data.num_clients, place),
             key=key,
             label=name,
             identity=identity,

@@ -54,7 +54,7 @@ def label_counts(data: FederatedData, labels: np.ndarray | None = None) -> tuple
 
 
 def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, title: str = "") -> Figure:
-    """Stacked bars of label counts, one bar per client; `labels` of shape (examples,) default to `data.examples.y`.
+    """Stacked bars of label counts, one bar per client; `labels`, shape (examples,), default to `examples.y`.
 
     Of more than 100 clients, 60 drawn at random (always the same) are shown, and the title says so.
 

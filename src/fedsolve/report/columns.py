@@ -46,7 +46,7 @@ def checked_columns(columns: Mapping[str, Any], where: str, needed: tuple[str, .
 
 
 def write_jsonl(path: str | Path, columns: Mapping[str, np.ndarray]) -> Path:
-    """Write columns as JSON lines, one object per row (`metrics.jsonl`: one line per evaluation), atomically."""
+    """Write columns as JSON lines, one object per row (`metrics.jsonl`: per evaluation), atomically."""
     plain_columns = plain(checked_columns(columns, str(path)))
     rows = zip(*plain_columns.values(), strict=True)
     return write_atomically(
@@ -55,7 +55,7 @@ def write_jsonl(path: str | Path, columns: Mapping[str, np.ndarray]) -> Path:
 
 
 def read_jsonl(path: str | Path) -> Columns:
-    """The columns that `write_jsonl` wrote; `InvalidInput` names a line that is broken or has other fields."""
+    """The columns that `write_jsonl` wrote; `InvalidInput` names a line that is broken or differs."""
     rows: list[dict[str, Any]] = []
     try:
         lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")

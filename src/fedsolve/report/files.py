@@ -10,7 +10,7 @@ from fedsolve.errors import InvalidInput
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write `content` (text as UTF-8) to `path`, creating its folder; the old file stays until the new is complete.
+    """Write `content` (text as UTF-8) to `path`, creating its folder; an old file stays until then.
 
     Raises:
         InvalidInput: the file or its folder cannot be written.

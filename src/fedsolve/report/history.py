@@ -103,7 +103,7 @@ class History:
         return np.concatenate([[0.0], np.cumsum(sent)])[finished] / 1e6
 
     def at_evaluations(self, name: str) -> np.ndarray:
-        """A per-round column at the evaluated rounds, NaN where that round is not recorded; (evaluations,)."""
+        """A per-round column at the evaluated rounds, NaN where not recorded, shape (evaluations,)."""
         values = dict(zip(self.rounds["round"].tolist(), self.rounds[name].tolist(), strict=True))
         return np.array([values.get(r, np.nan) for r in self.evaluations["round"].tolist()], float)
 

@@ -60,16 +60,19 @@ def note_list(notes: Sequence[str]) -> str:
 def table_html(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[tuple[str, Any]]], keys: Sequence[str] = ()
 ) -> str:
-    """A sortable table of (text, value) cells; `keys` are small drawn line samples, one before each row's name."""
+    """A sortable table of (text, value) cells; `keys` are drawn line samples, one before each name."""
     buttons = (f'<th scope="col"><button type="button">{text(h)}</button></th>' for h in head)
     lines = []
     for i, row in enumerate(rows):
         cells = "".join(f'<td data-value="{_sort_key(value)}">{text(shown)}</td>' for shown, value in row[1:])
-        name = f'<th scope="row" data-value="{_sort_key(row[0][1])}">{keys[i] if keys else ""}{text(row[0][0])}</th>'
+        shown, value = row[0]
+        key = keys[i] if keys else ""
+        name = f'<th scope="row" data-value="{_sort_key(value)}">{key}{text(shown)}</th>'
         lines.append(f"<tr>{name}{cells}</tr>")
     body = "\n".join(lines)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}"><table class="sortable">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        '<table class="sortable">'
         f'<caption class="unseen">{text(caption)}</caption>\n'
         f"<thead><tr>{''.join(buttons)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
@@ -106,7 +109,10 @@ def settings_html(histories: Sequence[History]) -> str:
     if not differ:
         return listed
     rows = [
-        [(name, name), *((_setting(h.settings[n]), h.settings[n]) if n in h.settings else ("", None) for n in differ)]
+        [
+            (name, name),
+            *((_setting(h.settings[n]), h.settings[n]) if n in h.settings else ("", None) for n in differ),
+        ]
         for name, h in zip(distinct_names(histories), histories, strict=True)
     ]
     table = table_html("Settings that differ between methods", ["Method", *differ], rows)

@@ -67,7 +67,7 @@ def describe(name: str) -> Metric:
 
 
 def wants_log(name: str, columns: Iterable[np.ndarray]) -> bool:
-    """Whether a loss or a learning rate is drawn on a log scale: all finite values positive, over a decade apart."""
+    """Whether a loss or learning rate is drawn on a log scale: positive values over a decade apart."""
     if not {"loss", "lr"} & set(name.split("_")):
         return False
     arrays = [np.asarray(c, float) for c in columns]

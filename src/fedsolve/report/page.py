@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: interactive curves, results, settings; it makes no request when opened.
+"""One HTML file with everything in it: interactive curves, results, settings. It makes no request.
 
 Python writes all text and tables, so the page can be read without scripts; the scripts draw and sort.
 """
@@ -85,7 +85,7 @@ def write_page(
         "data": script_json(page_data(histories, main)),
         "style": _static("uPlot.min.css") + "\n" + _static("page.css"),
         "colours": _colour_rules(),
-        "plotter": f"/*! uPlot\n{_static('uPlot.LICENSE')}\n*/\n{_static('uPlot.iife.min.js').split('*/', 1)[1]}",
+        "plotter": _plotter(),
         "scripts": "\n".join(_static(name) for name in _SCRIPTS),
     }
     return write_atomically(path, Template(_static("page.html")).substitute(parts))
@@ -151,6 +151,11 @@ def _short(values: np.ndarray) -> list[Any]:
 def _colour_rules() -> str:
     light, dark = ("".join(f"--series-{i}:{c};" for i, c in enumerate(colours)) for colours in (LIGHT, DARK))
     return f":root{{{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+
+
+def _plotter() -> str:
+    """The script of uPlot, its licence text in the place of its first comment, which is a link."""
+    return f"/*! uPlot\n{_static('uPlot.LICENSE')}\n*/\n{_static('uPlot.iife.min.js').split('*/', 1)[1]}"
 
 
 def _static(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Figures of runs, drawn with matplotlib's object interface: no global state, no window, no display needed."""
+"""Figures of runs, drawn with matplotlib's object interface: no global state, no display."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def curves(histories: Sequence[History], metric: str = "test_accuracy", title: s
 
 
 def comparison(histories: Sequence[History]) -> Figure:
-    """Two by two: test accuracy, training loss, global learning rate (log) over rounds, and accuracy against MB sent.
+    """Test accuracy, training loss and global learning rate over rounds, and accuracy against MB sent.
 
     Where no run has a test accuracy, the test loss (or else the training loss) stands in its place.
     """
@@ -98,7 +98,10 @@ def _check_metric(histories: Sequence[History], metric: str) -> None:
 def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round") -> str:
     """Draw an evaluated metric with its axes; returns what is drawn, as a title."""
     shown = describe(metric)
-    lines = [(h, h.megabytes() if x == "megabytes" else h.evaluations[x], h.evaluations.get(metric)) for h in histories]
+    lines = [
+        (h, h.megabytes() if x == "megabytes" else h.evaluations[x], h.evaluations.get(metric))
+        for h in histories
+    ]
     _lines(axes, [(h, at, y * shown.scale) for h, at, y in lines if y is not None], line_styles(histories))
     axes.set_xlabel(describe(x).label)
     axes.set_ylabel(shown.label)

@@ -51,7 +51,7 @@ def human_bytes(count: float) -> str:
 
 
 def result_columns(histories: Sequence[History], target: float | None = None) -> list[Column]:
-    """The columns that these runs fill: accuracies where any run has them, else losses; dropped updates if any."""
+    """The columns that these runs fill: accuracies if any run has them, else losses; dropped if any."""
     key = headline(histories)
     metric = describe(key)
     many = len({h.task for h in histories}) > 1
@@ -104,7 +104,7 @@ def result_table(histories: Sequence[History], target: float | None = None, titl
 
 
 def headline(histories: Sequence[History]) -> str:
-    """The metric that runs are judged by: test accuracy if any run has it, else test loss, else training loss."""
+    """What runs are judged by: test accuracy if any run has it, else test loss, else training loss."""
     if not histories:
         raise InvalidInput("no histories to show: give at least one")
     names = ("test_accuracy", "test_loss", "train_loss")
@@ -134,4 +134,3 @@ def _target(histories: Sequence[History], target: float | None) -> float | None:
 
 def _head(how: str, label: str) -> str:
     return f"{how.capitalize()} {label[0].lower()}{label[1:]}".replace(" (mean per example)", "")
-

@@ -27,10 +27,10 @@ def digits(
 ) -> Task:
     """8x8 handwritten digits: ten classes, 1,797 examples, a fifth held out (Alpaydin and Kaynak 1998).
 
-    x is float32 of shape (n, 64) in [0, 1], y int32 of shape (n,); 1,437 training and 360 test examples.
+    x is float32 of shape (n, 64) in [0, 1], y int32 of shape (n,); 1,438 training and 359 test examples.
 
     Args:
-        num_clients: clients, 1 to 1,437.
+        num_clients: clients, 1 to 1,438.
         partition: a partition, its name or a table of name and parameters; default Dirichlet(0.3).
         model: "mlp" (one hidden layer of 64), "softmax", or any model of (n, 64) inputs and 10 logits.
         seed: of the held-out choice and the partition.

@@ -39,6 +39,13 @@ def _he(key: Array, shape: tuple[int, ...]) -> Affine:
     return Affine(spread * jax.random.normal(key, shape), jnp.zeros(shape[-1]))
 
 
+def _sizes(name: str, values: Any) -> tuple[int, ...]:
+    """Layer sizes as a tuple, each at least 1."""
+    if not isinstance(values, tuple | list):
+        raise InvalidInput(f"{name} = {values!r} must be several whole numbers, such as (64, 10)")
+    return tuple(check_whole(name, n, 1) for n in values)
+
+
 def _flat(x: Array) -> Array:
     return jnp.reshape(x, (x.shape[0], -1))
 
@@ -90,10 +97,7 @@ class MLP:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "sizes", tuple(check_whole("sizes", n, 1) for n in self.sizes))
-        except TypeError:
-            raise InvalidInput(f"sizes = {self.sizes!r} must be (input, hidden ..., output)") from None
+        object.__setattr__(self, "sizes", _sizes("sizes", self.sizes))
         if len(self.sizes) < 2:
             raise InvalidInput(f"sizes = {self.sizes} must have an input and an output: give two or more")
 
@@ -131,11 +135,9 @@ class CNN:
             check_whole(name, getattr(self, name), 1)
         for name in ("height", "width"):
             check_whole(name, getattr(self, name), 6)
-        object.__setattr__(self, "channels", tuple(self.channels))
+        object.__setattr__(self, "channels", _sizes("channels", self.channels))
         if len(self.channels) != 2:
             raise InvalidInput(f"channels = {self.channels} must be two numbers, one for each convolution")
-        for n in self.channels:
-            check_whole("channels", n, 1)
 
     def init(self, key: Array) -> CNNParams:
         """He weights: conv (3, 3, in, out), hidden (pooled, hidden), output (hidden, classes)."""

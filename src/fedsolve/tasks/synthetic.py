@@ -23,6 +23,8 @@ def synthetic(
     W_k, b_k ~ N(u_k, 1), u_k ~ N(0, alpha^2): how much the clients' models differ;
     x ~ N(v_k, diag(j^-1.2)), v_kj ~ N(B_k, 1), B_k ~ N(0, beta^2): how much their inputs differ.
     alpha and beta are standard deviations, as in the authors' code (the paper's N(0, alpha) leaves it open).
+    u_k adds the same to all logits of an example, so alpha does not change its label: the clients' models
+    differ by their own N(u_k, 1) draws, at alpha = 0 too. alpha is kept because the problem is named by it.
     With `iid` every client has the same W, b ~ N(0, 1) and v = 0. A random fifth of each client's
     examples (rounded down) is held out, all of it together.
 
@@ -52,7 +54,7 @@ def synthetic(
         test.append(Examples(*(a[:held_out] for a in examples)))
         train.append(Examples(*(a[held_out:] for a in examples)))
     pooled = Examples(np.concatenate([t.x for t in test]), np.concatenate([t.y for t in test]))
-    name = "synthetic(iid)" if iid else f"synthetic({alpha:g},{beta:g})"
+    name = "synthetic-iid" if iid else f"synthetic-{alpha:g}-{beta:g}"
     data = FederatedData.from_clients(train)
     return classification(name, Softmax(FEATURES, CLASSES), CLASSES, data, pooled, "li2020fedprox")
 

@@ -1,0 +1,98 @@
+"""fedsolve: solvers for federated optimisation, one interface from simulation to deployment.
+
+    import fedsolve as fs
+    result = fs.run(fs.FedDuAdam(client_lr=0.1), fs.tasks.digits(), rounds=200, clients_per_round=20)
+
+Names are loaded when first used, so that importing the package does not wait for JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedsolve import data as data
+    from fedsolve import geometry as geometry
+    from fedsolve import local as local
+    from fedsolve import rules as rules
+    from fedsolve import schedules as schedules
+    from fedsolve import tasks as tasks
+    from fedsolve.algorithm import Algorithm as Algorithm
+    from fedsolve.algorithm import Cohort as Cohort
+    from fedsolve.algorithms.catalogue import ALGORITHMS as ALGORITHMS
+    from fedsolve.algorithms.catalogue import build as build
+    from fedsolve.algorithms.fedopt import FedOpt as FedOpt
+    from fedsolve.algorithms.fedprox import Proximal as Proximal
+    from fedsolve.algorithms.methods import SCAFFOLD as SCAFFOLD
+    from fedsolve.algorithms.methods import FedAdagrad as FedAdagrad
+    from fedsolve.algorithms.methods import FedAdam as FedAdam
+    from fedsolve.algorithms.methods import FedAvg as FedAvg
+    from fedsolve.algorithms.methods import FedAvgM as FedAvgM
+    from fedsolve.algorithms.methods import FedDuA as FedDuA
+    from fedsolve.algorithms.methods import FedDuAdagrad as FedDuAdagrad
+    from fedsolve.algorithms.methods import FedDuAdam as FedDuAdam
+    from fedsolve.algorithms.methods import FedExP as FedExP
+    from fedsolve.algorithms.methods import FedExPM as FedExPM
+    from fedsolve.algorithms.methods import FedProx as FedProx
+    from fedsolve.algorithms.methods import FedYogi as FedYogi
+    from fedsolve.algorithms.scaffold import ControlVariates as ControlVariates
+    from fedsolve.data.federated import FederatedData as FederatedData
+    from fedsolve.engine.cohorts import Bernoulli as Bernoulli
+    from fedsolve.engine.cohorts import Sampling as Sampling
+    from fedsolve.engine.cohorts import Trace as Trace
+    from fedsolve.engine.cohorts import Uniform as Uniform
+    from fedsolve.engine.cohorts import Weighted as Weighted
+    from fedsolve.engine.result import Result as Result
+    from fedsolve.engine.run import run as run
+    from fedsolve.errors import Diverged as Diverged
+    from fedsolve.errors import FedsolveError as FedsolveError
+    from fedsolve.errors import Interrupted as Interrupted
+    from fedsolve.errors import InvalidInput as InvalidInput
+    from fedsolve.oracle import Oracle as Oracle
+    from fedsolve.tasks.task import Examples as Examples
+    from fedsolve.tasks.task import Task as Task
+
+_METHODS = (
+    "FedAvg FedAvgM FedAdagrad FedAdam FedYogi FedExP FedExPM FedDuAdagrad FedDuAdam FedDuA FedProx SCAFFOLD"
+)
+_HOMES: dict[str, str] = {
+    name: module
+    for module, names in {
+        "": "data geometry local rules schedules tasks",
+        "algorithm": "Algorithm Cohort",
+        "algorithms.catalogue": "ALGORITHMS build",
+        "algorithms.fedopt": "FedOpt",
+        "algorithms.fedprox": "Proximal",
+        "algorithms.methods": _METHODS,
+        "algorithms.scaffold": "ControlVariates",
+        "data.federated": "FederatedData",
+        "engine.cohorts": "Bernoulli Sampling Trace Uniform Weighted",
+        "engine.result": "Result",
+        "engine.run": "run",
+        "errors": "Diverged FedsolveError Interrupted InvalidInput",
+        "oracle": "Oracle",
+        "tasks.task": "Examples Task",
+    }.items()
+    for name in names.split()
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names of _HOMES
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedsolve' has no attribute '{name}'")
+    home = _HOMES[name]
+    if home:
+        value = getattr(importlib.import_module(f"fedsolve.{home}"), name)
+    else:
+        value = importlib.import_module(f"fedsolve.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,86 @@
+"""Convolution and pooling in forms that are fast on CPU, where XLA's own convolutions are not.
+
+XLA's CPU convolutions take a slow path inside loops and under vmap. Here a 3x3 convolution is a few plain
+matrix products, differentiated as such:
+
+* patches: the nine shifted images side by side, one product of inner size 9 c;
+* tiles: the minimal filtering algorithm F(2x2, 3x3) of Winograd. Each 2x2 tile of outputs needs 16 products
+  per pair of channels instead of 36, as Y = A' ((G g G') * (B' d B)) A. It is an identity, not an
+  approximation; rounding stays of the order of the direct sum's.
+
+On other platforms both functions are the ordinary operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+_TILE_CHANNELS = 8  # below this the products of the tiles are too thin to pay for the transforms
+
+
+def conv3x3(
+    x: Float[Array, "batch h w c"], kernel: Float[Array, "3 3 c out"], bias: Float[Array, " out"]
+) -> Float[Array, "batch h-2 w-2 out"]:
+    """3x3 convolution without padding: x (batch, h, w, c), kernel (3, 3, c, out), bias (out,)."""
+    if jax.default_backend() != "cpu":
+        dims = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
+    _, h, w, c = x.shape
+    tiled = h % 2 == 0 and w % 2 == 0 and min(c, kernel.shape[-1]) >= _TILE_CHANNELS
+    return (_by_tiles if tiled else _by_patches)(x, kernel) + bias
+
+
+def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c"]:
+    """Maximum of disjoint 2x2 windows: (batch, h, w, c) to (batch, h // 2, w // 2, c); ties share the gradient."""
+    x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
+    rows = jnp.maximum(x[:, ::2], x[:, 1::2])
+    return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])
+
+
+def _by_patches(x: Array, kernel: Array) -> Array:
+    """One product of the patches, (batch h' w', 9 c), with the kernel, (9 c, out)."""
+    n, h, w, c = x.shape
+    shifts = [x[:, i : i + h - 2, j : j + w - 2] for i in range(3) for j in range(3)]
+    patches = jnp.concatenate(shifts, axis=-1).reshape(-1, 9 * c)
+    return (patches @ kernel.reshape(9 * c, -1)).reshape(n, h - 2, w - 2, -1)
+
+
+def _by_tiles(x: Array, kernel: Array) -> Array:
+    """Winograd's F(2x2, 3x3): 16 products of inner size c over the (h - 2) / 2 by (w - 2) / 2 tiles."""
+    n, h, w, c = x.shape
+    out, th, tw = kernel.shape[-1], (h - 2) // 2, (w - 2) // 2
+    # Every second row and column from each of the four offsets of a 4x4 input tile; lists, not stacked
+    # arrays: sixteen plain products run faster than one batched product.
+    rows = _input_transform([x[:, i : i + 2 * th - 1 : 2] for i in range(4)])
+    tiles = [
+        tile.reshape(-1, c)
+        for row in rows
+        for tile in _input_transform([row[:, :, j : j + 2 * tw - 1 : 2] for j in range(4)])
+    ]
+    kernels = [u for row in _kernel_transform(kernel) for u in _kernel_transform(row)]
+    products = [tile @ u for tile, u in zip(tiles, kernels, strict=True)]
+    columns = [_output_transform(products[4 * i : 4 * i + 4]) for i in range(4)]
+    outputs = [_output_transform([column[j] for column in columns]) for j in range(2)]  # [column][row]
+    grid = [[outputs[j][i].reshape(n, th, tw, out) for j in range(2)] for i in range(2)]
+    whole = jnp.stack([jnp.stack(row, axis=3) for row in grid], axis=2)  # (n, th, 2, tw, 2, out)
+    return whole.reshape(n, 2 * th, 2 * tw, out)
+
+
+def _input_transform(d: Sequence[Array]) -> list[Array]:
+    """B' d for one axis of an input tile."""
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def _kernel_transform(g: Array) -> list[Array]:
+    """G g for the first axis of the kernel."""
+    return [g[0], (g[0] + g[1] + g[2]) / 2, (g[0] - g[1] + g[2]) / 2, g[2]]
+
+
+def _output_transform(m: Sequence[Array]) -> list[Array]:
+    """A' m for one axis of a tile of products."""
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedsolve.errors import InvalidInput
+from fedsolve.report.encoding import dumps
+from fedsolve.report.history import History
+from fedsolve.report.table import human_bytes, result_columns, result_rows, result_table
+
+ROUNDS = {"round": [1, 2], "bytes_up": [600_000, 650_000], "bytes_down": [500, 400], "dropped": [0, 3]}
+
+
+def run(label: str = "FedAvg", seed: int = 0, **changes: Any) -> History:
+    evaluations = {
+        "round": [0, 1, 2], "seconds": [0.0, 1.0, 2.0], "train_loss": [2.0, 0.5, 0.25],
+        "test_accuracy": [0.1, 0.95, 0.85],
+    }  # fmt: skip
+    evaluations = {
+        k: np.array(v) for k, v in (evaluations | changes.pop("evaluations", {})).items() if v is not None
+    }
+    rounds = {k: np.array(v) for k, v in (ROUNDS | changes.pop("rounds", {})).items()}
+    return History(label, "digits", {"seed": seed}, evaluations, rounds, 12.345, 1.0, **changes)
+
+
+def printed(histories: list[History], **options: Any) -> str:
+    buffer = io.StringIO()
+    Console(file=buffer, width=200).print(result_table(histories, **options))
+    return buffer.getvalue()
+
+
+def test_rows_are_plain_numbers():
+    (row,) = result_rows([run()])
+    assert row == {
+        "method": "FedAvg", "task": "digits", "seed": 0, "final_test_accuracy": 0.85,
+        "best_test_accuracy": 0.95, "final_train_loss": 0.25, "target": 0.9, "rounds_to_target": 1,
+        "bytes_up": 1_250_000, "bytes_down": 900, "dropped": 3, "seconds": 12.345, "compile_seconds": 1.0,
+    }  # fmt: skip
+    assert json.loads(dumps(row)) == row
+
+
+def test_cells_have_units_and_the_target_is_a_parameter():
+    shown = printed([run()], target=0.96)
+    for cell in ("85.00", "95.00", "0.2500", "1.25 MB", "900 B", "12.3", "Rounds to 96 %", " - "):
+        assert cell in shown
+    assert "Rounds to 90 %" in printed([run()])
+
+
+def test_dropped_updates_show_only_when_there_are_any():
+    clean = run(rounds={"dropped": [0, 0]})
+    assert "Dropped" not in printed([clean])
+    assert "Dropped" in printed([clean, run("FedAdam")])
+
+
+def test_without_accuracy_the_columns_are_losses():
+    losses = run(evaluations={"test_accuracy": None, "test_loss": [2.0, 0.4, 0.6]})
+    (row,) = result_rows([losses])
+    assert (row["final_test_loss"], row["best_test_loss"]) == (0.6, 0.4)
+    assert "rounds_to_target" not in row
+    keys = [c.key for c in result_columns([losses])]
+    assert keys[1:4] == ["final_test_loss", "best_test_loss", "final_train_loss"]
+    assert result_rows([losses], target=0.5)[0]["rounds_to_target"] == 1
+    assert "accuracy" not in printed([losses])
+
+
+def test_only_a_training_loss_is_shown_once():
+    keys = [c.key for c in result_columns([run(evaluations={"test_accuracy": None})])]
+    assert keys[1:3] == ["final_train_loss", "best_train_loss"]
+    assert keys.count("final_train_loss") == 1
+
+
+def test_a_diverged_run_says_so_and_a_missing_metric_is_a_dash():
+    diverged = run(
+        "A", evaluations={"test_accuracy": [0.1, 0.2, np.nan], "train_loss": [1.0, np.nan, np.nan]}
+    )
+    missing = run("B", evaluations={"test_accuracy": None})
+    rows = result_rows([diverged, missing])
+    assert rows[0]["best_test_accuracy"] == 0.2
+    assert rows[1]["final_test_accuracy"] is None
+    lines = printed([diverged, missing]).splitlines()
+    assert next(line for line in lines if line.startswith("│ A ")).count("diverged") == 2
+    assert next(line for line in lines if line.startswith("│ B ")).count(" - ") == 3
+
+
+def test_seeds_of_one_method_are_told_apart():
+    assert [r["method"] for r in result_rows([run(), run(seed=1), run("X")])] == [
+        "FedAvg (seed 0)", "FedAvg (seed 1)", "X",
+    ]  # fmt: skip
+    assert [r["method"] for r in result_rows([run(), run()])] == ["FedAvg (run 1)", "FedAvg (run 2)"]
+
+
+def test_markup_in_a_name_is_shown_as_written():
+    assert "[red]Fed[/red]" in printed([run("[red]Fed[/red]")])
+
+
+def test_no_histories_are_refused():
+    with pytest.raises(InvalidInput, match="at least one"):
+        result_rows([])
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (999_600, "1.00 MB"),
+        (123_456_789, "123 MB"),
+        (2e15, "2.00 PB"),
+    ],
+)
+def test_human_bytes(count, shown):
+    assert human_bytes(count) == shown

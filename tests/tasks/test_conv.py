@@ -1,0 +1,78 @@
+"""The CPU forms of convolution and pooling against XLA's own operations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedsolve.tasks.conv import conv3x3, max_pool2x2
+
+SHAPES = [(2, 10, 12, 8, 16), (3, 8, 8, 1, 5), (2, 7, 9, 8, 9), (1, 4, 4, 9, 8), (2, 3, 3, 2, 2), (4, 28, 28, 1, 32)]
+
+
+def reference(x, kernel, bias):
+    dims = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
+
+
+def reference_pool(x):
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def arrays(shape, dtype, seed=0):
+    n, h, w, c, out = shape
+    rng = np.random.default_rng(seed)
+    x, kernel = rng.normal(size=(n, h, w, c)), rng.normal(size=(3, 3, c, out)) / np.sqrt(9 * c)
+    return tuple(jnp.asarray(a, dtype) for a in (x, kernel, rng.normal(size=out)))
+
+
+def value_and_gradients(function, args, target):
+    def loss(*args):
+        return jnp.mean((function(*args) - target) ** 2)
+
+    return function(*args), jax.grad(loss, argnums=tuple(range(len(args))))(*args)
+
+
+def assert_close(a, b, tol):
+    for u, v in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert u.shape == v.shape
+        assert u.dtype == v.dtype
+        np.testing.assert_allclose(u, v, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("dtype", "tol"), [("float32", 1e-5), ("float64", 1e-12)])
+def test_convolution_and_its_gradients(shape, dtype, tol):
+    with jax.enable_x64(dtype == "float64"):
+        args = arrays(shape, dtype)
+        target = jnp.asarray(np.random.default_rng(9).normal(size=reference(*args).shape), dtype)
+        assert_close(value_and_gradients(conv3x3, args, target), value_and_gradients(reference, args, target), tol)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_vmap_over_clients_with_their_own_kernels(shape):
+    clients = [arrays(shape, "float32", seed) for seed in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
+
+    def gradients(*args):
+        return jax.value_and_grad(lambda *a: jnp.mean(jnp.sin(conv3x3(*a))), argnums=(0, 1, 2))(*args)
+
+    together = jax.vmap(gradients)(*stacked)
+    for i, args in enumerate(clients):
+        expected = jax.value_and_grad(lambda *a: jnp.mean(jnp.sin(reference(*a))), argnums=(0, 1, 2))(*args)
+        assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], together), expected, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 6, 3), (1, 24, 24, 64), (2, 7, 5, 2)])
+def test_pooling_and_its_gradient(shape):
+    x = jnp.asarray(np.random.default_rng(1).normal(size=shape), jnp.float32)
+    target = jnp.ones(reference_pool(x).shape)
+    assert_close(
+        value_and_gradients(max_pool2x2, (x,), target), value_and_gradients(reference_pool, (x,), target), 1e-7
+    )
+
+
+def test_tied_windows_share_the_gradient():
+    gradient = jax.grad(lambda x: max_pool2x2(x).sum())(jnp.ones((1, 2, 2, 1)))
+    np.testing.assert_allclose(gradient, 0.25)

@@ -1,0 +1,107 @@
+"""Losses and metrics against NumPy by hand, their limits, and the check of labels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.losses import Accuracy, CrossEntropy, SquaredError, TopK, check_labels
+from fedsolve.tasks.models import Linear, Softmax
+from fedsolve.tasks.task import Examples
+
+
+def outputs(params, x):
+    """A model that gives its inputs."""
+    return x
+
+
+LOGITS = np.array([[1.0, 2.0, 0.5, -1.0], [0.0, 0.0, 3.0, 0.1], [5.0, 4.0, 3.0, 2.0]], np.float32)
+LABELS = np.array([1, 3, 2], np.int32)
+BATCH = Examples(LOGITS, LABELS)
+
+
+def test_cross_entropy_is_minus_the_log_of_the_softmax():
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+    expected = -np.log(p[np.arange(3), LABELS]).mean()
+    np.testing.assert_allclose(CrossEntropy(outputs)((), BATCH), expected, rtol=1e-6)
+
+
+def test_cross_entropy_gradient_is_softmax_minus_one_hot():
+    found = jax.grad(lambda x: CrossEntropy(outputs)((), Examples(x, LABELS)))(jnp.asarray(LOGITS))
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+    np.testing.assert_allclose(found, (p - np.eye(4)[LABELS]) / 3, atol=1e-6)
+
+
+def test_cross_entropy_of_large_logits_stays_finite():
+    """Logits (1000, 0): the right label costs 0, the wrong one 1000, without overflow."""
+    x = np.array([[1000.0, 0.0]], np.float32)
+    assert float(CrossEntropy(outputs)((), Examples(x, np.array([0])))) == 0.0
+    assert float(CrossEntropy(outputs)((), Examples(x, np.array([1])))) == 1000.0
+
+
+def test_squared_error_is_the_mean_square_and_half_of_it():
+    """Residuals 1, -2, 3: mean square 14 / 3."""
+    batch = Examples(np.array([1.0, 0.0, 3.0]), np.array([0.0, 2.0, 0.0]))
+    np.testing.assert_allclose(SquaredError(outputs)((), batch), 14 / 3, rtol=1e-6)
+    np.testing.assert_allclose(SquaredError(outputs, half=True)((), batch), 7 / 3, rtol=1e-6)
+    with pytest.raises(InvalidInput, match=r"\(3,\), targets \(3, 1\)"):
+        SquaredError(outputs)((), Examples(batch.x, batch.y[:, None]))
+
+
+def test_accuracy_and_top_k_count_by_hand():
+    """Ranks of the labels: 0, 1, 2."""
+    assert float(Accuracy(outputs)((), BATCH)) == pytest.approx(1 / 3)
+    assert [float(TopK(outputs, k)((), BATCH)) for k in (1, 2, 3, 4)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
+
+
+def test_equal_logits_are_not_all_right():
+    """A model that has learnt nothing scores 1 / classes and k / classes, not 1."""
+    batch = Examples(np.zeros((4, 4), np.float32), np.arange(4))
+    assert float(Accuracy(outputs)((), batch)) == 0.25
+    assert float(TopK(outputs, 2)((), batch)) == 0.5
+
+
+@pytest.mark.parametrize("make", [CrossEntropy, SquaredError, Accuracy, lambda m: TopK(m, 2)])
+def test_every_one_is_a_mean_over_the_first_axis(make):
+    y = LOGITS[::-1].copy() if make is SquaredError else LABELS
+    f = make(outputs)
+    single = [float(f((), Examples(LOGITS[i : i + 1], y[i : i + 1]))) for i in range(3)]
+    np.testing.assert_allclose(f((), Examples(LOGITS, y)), np.mean(single), rtol=1e-6)
+
+
+def test_equal_losses_of_equal_models_are_equal_keys():
+    assert CrossEntropy(Softmax(3, 2)) == CrossEntropy(Softmax(3, 2)) != CrossEntropy(Softmax(3, 4))
+    assert hash(TopK(Softmax(3, 2), 2)) == hash(TopK(Softmax(3, 2), 2))
+    assert SquaredError(Linear(3)) != SquaredError(Linear(3), half=True)
+
+
+def test_top_k_refuses_k_out_of_range():
+    with pytest.raises(InvalidInput, match="k = 0"):
+        TopK(outputs, 0)
+    with pytest.raises(InvalidInput, match="k = 5 is more than the 4 classes"):
+        TopK(outputs, 5)((), BATCH)
+
+
+def test_check_labels_gives_int32():
+    for y in ([0, 1, 2], np.array([0.0, 2.0]), np.array([0, 2], np.uint8)):
+        assert check_labels(y, 3).dtype == np.int32
+    assert check_labels([2, 0], 3).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([0, 1, -1, 7], r"label -1 in row 2 is outside 0 \.\. 2"),
+        ([0, 3], "label 3 in row 1"),
+        ([0.0, 1.5], r"label 1\.5 in row 1"),
+        ([0.0, np.nan], "label nan in row 1"),
+        (["a", "b"], "labels have type"),
+        ([True, False], "labels have type bool"),
+        ([[0, 1]], "shape"),
+        ([], "shape"),
+    ],
+)
+def test_check_labels_names_the_first_bad_label(y, message):
+    with pytest.raises(InvalidInput, match=message):
+        check_labels(y, 3)
