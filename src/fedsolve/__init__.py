@@ -79,7 +79,7 @@ _HOMES: dict[str, str] = {
     for name in names.split()
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - names of _HOMES
+__all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ class Transformation:
 
     values: dict[str, Any]
     factory: Callable[..., optax.GradientTransformation] = static()
-    options: tuple[tuple[str, Any], ...] = static(())
+    options: tuple[tuple[str, Any], ...] = static(default=())
 
     def at(self, round: Scalar) -> optax.GradientTransformationExtraArgs:
         """The transformation with the rates of a round."""

@@ -74,7 +74,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidInput(f"cannot read the checkpoint {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{path} is not a checkpoint of fedsolve, or is corrupt: start a new run") from None
+        raise InvalidInput(
+            f"{path} is not a checkpoint of fedsolve, or is corrupt: start a new run"
+        ) from None
 
 
 def load_tree(path: Path, like: Any) -> Any:
@@ -119,7 +121,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InvalidInput(f"{folder} is in use by another run: wait for it or choose another folder") from None
+            raise InvalidInput(
+                f"{folder} is in use by another run: wait for it or choose another folder"
+            ) from None
         yield
 
 

@@ -26,13 +26,13 @@ T = TypeVar("T")
 _REDUCTIONS = ("mean", "average", "max")
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A field that is part of the program: changing its value compiles anew."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 def reduced(by: str) -> Any:
-    """A message field reduced over the cohort by `mean` (the algorithm's weights), `average` (1/|S|) or `max`."""
+    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|) or `max`."""
     if by not in _REDUCTIONS:
         raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
     return dataclasses.field(metadata={"reduce": by})
@@ -53,7 +53,7 @@ def module(cls: type[T]) -> type[T]:
     >>> @module
     ... class Point:
     ...     x: float
-    ...     name: str = static("p")
+    ...     name: str = static(default="p")
     >>> jax.tree.map(lambda v: 2 * v, Point(1.0))
     Point(x=2.0, name='p')
     """

@@ -56,7 +56,7 @@ class FedOpt(Algorithm):
 
     local: LocalSolver
     rule: Rule
-    weighting: Weighting = static("uniform")
+    weighting: Weighting = static(default="uniform")
 
     def __post_init__(self) -> None:
         check_weighting(self.weighting)

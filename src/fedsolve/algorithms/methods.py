@@ -111,7 +111,7 @@ def FedAdagrad(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedAdagrad (Reddi et al. 2021, Algorithm 2): v <- v + D^2. Defaults of `preset`: server_lr 0.1, tau 1e-3."""
+    """FedAdagrad (Reddi et al. 2021, Algorithm 2): v <- v + D^2; defaults: server_lr 0.1, tau 1e-3."""
     rule = _adaptive("adagrad", preset, beta1, lr=server_lr, tau=tau)
     return _compose(client_lr, rule, weighting, client)
 
@@ -220,7 +220,7 @@ def FedDuA(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedDuA in the geometry of any mirror map (Takakura et al. 2025, equation 3); see `fedsolve.geometry`."""
+    """FedDuA in the geometry of any mirror map of `fedsolve.geometry` (Takakura et al. 2025, eq. 3)."""
     if not isinstance(mirror, Mirror):
         raise InvalidInput(f"FedDuA needs a mirror map such as Entropy() or PNorm(1.5), not {mirror!r}")
     return _compose(client_lr, MirrorDescent(mirror, beta1), weighting, client)
@@ -246,5 +246,5 @@ def SCAFFOLD(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> Algorithm:
-    """SCAFFOLD (Karimireddy et al. 2020): FedAvg with control variates; twice the traffic, stateful clients."""
+    """SCAFFOLD (Karimireddy et al. 2020): FedAvg with control variates; twice the traffic, with state."""
     return ControlVariates(FedAvg(client_lr, server_lr, weighting=weighting, **client), option)

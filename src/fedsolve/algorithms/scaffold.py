@@ -93,7 +93,7 @@ class ControlVariates(Algorithm):
     """
 
     inner: Algorithm
-    option: Literal["I", "II"] = static("II")
+    option: Literal["I", "II"] = static(default="II")
 
     def __post_init__(self) -> None:
         if self.option not in ("I", "II"):

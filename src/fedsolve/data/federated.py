@@ -115,7 +115,7 @@ class FederatedData:
     def from_partition(
         cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
     ) -> FederatedData:
-        """From pooled arrays and, for each client, the row numbers it owns (see `fedsolve.data.partitions`)."""
+        """From pooled arrays and each client's row numbers (see `fedsolve.data.partitions`)."""
         order = (
             np.concatenate([np.asarray(p, np.int64) for p in parts]) if len(parts) else np.zeros(0, np.int64)
         )

@@ -67,7 +67,9 @@ class Checkpoints:
         for name, here in self._identity.items():
             there = manifest["identity"].get(name)
             if there != here:
-                raise InvalidInput(f"the checkpoint {self._path} has {name} = {there}, this run {here}: resume as it was")
+                raise InvalidInput(
+                    f"the checkpoint {self._path} has {name} = {there}, this run {here}: resume as it was"
+                )
         self._saved = manifest["round"]
         loaded = jax.device_put(load_tree(self._path, state), jax.tree.map(lambda x: x.sharding, state))
         return loaded, Recorder.from_dict(manifest["record"])
@@ -84,8 +86,8 @@ class Checkpoints:
     def how_to_resume(self, done: int, rounds: int) -> str:
         """What an interrupted user is told."""
         if self._path is None:
-            return f"stopped after round {done} of {rounds}; nothing was saved: give out=FOLDER to be able to resume"
-        return f"stopped after round {done} of {rounds}; saved in {self._path.parent}: resume with that folder"
+            return f"stopped after round {done} of {rounds}; nothing was saved: give out=FOLDER to resume"
+        return f"stopped after round {done} of {rounds}; saved in {self._path.parent}: resume from there"
 
     def where_is_last(self) -> str:
         """Where the last good checkpoint lies."""

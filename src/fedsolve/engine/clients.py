@@ -87,7 +87,7 @@ def pack(
     per_epoch = -(-counts // batch)
     steps = np.full_like(counts, local_steps) if local_steps is not None else (epochs or 1) * per_epoch
     many = per_epoch > 1
-    passes = int(math.ceil((steps[many] / per_epoch[many]).max())) if many.any() else 0
+    passes = math.ceil((steps[many] / per_epoch[many]).max()) if many.any() else 0
     even = bool((counts == rows).all()) and rows % batch == 0
     work = LocalWork(loss, batch, rows, int(steps.max()), passes, even)
     integers = [jnp.asarray(a, jnp.int32) for a in (data.offsets, counts, steps)]

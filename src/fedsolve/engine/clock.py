@@ -28,7 +28,7 @@ class CompileClock:
         _clocks.remove(self)
 
 
-def _on_duration(event: str, seconds: float, **_: Any) -> None:
+def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
     if event.startswith("/jax/core/compile/"):
         for clock in _clocks:
-            clock.seconds += seconds
+            clock.seconds += duration_secs

@@ -27,11 +27,7 @@ class Sampling(ABC):
 
     def check(self, population: int) -> None:
         """Raise `InvalidInput` if the sampling does not fit the population."""
-
-    @property
-    def fixed(self) -> bool:
-        """Whether all drawn ids are present in every round."""
-        return False
+        return
 
 
 def _check_size(size: Any, population: int) -> None:
@@ -59,11 +55,6 @@ class Uniform(Sampling):
         """1 <= size <= population."""
         _check_size(self.size, population)
 
-    @property
-    def fixed(self) -> bool:
-        """Always."""
-        return True
-
 
 @module
 class Bernoulli(Sampling):
@@ -81,7 +72,7 @@ class Bernoulli(Sampling):
 
 @module
 class Weighted(Sampling):
-    """`size` clients without replacement with chances proportional to weights (Gumbel top-k: successive sampling).
+    """`size` clients without replacement, drawn one by one in proportion to weights (Gumbel top-k).
 
     Attributes:
         weights: shape (clients,), at least 0, more than `size` - 1 of them positive.
@@ -108,11 +99,6 @@ class Weighted(Sampling):
             raise InvalidInput(
                 f"clients_per_round = {self.size} but only {(w > 0).sum()} weights are positive"
             )
-
-    @property
-    def fixed(self) -> bool:
-        """Always."""
-        return True
 
 
 @module

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array

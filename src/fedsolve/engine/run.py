@@ -274,7 +274,9 @@ def _loop(setup: Setup, checkpoints: Checkpoints, progress: Callable[[Progress],
                 progress(Progress(setup.label, new, setup.rounds, recorder.latest))
             if interrupt.asked and new < setup.rounds:
                 raise Interrupted(checkpoints.how_to_resume(new, setup.rounds))
-    history = recorder.history(setup.label, setup.task.name, setup.identity, clock.seconds, setup.warnings(recorder))
+    history = recorder.history(
+        setup.label, setup.task.name, setup.identity, clock.seconds, setup.warnings(recorder)
+    )
     model = setup.task.assemble(setup.algorithm.export(state.server))
     return Result(model, history)
 
@@ -283,10 +285,11 @@ def _check_alive(setup: Setup, state: RunState, recorder: Recorder, checkpoints:
     failed = int(state.failed)
     if failed < 0:
         return
-    local = getattr(setup.algorithm, "local", None)
-    client_lr = float(rate_at(local.lr, failed)) if hasattr(local, "lr") else float("nan")
+    lr = getattr(getattr(setup.algorithm, "local", None), "lr", float("nan"))
+    client_lr = float(rate_at(lr, failed))
     server_lr = recorder.last("server_lr")
     raise Diverged(
         f"round {failed + 1}: every client's update of {setup.label} is not finite "
-        f"(client_lr {client_lr:g}, last server_lr {server_lr:g}); lower the rates. {checkpoints.where_is_last()}"
+        f"(client_lr {client_lr:g}, last server_lr {server_lr:g}); lower the rates. "
+        f"{checkpoints.where_is_last()}"
     )

@@ -17,9 +17,9 @@ _RANK_UP_TO = 256
 
 
 def shuffled(key: Array, capacity: int, count: Scalar, take: int) -> Int[Array, " take"]:
-    """The first `take` places of a uniform random order of 0 .. count - 1; places beyond count hold anything.
+    """The first `take` places of a uniform random order of 0 .. count - 1; beyond count they hold anything.
 
-    The order depends on the key and the count alone, not on the capacity >= count, so padding changes nothing.
+    The order depends on the key and the count alone, not on the capacity >= count: padding changes nothing.
     """
     bits = jax.random.bits(key, (capacity,), jnp.uint32)
     index = jnp.arange(capacity, dtype=jnp.int32)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
@@ -34,6 +35,7 @@ class Mirror(ABC):
 
     def check(self, w: Params) -> None:
         """Raise `InvalidInput` if a concrete w has the wrong shape or lies outside the domain of psi."""
+        return
 
 
 @module
@@ -174,13 +176,14 @@ class Entropy(Mirror):
         for path, leaf in jax.tree_util.tree_leaves_with_path(w):
             if _concrete(leaf) and not (np.asarray(leaf) > 0).all():
                 low = float(np.asarray(leaf).min())
+                where = jax.tree_util.keystr(path) or "the model"
                 raise InvalidInput(
-                    f"the entropy mirror map needs positive parameters: {jax.tree_util.keystr(path) or 'the model'} "
-                    f"has {low:.3g}; start from a positive model, or use PNorm(p) near 1"
+                    f"the entropy mirror map needs positive parameters: {where} has {low:.3g}; "
+                    "start from a positive model, or use PNorm(p) near 1"
                 )
 
 
 def _concrete(x: Any) -> bool:
     return isinstance(x, int | float | np.ndarray | np.generic) or (
-        isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        isinstance(x, jax.Array) and not isinstance(x, Tracer)
     )

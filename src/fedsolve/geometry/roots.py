@@ -52,7 +52,7 @@ def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar, tolerance: f
     first = jnp.where((slope > 0) & jnp.isfinite(target / slope), target / slope, 1).astype(dtype)
 
     def widen(s: tuple[Scalar, Scalar, Scalar]) -> tuple[Scalar, Scalar, Scalar]:
-        low, high, k = s
+        _, high, k = s
         return high, 2 * high, k + 1
 
     low, high, _ = lax.while_loop(
@@ -61,7 +61,7 @@ def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar, tolerance: f
         (jnp.zeros((), dtype), first, 0),
     )
     bounded = gap(high) >= 0
-    value, high, residual = _polish(h, gap, target, low, high, tol)
+    value, residual = _polish(h, gap, target, low, high, tol)
     status = jnp.where(bounded, jnp.where(residual <= tol, FOUND, UNRESOLVED), UNBOUNDED)
     idle = target <= 0  # nothing to solve: no client moved
     value = jnp.where(idle, 0, jnp.where(bounded, value, low))
@@ -75,11 +75,11 @@ def _polish(
     low: Scalar,
     high: Scalar,
     tol: float,
-) -> tuple[Scalar, Scalar, Scalar]:
+) -> tuple[Scalar, Scalar]:
     """Shrink a bracket around the root until the residual meets the tolerance or no number lies between."""
 
     def unfinished(s: tuple[Scalar, ...]) -> Scalar:
-        low, high, x, value, k = s[:5]
+        low, high, _, value, k = s[:5]
         middle = low + (high - low) / 2
         room = (middle > low) & (middle < high)
         return (jnp.abs(value) > tol * target) & room & (k < _MAX_STEPS)
@@ -99,4 +99,4 @@ def _polish(
     start = jnp.where(jnp.isfinite(gap(high)), high, low)
     value = gap(start)
     out = lax.while_loop(unfinished, step, (low, high, start, value, 0, start, jnp.abs(value)))
-    return out[5], out[1], out[6] / jnp.where(target > 0, target, 1)
+    return out[5], out[6] / jnp.where(target > 0, target, 1)

@@ -55,8 +55,8 @@ class Adaptive(Rule):
     beta1: Scalar = 0.9
     beta2: Scalar = 0.99
     initial: Scalar | None = None
-    second: SecondMoment = static("adam")
-    bias_correction: bool = static(False)
+    second: SecondMoment = static(default="adam")
+    bias_correction: bool = static(default=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))

@@ -1,4 +1,4 @@
-"""Doubly adaptive server steps: FedExP, FedExPM, FedDuAdagrad and FedDuAdam (Takakura et al. 2025, Algorithm 1).
+"""Doubly adaptive server steps: FedExP(M), FedDuAdagrad, FedDuAdam (Takakura et al. 2025, Algorithm 1).
 
 One rule: the step along the preconditioned momentum has the length that the clients' disagreement allows.
 The identity preconditioner gives FedExP (Jhunjhunwala et al. 2023) and, with momentum, FedExPM.
@@ -43,7 +43,7 @@ class DoublyAdaptiveState:
 
 @module
 class DoublyAdaptive(Rule):
-    """s, v and m by their lines;  G = diag(sqrt(s) + eps);  w <- w + eta G^-1 v,  eta = m / (v' G^-1 v + eps_g).
+    """G = diag(sqrt(s) + eps);  eta = m / (v' G^-1 v + eps_g);  w <- w + eta G^-1 v.
 
     adagrad: s <- s + D^2;           adam: s <- b2 s + (1 - b2) D^2;      identity: G = I
     no momentum: v = D, m = (1/2) mean |D_i|^2
@@ -66,9 +66,9 @@ class DoublyAdaptive(Rule):
     beta2: Scalar = 0.99
     eps: Scalar = 1e-9
     eps_g: Scalar = 0.0
-    preconditioner: Preconditioner = static("identity")
-    clamp: bool = static(False)
-    eps_per_client: bool = static(False)
+    preconditioner: Preconditioner = static(default="identity")
+    clamp: bool = static(default=False)
+    eps_per_client: bool = static(default=False)
 
     def __post_init__(self) -> None:
         if self.preconditioner not in ("identity", "adagrad", "adam"):

@@ -23,8 +23,8 @@ class MirrorDescentState:
     server_lr: Scalar = reported()
     step_residual: Scalar = reported()
     step_status: Scalar = reported(
-        warn="the step size equation h(eta) = m was not solved to tolerance in some rounds (status 1: h stays "
-        "below m, the largest bracketed step was taken; 2: rounding limits it, see step_residual)"
+        warn="the step size equation h(eta) = m was not solved to tolerance in some rounds (status 1: h stays"
+        " below m, the largest bracketed step was taken; 2: rounding limits it, see step_residual)"
     )
 
 

@@ -34,7 +34,7 @@ class ServerSGD(Rule):
 
     lr: Rate = 1.0
     momentum: Scalar | None = None
-    ema: bool = static(False)
+    ema: bool = static(default=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))

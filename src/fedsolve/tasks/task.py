@@ -99,7 +99,7 @@ def _is_trainable(leaf: Any) -> bool:
 
 
 def split_trainable(params: Params) -> tuple[Params, Callable[[Params], Params] | None]:
-    """The floating-point arrays of a model, and the function that puts the other leaves back (None if none)."""
+    """The floating-point arrays of a model, and the function that puts other leaves back (None if none)."""
     leaves, structure = jax.tree.flatten(params)
     kept = [_is_trainable(leaf) for leaf in leaves]
     if not any(kept):

@@ -1,0 +1,50 @@
+# Every target sets up what it needs: a fresh machine with Python 3.11 or newer is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test lint types doctest bench tune clean help
+
+help:            ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+run: .venv/.run      ## train twelve methods on handwritten digits; table, picture and page in runs/
+	@$(BIN)/fedsolve compare --config experiments/digits/compare.toml
+
+test: .venv/.dev     ## the whole test suite
+	@$(BIN)/python -m pytest -n auto
+
+lint: .venv/.dev     ## style
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: .venv/.dev    ## static types
+	@$(BIN)/pyright
+
+bench: .venv/.bench  ## speed, as ratios to the same work written by hand, in one interleaved run
+	@$(BIN)/python benchmarks/bench.py
+
+tune: .venv/.run     ## the sweep that chose the rates of `make run`
+	@$(BIN)/python experiments/digits/tune.py
+
+clean:           ## remove the environment and caches (runs/ stays)
+	rm -rf .venv .cache .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: fedsolve needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.12 ..."; exit 2; }
+	@echo "creating .venv"
+	@$(PYTHON) -m venv .venv
+
+.venv/.run: .venv/bin/python pyproject.toml constraints.txt
+	@echo "installing fedsolve"
+	@$(PIP) --editable '.[plot,digits]'
+	@touch $@
+
+.venv/.dev: .venv/.run
+	@echo "installing the test tools"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv/.bench: .venv/.run
+	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its row is left out"
+	@touch $@
