@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,39 +19,15 @@ from safetensors.flax import save
 from safetensors.numpy import load_file
 
 from fedsolve.errors import InvalidInput
+from fedsolve.files import write_atomically
 
 _MANIFEST = "fedsolve"
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file atomically and durably.
-
-    Raises:
-        InvalidInput: the disk is full or the folder is not writable; the old file is untouched.
-    """
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise InvalidInput(
-            f"cannot write {path}: {error.strerror or error}; what was saved before is intact. "
-            "Free space or choose another folder, then resume"
-        ) from error
 
 
 def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
     """Write a pytree of arrays and a JSON manifest as one file."""
     arrays = {_name(p): jnp.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
-    write_bytes(path, save(arrays, metadata={_MANIFEST: json.dumps(manifest)}))
+    write_atomically(path, save(arrays, metadata={_MANIFEST: json.dumps(manifest)}))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

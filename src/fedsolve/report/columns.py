@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsolve.errors import InvalidInput
 from fedsolve.report.encoding import dumps, number, plain
-from fedsolve.report.files import write_atomically
+from fedsolve.files import write_atomically
 
 Columns = dict[str, np.ndarray]
 """Arrays by name, all of one length."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.report.encoding import plain
-from fedsolve.report.files import write_atomically
+from fedsolve.files import write_atomically
 from fedsolve.report.history import History
 from fedsolve.report.markup import (
     PageTable,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.report.files import write_atomically
+from fedsolve.files import write_atomically
 from fedsolve.report.history import History
 from fedsolve.report.metrics import describe, wants_log
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles

@@ -1,4 +1,4 @@
-"""Writing a result file so that a reader never meets half of it."""
+"""Writing a file so that a reader, or a crash, never meets half of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write `content` (text as UTF-8) to `path`, creating its folder; an old file stays until then.
 
     Raises:
-        InvalidInput: the file or its folder cannot be written.
+        InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
@@ -21,14 +21,23 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
     finally:
         Path(temporary).unlink(missing_ok=True)
     return path
+
+
+def _unwritable(path: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(
+        f"cannot write {path}: {error.strerror or error}; what was saved before is intact: "
+        "free space or choose another folder"
+    )
