@@ -17,6 +17,7 @@ from fedsolve.data import (
     Shards,
     as_partition,
 )
+from fedsolve.data.partition import fill_empty
 from fedsolve.errors import InvalidInput
 
 COMPLETE = [
@@ -111,6 +112,15 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     assert abs(shares.var() - 0.0375) < 0.003
 
 
+def test_an_empty_client_gets_one_example_of_the_largest():
+    """Sizes 4, 5, 0, 0: the second gives one, then the first of the two equal ones."""
+    parts = [np.arange(4), np.arange(4, 9), np.zeros(0, int), np.zeros(0, int)]
+    filled = fill_empty(parts, np.random.default_rng(0))
+    assert [len(p) for p in filled] == [3, 4, 1, 1]
+    assert filled[2][0] >= 4 > filled[3][0]
+    assert np.array_equal(np.sort(np.concatenate(filled)), np.arange(9))
+
+
 def test_dirichlet_gives_an_empty_client_one_example_of_the_largest():
     """Fifty examples of one class under alpha = 1e-6 fall to one client: the others get one each."""
     sizes = sorted(len(p) for p in Dirichlet(1e-6)(np.zeros(50, int), 5, 0))
@@ -146,9 +156,14 @@ def test_quantity_sizes_follow_sigma_and_labels_do_not():
     labels = np.repeat(np.arange(4), 5000)
     equal, uneven = ByQuantity(0.0)(labels, 100, 0), ByQuantity(2.0)(labels, 100, 0)
     assert {len(p) for p in equal} == {200}
-    logs = np.log([len(p) for p in uneven if len(p) > 5])
-    assert 1.2 < logs.std() < 2.2
+    assert {len(p) for p in ByQuantity(0.0)(labels, 300, 0)} == {66, 67}
     assert skew(labels, uneven) < 0.1
+
+
+def test_quantity_sizes_have_a_logarithm_of_deviation_sigma():
+    """Of 500 clients: sigma 0.7 is known to 0.7 / sqrt(1000) = 0.022; sizes average 400, so 1 is small."""
+    logs = np.log([len(p) for p in ByQuantity(0.7)(np.zeros(200_000), 500, 0)])
+    assert logs.std() == pytest.approx(0.7, abs=0.066)
 
 
 def test_natural_is_one_client_for_each_group():

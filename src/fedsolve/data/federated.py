@@ -56,8 +56,8 @@ class FederatedData:
             where = jax.tree_util.keystr(path) or "the examples"
             if leaf.ndim == 0 or len(leaf) != total:
                 raise InvalidInput(f"field {where} has shape {leaf.shape}: its first axis must be {total}")
-            if np.issubdtype(leaf.dtype, np.inexact) and not np.isfinite(leaf).all():
-                row = int(np.argmin(np.isfinite(leaf).reshape(total, -1).all(axis=1)))
+            row = first_bad_row(leaf)
+            if row is not None:
                 client = int(np.searchsorted(self.offsets, row, side="right")) - 1
                 raise InvalidInput(
                     f"field {where} of {self.names[client]} holds a non-finite number in row "
@@ -132,3 +132,10 @@ class FederatedData:
         ids, inverse = np.unique(np.asarray(groups), return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
+
+
+def first_bad_row(array: np.ndarray) -> int | None:
+    """The first row that holds a number that is not finite, None if there is none."""
+    if not np.issubdtype(array.dtype, np.inexact) or np.isfinite(array).all():
+        return None
+    return int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))

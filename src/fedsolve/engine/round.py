@@ -60,7 +60,7 @@ def advance(
     state: RunState,
     rounds: Scalar,
 ) -> tuple[RunState, dict[str, Array]]:
-    """`rounds` rounds (at most `program.capacity`) in one call, with their logs; stops if all clients fail."""
+    """`rounds` rounds (at most `program.capacity`) in one call, with logs; stops if all clients fail."""
     spread = jax.shard_map(
         partial(simulate, program), mesh=program.mesh, in_specs=P(), out_specs=P(), check_vma=False
     )

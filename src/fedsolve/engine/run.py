@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +23,10 @@ from fedsolve.engine.evaluate import Measures, evaluate
 from fedsolve.engine.identity import describe
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.layout import chunk_size, mesh
+from fedsolve.engine.preflight import check_round, check_task
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
-from fedsolve.engine.round import RunState, advance, start
+from fedsolve.engine.round import RunState, advance, one_round, start
 from fedsolve.engine.train import Program
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.schedules import rate_at
@@ -185,18 +187,24 @@ class Setup:
         size = chunk_size(chunk, params, -(-cohort // devices))
         identity["chunk"] = size
         name = label or type(algorithm).__name__
-        algorithm = _cast(algorithm, dtype)
+        algorithm, sampling = _cast(algorithm, dtype), _cast(sampling, dtype)
+        test = None if task.test is None else on_device(task.test, dtype)
+        check_task(task, params, packed, test)
+        program = Program(work, size, every, place)
+        state = start(algorithm, params, task.data.num_clients, place)
+        if devices == 1:  # axis names of several devices exist only inside the compiled call
+            check_round(partial(one_round, program, algorithm, sampling, packed, key), state)
         return cls(
             algorithm=algorithm,
             task=task,
             rounds=rounds,
             eval_every=every,
-            sampling=_cast(sampling, dtype),
-            program=Program(work, size, every, place),
+            sampling=sampling,
+            program=program,
             packed=packed,
-            test=None if task.test is None else on_device(task.test, dtype),
+            test=test,
             measures=Measures(task.loss, tuple(task.metrics.items())),
-            state=start(algorithm, params, task.data.num_clients, place),
+            state=state,
             key=key,
             label=name,
             identity=identity,

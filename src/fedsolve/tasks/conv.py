@@ -36,7 +36,7 @@ def conv3x3(
 
 
 def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c"]:
-    """Maximum of disjoint 2x2 windows: (batch, h, w, c) to (batch, h // 2, w // 2, c); ties share the slope."""
+    """Maximum of 2x2 windows, (batch, h, w, c) to (batch, h // 2, w // 2, c); ties share the gradient."""
     x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
     rows = jnp.maximum(x[:, ::2], x[:, 1::2])
     return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])

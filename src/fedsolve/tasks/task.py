@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.data.federated import FederatedData
+from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.errors import InvalidInput
 from fedsolve.types import Batch, Params, Scalar
 
@@ -52,6 +52,13 @@ class Task:
     local_steps: int | None = None
     citation: str = ""
     assemble: Callable[[Params], Params] = lambda params: params
+
+    def __post_init__(self) -> None:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.test):
+            row = first_bad_row(np.asarray(leaf))
+            if row is not None:
+                where = jax.tree_util.keystr(path) or "an example"
+                raise InvalidInput(f"{where} of the test set holds a non-finite number in row {row}")
 
     @classmethod
     def from_arrays(

@@ -1,0 +1,128 @@
+"""The configuration of a run or a comparison: TOML, checked by pydantic, and written back with all defaults."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedsolve.cli.problems import describe_problems
+from fedsolve.errors import InvalidInput
+
+_Positive = Annotated[int, Field(ge=1, lt=2**31)]
+CONFIG = "config.toml"
+"""Name of the resolved configuration in a run's folder."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class RunSection(_Section):
+    """The section `[run]`: what `fedsolve.run` takes, under the same names.
+
+    `clients_per_round` and `participation` (each client independently with that chance) exclude each other,
+    as `epochs` and `local_steps` do; with neither all clients take part, or the task's local work is done.
+    """
+
+    rounds: _Positive = 100
+    clients_per_round: _Positive | None = None
+    participation: float | None = Field(None, gt=0, le=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    batch_size: _Positive | Literal["full"] | None = None
+    epochs: _Positive | None = None
+    local_steps: _Positive | None = None
+    eval_every: _Positive | None = None
+    dtype: Literal["float32", "float64"] = "float32"
+    chunk: _Positive | None = None
+    devices: _Positive = 1
+
+
+class MethodSection(_Section):
+    """A section `[[method]]`: a name of the catalogue, how it is called in tables, and its settings."""
+
+    name: str
+    label: str | None = None
+    settings: dict[str, Any] = {}
+
+    @property
+    def shown(self) -> str:
+        """The label, which is the name unless another was given."""
+        return self.label or self.name
+
+
+class Config(_Section):
+    """A whole configuration: one method is a run, several are a comparison."""
+
+    task: str
+    title: str = ""
+    how_tuned: str = ""
+    task_options: dict[str, Any] = {}
+    run: RunSection = RunSection()
+    method: list[MethodSection] = Field(min_length=1)
+
+
+def parse(table: Mapping[str, Any], origin: str) -> Config:
+    """A checked configuration from plain data; `origin` is named in errors.
+
+    Raises:
+        InvalidInput: unknown keys (with the nearest match), values of another type, or two that exclude
+            each other.
+    """
+    try:
+        config = Config.model_validate(dict(table))
+    except ValidationError as error:
+        raise InvalidInput(describe_problems(error, Config, origin)) from None
+    for first, second in (("clients_per_round", "participation"), ("epochs", "local_steps")):
+        if getattr(config.run, first) is not None and getattr(config.run, second) is not None:
+            raise InvalidInput(f"{origin}: give {first} or {second}, not both")
+    labels = [method.shown for method in config.method]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidInput(f"{origin}: two methods are called '{label}': give each a label of its own")
+        if not label.strip():
+            raise InvalidInput(f"{origin}: a method has an empty name")
+    return config
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The plain data of a TOML file.
+
+    Raises:
+        InvalidInput: the file cannot be read or is not TOML (the line is named).
+    """
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except OSError as error:
+        raise InvalidInput(f"cannot read the configuration {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not TOML: it is not UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
+
+
+def load(path: str | Path) -> Config:
+    """The checked configuration in a TOML file, or in the folder of a run.
+
+    Raises:
+        InvalidInput: as `read_toml` and `parse`.
+    """
+    path = Path(path)
+    path = path / CONFIG if path.is_dir() else path
+    return parse(read_toml(path), str(path))
+
+
+def to_table(config: Config) -> dict[str, Any]:
+    """The plain data of a configuration, without what is not set."""
+    table = config.model_dump(exclude_none=True)
+    return {key: value for key, value in table.items() if value not in ("", {})}
+
+
+def to_toml(config: Config, comment: str = "") -> str:
+    """A configuration as TOML text, after a comment; `parse` gives it back as it was."""
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    return lines + tomli_w.dumps(to_table(config))

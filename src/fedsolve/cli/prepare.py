@@ -1,0 +1,142 @@
+"""From a configuration to the objects that run: task, algorithms, sampling, and every default filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import fedsolve
+from fedsolve.algorithm import Algorithm
+from fedsolve.algorithms.catalogue import build as build_algorithm
+from fedsolve.cli.config import Config, MethodSection, RunSection
+from fedsolve.cli.values import method_arguments, resolve_settings
+from fedsolve.data.partition import Partition
+from fedsolve.engine.cohorts import Bernoulli, Sampling, Uniform
+from fedsolve.engine.layout import chunk_size, mesh
+from fedsolve.errors import unknown
+from fedsolve.report.history import Setting
+from fedsolve.tasks.catalogue import TASKS
+from fedsolve.tasks.catalogue import build as build_task
+from fedsolve.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a configuration describes, ready to run.
+
+    Attributes:
+        config: the configuration with every default filled in.
+        task: the task.
+        algorithms: one for each method, in its order.
+        sampling: who takes part.
+    """
+
+    config: Config
+    task: Task
+    algorithms: tuple[Algorithm, ...]
+    sampling: Sampling
+
+    def arguments(self) -> dict[str, Any]:
+        """What `fedsolve.run` is called with besides algorithm and task."""
+        run = self.config.run.model_dump(exclude={"clients_per_round", "participation"})
+        return run | {"sampling": self.sampling}
+
+    def settings(self, method: MethodSection) -> dict[str, Setting]:
+        """The resolved configuration of one method as flat text and numbers, for reports."""
+        run = self.config.run.model_dump(exclude_none=True)
+        found = {"algorithm": method.name, **run, **method.settings}
+        found |= {f"task.{name}": value for name, value in self.config.task_options.items()}
+        return {k: v if isinstance(v, Setting) else _inline(v) for k, v in found.items()}
+
+
+def prepare(config: Config) -> Prepared:
+    """Build everything a configuration names, and fill in its defaults.
+
+    Raises:
+        InvalidInput: an unknown name (with the nearest match), or a value that does not fit.
+    """
+    algorithms = tuple(build_algorithm(m.name, method_arguments(m.name, m.settings)) for m in config.method)
+    if config.task not in TASKS:
+        raise unknown("task", config.task, TASKS)
+    mesh(config.run.devices)
+    task = build_task(config.task, **config.task_options)
+    run = _resolve_run(config.run, task)
+    sampling = _sampling(run)
+    sampling.check(task.data.num_clients)
+    resolved = config.model_copy(
+        update={
+            "task_options": resolve_options(config),
+            "run": run,
+            "method": [_resolve_method(m) for m in config.method],
+        }
+    )
+    return Prepared(resolved, task, algorithms, sampling)
+
+
+def resolve_options(config: Config) -> dict[str, Any]:
+    """The options of the task with its defaults filled in; what has no default is left out."""
+    parameters = inspect.signature(TASKS[config.task].builder).parameters
+    defaults = {name: _plain(p.default) for name, p in parameters.items()}
+    known = {name: value for name, value in defaults.items() if value is not None}
+    return known | config.task_options
+
+
+def provenance() -> str:
+    """The versions and the kind of device, for the comment of a saved configuration."""
+    return f"fedsolve {fedsolve.__version__}, jax {jax.__version__}, {jax.default_backend()}"
+
+
+def _resolve_method(method: MethodSection) -> MethodSection:
+    return MethodSection(
+        name=method.name, label=method.shown, settings=resolve_settings(method.name, method.settings)
+    )
+
+
+def _resolve_run(run: RunSection, task: Task) -> RunSection:
+    update: dict[str, Any] = {"eval_every": run.eval_every or max(1, round(run.rounds / 50))}
+    if run.clients_per_round is None and run.participation is None:
+        update["clients_per_round"] = task.data.num_clients
+    if run.batch_size is None:
+        update["batch_size"] = task.batch_size or "full"
+    if run.epochs is None and run.local_steps is None:
+        update |= {"epochs": task.epochs, "local_steps": task.local_steps}
+    run = run.model_copy(update=update)
+    cohort = run.clients_per_round or task.data.num_clients
+    chunk = chunk_size(run.chunk, _shapes(task, run.dtype), -(-cohort // run.devices))
+    return run.model_copy(update={"chunk": chunk})
+
+
+def _shapes(task: Task, dtype: str) -> Any:
+    """The model's parameters without values."""
+    with jax.enable_x64(dtype == "float64"):
+        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
+
+
+def _sampling(run: RunSection) -> Sampling:
+    if run.participation is not None:
+        return Bernoulli(run.participation)
+    assert run.clients_per_round is not None
+    return Uniform(run.clients_per_round)
+
+
+def _plain(default: Any) -> Any:
+    """A default as TOML can hold it; None if there is none or it cannot be written."""
+    if isinstance(default, Partition):
+        return {"name": default.name, **dataclasses.asdict(default)}  # type: ignore[call-overload]
+    if isinstance(default, Path):
+        return str(default)
+    return default if isinstance(default, bool | int | float | str | dict) else None
+
+
+def _inline(value: Any) -> str:
+    """A table on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_inline(v)}" for k, v in value.items()) + "}"
+    return str(value)

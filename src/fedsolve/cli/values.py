@@ -1,0 +1,135 @@
+"""Values of `--set`, and what a method's settings may be: numbers, choices and rates by round."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fedsolve.errors import InvalidInput, unknown
+
+_WORD = re.compile(r"[A-Za-z_][\w.+-]*")
+
+
+def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """`key=value` texts as a table; values are TOML, and a bare word is a text.
+
+    Raises:
+        InvalidInput: no `=`, a value that is not TOML, or a key that comes twice.
+
+    >>> parse_assignments(["client_lr=0.1", "preset=paper", "partition={name='shards', per_client=2}"], "--set")
+    {'client_lr': 0.1, 'preset': 'paper', 'partition': {'name': 'shards', 'per_client': 2}}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key:
+            raise InvalidInput(f"{option} {text!r} must be written key=value")
+        if key in found:
+            raise InvalidInput(f"{option} {key} is given twice")
+        found[key] = _value(value, f"{option} {key}")
+    return found
+
+
+def _value(text: str, where: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+        if len(table) == 1:
+            return table["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        if _WORD.fullmatch(text):
+            return text
+    raise InvalidInput(f"{where} = {text!r} is not a value: give a number, a text, true, false or {{...}}")
+
+
+def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings with its defaults filled in; what has no default is left out.
+
+    Raises:
+        InvalidInput: an unknown method or setting.
+    """
+    from fedsolve.algorithms.catalogue import arguments
+
+    known = arguments(name)
+    for key in settings:
+        if key not in known:
+            raise unknown(f"setting of {name}", key, known)
+    defaults = {k: v for k, v in known.items() if isinstance(v, bool | int | float | str)}
+    return {k: settings.get(k, defaults.get(k)) for k in known if k in settings or k in defaults}
+
+
+def method_arguments(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings as its builder takes them: types checked, tables of rates made schedules.
+
+    Raises:
+        InvalidInput: an unknown setting, or a value of the wrong type (what was expected is named).
+    """
+    resolved = resolve_settings(name, settings)
+    hints = _hints(name)
+    return {key: _argument(f"{name}: {key}", value, hints.get(key)) for key, value in resolved.items()}
+
+
+def _hints(name: str) -> dict[str, Any]:
+    """The declared type of each setting of a method, of its wrappers included."""
+    from fedsolve.algorithms.catalogue import ALGORITHMS, WRAPPERS
+
+    *wrappers, inner = name.split("+")
+    found = get_type_hints(ALGORITHMS[inner].build)
+    for wrapper in wrappers:
+        found |= get_type_hints(WRAPPERS[wrapper][0])
+    return found
+
+
+def _argument(where: str, value: Any, hint: Any) -> Any:
+    from fedsolve.schedules import Schedule
+
+    choices, rate = _choices(hint), Schedule in get_args(hint)
+    if choices:
+        if value not in choices:
+            raise InvalidInput(f"{where} = {value!r} must be one of {', '.join(choices)}")
+    elif hint is bool:
+        if not isinstance(value, bool):
+            raise InvalidInput(f"{where} = {value!r} must be true or false")
+    elif rate and isinstance(value, Mapping):
+        return schedule(where, value)
+    elif not _is_number(value):
+        more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
+        raise InvalidInput(f"{where} = {value!r} must be a number{more}")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The words of a Literal, also inside a union."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(word for part in get_args(hint) for word in _choices(part))
+
+
+def schedule(where: str, table: Mapping[str, Any]) -> Any:
+    """A rate by round from its table.
+
+    Raises:
+        InvalidInput: an unknown schedule or parameter, or a missing one.
+    """
+    from fedsolve.schedules import Exponential, InverseSqrt
+
+    kinds = {"exponential": (Exponential, ("initial", "decay")), "inverse_sqrt": (InverseSqrt, ("initial",))}
+    values = dict(table)
+    kind = values.pop("schedule", None)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise unknown(f"schedule of {where}", str(kind), kinds)
+    cls, names = kinds[kind]
+    for key, value in values.items():
+        if key not in names:
+            raise unknown(f"parameter of the schedule {kind}", key, names)
+        if not _is_number(value):
+            raise InvalidInput(f"{where}: {key} = {value!r} must be a number")
+    for key in names:
+        if key not in values:
+            raise InvalidInput(f"{where}: the schedule {kind} needs {key}")
+    return cls(**values)

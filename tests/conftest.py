@@ -1,0 +1,28 @@
+"""Tests share compiled programs: what one run of the tests compiled, the next one loads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+CACHE = Path(os.environ.get("FEDSOLVE_TEST_CACHE", Path(__file__).parent.parent / ".cache" / "jax-tests"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(CACHE))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture
+def subprocess_env() -> dict[str, str]:
+    """The environment of a child process that shares the compilation cache and runs on the CPU."""
+    return os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(CACHE),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+    }

@@ -1,0 +1,152 @@
+"""What the tests of the mathematics share: a small uneven federation, and the engine driven round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.clients import client_oracle
+from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.run import Setup
+from fedsolve.tasks.losses import CrossEntropy
+from fedsolve.tasks.models import Affine, Softmax
+from fedsolve.tasks.task import Examples, Task
+from fedsolve.types import module
+
+SIZES = (7, 3, 12, 5, 9)
+FEATURES, CLASSES, BATCH, EPOCHS = 4, 3, 4, 2
+LOSS = CrossEntropy(Softmax(FEATURES, CLASSES))
+
+
+@module
+class Listed(Sampling):
+    """Cohorts written down: ids and who is present, each of shape (rounds, capacity)."""
+
+    ids: Any
+    present: Any
+
+    def draw(self, key: Any, round: Any, population: int) -> tuple[Any, Any]:
+        row = round % self.ids.shape[0]
+        return self.ids[row], self.present[row]
+
+    @classmethod
+    def of(cls, cohorts: Sequence[Sequence[int]]) -> Listed:
+        capacity = max(len(c) for c in cohorts)
+        ids = np.zeros((len(cohorts), capacity), np.int32)
+        present = np.zeros((len(cohorts), capacity), bool)
+        for t, cohort in enumerate(cohorts):
+            ids[t, : len(cohort)], present[t, : len(cohort)] = cohort, True
+        return cls(jnp.asarray(ids), jnp.asarray(present))
+
+
+def make_clients(sizes: Sequence[int] = SIZES, seed: int = 0, dead: bool = False) -> list[Examples]:
+    """Clients of different sizes and different label noise; with `dead`, the last feature is 0 everywhere."""
+    rng = np.random.default_rng(seed)
+    clients = []
+    for n in sizes:
+        x = rng.standard_normal((n, FEATURES)) + 0.3 * rng.standard_normal(FEATURES)
+        if dead:
+            x[:, -1] = 0.0
+        clients.append(Examples(x, rng.integers(0, CLASSES, n)))
+    return clients
+
+
+def make_task(
+    clients: list[Examples], start: np.ndarray | None = None, *, batch: int | None = BATCH, **local: Any
+) -> Task:
+    """Softmax regression on the clients, from a start given as one flat vector (weights, then biases)."""
+    start = default_start() if start is None else start
+    cut = FEATURES * CLASSES
+    params = Affine(start[:cut].reshape(FEATURES, CLASSES), start[cut:])
+    data = FederatedData.from_clients(clients)
+    local = local or {"epochs": EPOCHS}
+    return Task("small", lambda key: params, LOSS, data, batch_size=batch, **({"epochs": None} | local))
+
+
+def default_start(seed: int = 1) -> np.ndarray:
+    """A start away from 0, so that weight decay and curved geometries act from the first round."""
+    return 0.5 * np.random.default_rng(seed).standard_normal((FEATURES + 1) * CLASSES)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What the engine did: exported models (rounds + 1, d), logs by round, cohorts, and shuffled rows.
+
+    orders[t][i] has one row per pass: a random order of client i's rows, then padding; None if unused.
+    """
+
+    iterates: np.ndarray
+    logs: dict[str, np.ndarray]
+    cohorts: list[list[int]]
+    orders: list[Any]
+    state: Any
+
+
+def prepare(
+    algorithm: Algorithm,
+    task: Task,
+    sampling: Sampling,
+    *,
+    dtype: str = "float64",
+    chunk: int | None = None,
+    capacity: int = 1,
+    seed: int = 0,
+) -> Setup:
+    """A run made ready; call it with 64-bit types enabled where dtype needs them."""
+    return Setup.make(
+        algorithm=algorithm, task=task, rounds=capacity, sampling=sampling, seed=seed, batch_size=None,
+        epochs=None, local_steps=None, eval_every=capacity, dtype=jnp.dtype(dtype), chunk=chunk, devices=1,
+        label=None,
+    )  # fmt: skip
+
+
+def engine(
+    algorithm: Algorithm, task: Task, sampling: Sampling, rounds: int = 10, **options: Any
+) -> Trajectory:
+    """The compiled engine, one round a call; the model after every round is kept."""
+    with jax.enable_x64(options.get("dtype", "float64") == "float64"):
+        setup = prepare(algorithm, task, sampling, **options)
+        state = setup.state
+        export = [np.array(ravel_pytree(setup.algorithm.export(state.server))[0])]
+        logs: list[dict[str, np.ndarray]] = []
+        for _ in range(rounds):
+            state, log = setup.advance(state, 1)
+            export.append(np.array(ravel_pytree(setup.algorithm.export(state.server))[0]))
+            logs.append({name: value[0] for name, value in log.items()})
+        ids, present, orders = jax.device_get(
+            draws(setup.program.work, rounds, setup.sampling, setup.packed, setup.key)
+        )
+        cohorts = [[int(i) for i in ids[t][present[t]]] for t in range(rounds)]
+        columns = {name: np.array([log[name] for log in logs]) for name in logs[0]}
+        return Trajectory(np.stack(export), columns, cohorts, orders, jax.device_get(state))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def draws(work: Any, rounds: int, sampling: Sampling, packed: Any, key: Any) -> Any:
+    """The cohorts and shuffles of a run, from its key, as the engine derives them."""
+    population = packed.counts.shape[0]
+
+    def one(t: Any) -> Any:
+        draw_key, work_key = jax.random.split(jax.random.fold_in(key, t))
+        ids, present = sampling.draw(draw_key, t, population)
+        clients = jnp.arange(population)
+        orders = jax.vmap(lambda i: client_oracle(work, packed, work_key, i, 0).order)(clients)
+        return ids, present, orders
+
+    found = jax.vmap(one)(jnp.arange(rounds, dtype=jnp.int32))
+    return found if found[2] is not None else (*found[:2], [None] * rounds)
+
+
+def relative(a: np.ndarray, b: np.ndarray) -> float:
+    """|a - b| / |b|, at its largest over the rows."""
+    a, b = np.atleast_2d(a), np.atleast_2d(b)
+    return float((np.linalg.norm(a - b, axis=1) / np.maximum(np.linalg.norm(b, axis=1), 1e-300)).max())
