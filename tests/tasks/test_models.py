@@ -70,7 +70,6 @@ def test_max_pool_takes_the_largest_of_each_block_and_drops_an_odd_line():
 
 
 def test_cnn_is_its_four_layers():
-    pytest.importorskip("fedsolve.tasks.conv")
     model = CNN(5, 8, 9, (2, 3), 4, inputs=2)
     params = jax.tree.map(lambda a: a + 0.1, model.init(KEY))
     x = normal(0, 3, 8, 9, 2)
@@ -89,7 +88,6 @@ def test_cnn_is_its_four_layers():
 
 
 def test_cnn_takes_images_with_or_without_a_channel_axis():
-    pytest.importorskip("fedsolve.tasks.conv")
     model = CNN(5, 8, 8, (2, 3), 4)
     params, x = model.init(KEY), normal(0, 3, 8, 8)
     np.testing.assert_array_equal(model(params, x), model(params, x[..., None]))
@@ -97,8 +95,6 @@ def test_cnn_takes_images_with_or_without_a_channel_axis():
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_equal_models_are_one_compilation(model):
-    if isinstance(model, CNN):
-        pytest.importorskip("fedsolve.tasks.conv")
     traces = []
 
     @jax.jit(static_argnums=0)

@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from fedsolve.data.checks import check_whole
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.conv import conv3x3
 
 
 class Affine(NamedTuple):
@@ -153,8 +154,6 @@ class CNN:
 
     def __call__(self, params: CNNParams, x: Array) -> Array:
         """Logits of shape (n, classes)."""
-        from fedsolve.tasks.conv import conv3x3
-
         x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
         x = jax.nn.relu(conv3x3(x, *params.conv1))
         x = jax.nn.relu(conv3x3(x, *params.conv2))
