@@ -79,7 +79,8 @@ def flat(tree: Any) -> np.ndarray:
 def compare(run: Trajectory, iterates: np.ndarray, rates: np.ndarray, close: float = CLOSE) -> None:
     assert run.iterates.dtype == np.float64
     assert np.abs(iterates[1:] - iterates[0]).max() > 1e-3, "nothing moved: the test would prove nothing"
-    assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < close
+    error = displacement_error(run.iterates[1:], iterates[1:], iterates[0])
+    assert error < close
     if not np.isnan(run.logs["server_lr"]).all():
         np.testing.assert_allclose(run.logs["server_lr"], rates, rtol=close, atol=0)
 

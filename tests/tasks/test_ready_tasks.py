@@ -238,7 +238,7 @@ def test_mnist_without_its_files_says_which_is_missing(tmp_path):
         ("digit", {}, "unknown task 'digit': did you mean 'digits'"),
         ("digits", {"num_client": 3}, "option of the task digits 'num_client': did you mean 'num_clients'"),
         ("digits", {"num_clients": "ten"}, "task digits: num_clients = 'ten' must be a whole number"),
-        ("digits", {"num_clients": True}, "num_clients = True must be a whole number"),
+        ("digits", {"num_clients": True}, "task digits: num_clients = True must be a whole number"),
         ("digits", {"num_clients": 2.0}, r"num_clients = 2\.0"),
         ("digits", {"partition": 3}, "partition = 3 must be"),
         ("digits", {"partition": "dirichle"}, "did you mean 'dirichlet'"),

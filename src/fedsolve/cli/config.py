@@ -1,4 +1,4 @@
-"""The configuration of a run or a comparison: TOML, checked by pydantic, and written back with all defaults."""
+"""The configuration of a run or a comparison: TOML, checked by pydantic, written back with all defaults."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RunSection(_Section):
 
     rounds: _Positive = 100
     clients_per_round: _Positive | None = None
-    participation: float | None = Field(None, gt=0, le=1)
-    seed: int = Field(0, ge=0, lt=2**63)
+    participation: float | None = Field(default=None, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     batch_size: _Positive | Literal["full"] | None = None
     epochs: _Positive | None = None
     local_steps: _Positive | None = None

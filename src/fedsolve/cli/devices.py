@@ -1,4 +1,4 @@
-"""What must be settled before JAX starts: how many devices a CPU counts as, and where compiled programs are kept."""
+"""What is settled before JAX starts: the devices of a CPU, and where compiled programs are kept."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
+from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.errors import InvalidInput
-from fedsolve.report.files import write_atomically
+from fedsolve.files import write_atomically
 from fedsolve.report.history import History
 
-CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 MODEL = "model.safetensors"
@@ -65,10 +65,14 @@ def _next_folder(base: Path, stem: str) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError as error:
             if not base.is_dir():
-                raise InvalidInput(f"cannot write to {base}: {error.strerror}; choose a folder with --out") from None
+                raise InvalidInput(
+                    f"cannot write to {base}: {error.strerror}; choose a folder with --out"
+                ) from None
             number += 1
         except OSError as error:
-            raise InvalidInput(f"cannot write to {base}: {error.strerror}; choose a folder with --out") from None
+            raise InvalidInput(
+                f"cannot write to {base}: {error.strerror}; choose a folder with --out"
+            ) from None
         else:
             return folder
 

@@ -81,10 +81,14 @@ def prepare(config: Config) -> Prepared:
 
 def resolve_options(config: Config) -> dict[str, Any]:
     """The options of the task with its defaults filled in; what has no default is left out."""
-    parameters = inspect.signature(TASKS[config.task].builder).parameters
-    defaults = {name: _plain(p.default) for name, p in parameters.items()}
-    known = {name: value for name, value in defaults.items() if value is not None}
-    return known | config.task_options
+    return task_defaults(config.task) | config.task_options
+
+
+def task_defaults(name: str) -> dict[str, Any]:
+    """The options of a task that have a default, and the default."""
+    parameters = inspect.signature(TASKS[name].builder).parameters
+    defaults = {option: _plain(p.default) for option, p in parameters.items()}
+    return {option: value for option, value in defaults.items() if value is not None}
 
 
 def provenance() -> str:

@@ -63,8 +63,8 @@ def _expected(item: Any) -> str:
         text, name = _BOUNDS[kind]
         return text.format(**{name: item["ctx"][name]})
     if kind == "literal_error":
-        return item["ctx"]["expected"]
-    return _EXPECTED.get(kind, item["msg"])
+        return str(item["ctx"]["expected"])
+    return _EXPECTED.get(kind) or str(item["msg"])
 
 
 def _name(place: Sequence[str | int]) -> str:

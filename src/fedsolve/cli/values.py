@@ -18,8 +18,8 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
     Raises:
         InvalidInput: no `=`, a value that is not TOML, or a key that comes twice.
 
-    >>> parse_assignments(["client_lr=0.1", "preset=paper", "partition={name='shards', per_client=2}"], "--set")
-    {'client_lr': 0.1, 'preset': 'paper', 'partition': {'name': 'shards', 'per_client': 2}}
+    >>> parse_assignments(["alpha=0.1", "model=mlp", "partition={name='shards'}"], "--task-set")
+    {'alpha': 0.1, 'model': 'mlp', 'partition': {'name': 'shards'}}
     """
     found: dict[str, Any] = {}
     for text in texts:

@@ -9,7 +9,7 @@ import numpy as np
 from fedsolve.data.checks import check_whole
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partition import Partition
-from fedsolve.data.partitions import as_partition
+from fedsolve.data.partitions import Dirichlet, as_partition
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.models import MLP, Softmax
@@ -17,11 +17,13 @@ from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"mlp": MLP((64, 64, 10)), "softmax": Softmax(64, 10)}
 """Models of the task by name."""
+DIRICHLET = Dirichlet(0.3)
+"""The partition where none is given."""
 
 
 def digits(
     num_clients: int = 100,
-    partition: Partition | Choice | None = None,
+    partition: Partition | Choice = DIRICHLET,
     model: Any = "mlp",
     seed: int = 0,
 ) -> Task:
@@ -40,7 +42,7 @@ def digits(
     """
     x, y = _load()
     chosen = pick("model", model, MODELS)
-    deal = as_partition({"name": "dirichlet", "alpha": 0.3} if partition is None else partition)
+    deal = as_partition(partition)
     order = np.random.default_rng(check_whole("seed", seed)).permutation(len(y))
     test, train = order[: round(0.2 * len(y))], order[round(0.2 * len(y)) :]
     pooled = Examples(x[train], y[train])

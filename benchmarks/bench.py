@@ -1,0 +1,197 @@
+"""Speed as ratios, measured in one interleaved run: the library against the same work written by hand.
+
+    make bench            all works
+    python benchmarks/bench.py w1 w3
+
+Each repetition times every program of a work once, in turn, so that a drift of the machine's speed hits all
+alike; the ratio is the median over repetitions of time / time of the hand-written program beside it. The
+hand-written programs are in handwritten.py, the PyTorch loop in torch_loop.py.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import fedsolve as fs
+import handwritten
+from fedsolve.engine.run import Setup
+from fedsolve.tasks import CNN, CrossEntropy, Examples, Softmax
+
+RATE = handwritten.RATE
+METHODS = {
+    "FedAvg": lambda: fs.FedAvg(RATE),
+    "FedDuAdam": lambda: fs.FedDuAdam(RATE),
+    "SCAFFOLD": lambda: fs.SCAFFOLD(RATE),
+}
+console = Console(width=100)
+
+
+def task(name: str, model: Any, clients: int, n: int, shape: tuple[int, ...], classes: int) -> fs.Task:
+    x, y = (np.asarray(a) for a in handwritten.synthetic(clients, n, shape, classes))
+    packed = Examples(x.reshape(-1, *shape), y.reshape(-1))
+    data = fs.FederatedData(packed, np.full(clients, n))
+    return fs.Task(name, model.init, CrossEntropy(model), data)
+
+
+def library(
+    algorithm: fs.Algorithm, work: fs.Task, cohort: int, rounds: int, devices: int = 1, **local: Any
+) -> Callable[[], None]:
+    """A function that runs `rounds` rounds of the engine, compiled already."""
+    options = {"batch_size": None, "epochs": None, "local_steps": None} | local
+    setup = Setup.make(
+        algorithm, work, rounds, fs.Uniform(cohort), 0, eval_every=rounds, dtype=jnp.dtype("float32"),
+        chunk=None, devices=devices, label=None, **options,
+    )  # fmt: skip
+    state = [setup.state]
+
+    def run() -> None:
+        state[0], _ = setup.advance(state[0], rounds)
+
+    run()
+    return run
+
+
+def by_hand(make: Callable[..., Any], rounds: int) -> Callable[[], None]:
+    run, params = make()
+    key = jax.random.key(0)
+
+    def call() -> None:
+        jax.block_until_ready(run(params, key, rounds))
+
+    call()
+    return call
+
+
+def interleave(programs: dict[str, Callable[[], None]], rounds: int, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds a round of each program, by repetition."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(repeats):
+        for name, program in programs.items():
+            begun = time.perf_counter()
+            program()
+            times[name].append(1e3 * (time.perf_counter() - begun) / rounds)
+    return times
+
+
+def show(title: str, times: dict[str, list[float]], base: str, notes: dict[str, str] | None = None) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in ("program", "ms a round (median)", "minimum", f"ratio to {base}", "bound"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for name, values in times.items():
+        ratio = statistics.median(v / b for v, b in zip(values, times[base], strict=True))
+        bound = (notes or {}).get(name, "")
+        table.add_row(name, f"{statistics.median(values):.3f}", f"{min(values):.3f}", f"{ratio:.2f}", bound)
+    console.print(table)
+
+
+def small(
+    title: str, make: Callable[..., Any], work: fs.Task, cohort: int, rounds: int, **local: Any
+) -> None:
+    programs = {"by hand": by_hand(make, rounds)}
+    programs |= {name: library(a(), work, cohort, rounds, **local) for name, a in METHODS.items()}
+    times = interleave(programs, rounds, 15)
+    show(title, times, "by hand", {"FedAvg": "<= 1.2"})
+    show("the same, against FedAvg", times, "FedAvg", {"FedDuAdam": "<= 1.3", "SCAFFOLD": "<= 1.5"})
+
+
+def w1() -> None:
+    work = task("w1", Softmax(60, 10), 100, 100, (60,), 10)
+    title = "W1  softmax regression, 100 clients x 100, 10 a round, 10 steps of 10"
+    small(title, handwritten.make_w1, work, 10, 200, batch_size=10, epochs=1)
+
+
+def w3() -> None:
+    devices = jax.device_count()
+    work = task("w3", Softmax(60, 10), 10_000, 20, (60,), 10)
+    title = f"W3  softmax regression, 10,000 clients x 20, 1,000 a round, 1 step of 10, {devices} device(s)"
+    local = {"batch_size": 10, "local_steps": 1, "devices": devices}
+    small(title, handwritten.make_w3, work, 1000, 25, **local)
+
+
+def w3_on_two_devices() -> None:
+    """W3 again in a process whose two cores are two devices."""
+    flags = "--xla_force_host_platform_device_count=2"
+    subprocess.run([sys.executable, __file__, "w3"], env=os.environ | {"XLA_FLAGS": flags}, check=True)
+
+
+def w2() -> None:
+    work = task("w2", CNN(), 100, 100, (28, 28, 1), 62)
+    programs = {
+        "by hand": by_hand(handwritten.make_w2, 1),
+        "FedAvg": library(fs.FedAvg(RATE), work, 10, 1, batch_size=20, epochs=1),
+    }
+    try:
+        import torch_loop
+
+        programs["PyTorch loop"] = torch_loop.program()
+    except ImportError:
+        console.print("PyTorch is not installed: its row is left out")
+    times = interleave(programs, 1, 7)
+    title = "W2  CNN 28x28, 62 classes, 100 clients x 100, 10 a round, 5 steps of 20"
+    show(title, times, "by hand", {"FedAvg": "<= 1.1", "PyTorch loop": "> FedAvg"})
+    rate = product_rate()
+    share = 72 / rate / (min(times["FedAvg"]) / 1e3)
+    console.print(
+        f"matrix products run at {rate:.0f} GFLOP/s here: the 72 GFLOP of a direct convolution's round "
+        f"would take {72 / rate:.2f} s; the library reaches {100 * share:.0f} % of that rate "
+        "(above 100 % is possible: minimal filtering needs fewer products)\n"
+    )
+
+
+def product_rate(size: int = 2048) -> float:
+    """GFLOP/s of a large float32 matrix product, the best of several."""
+    a = jnp.ones((size, size))
+    product = jax.jit(lambda x: x @ x)
+    product(a).block_until_ready()
+    best = min(_seconds(lambda: product(a).block_until_ready()) for _ in range(8))
+    return 2 * size**3 / best / 1e9
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+START = """
+import time; t = time.perf_counter()
+import fedsolve as fs; imported = time.perf_counter() - t
+task = fs.tasks.digits(); loaded = time.perf_counter() - t
+fs.run(fs.FedAvg(0.1), task, rounds=1, clients_per_round=20); first = time.perf_counter() - t
+print(imported, loaded, first)
+"""
+
+
+def start() -> None:
+    """Fresh processes without a compilation cache: import, and the first round done and evaluated."""
+    found = []
+    for _ in range(3):
+        env = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+        out = subprocess.run(
+            [sys.executable, "-c", START], env=env, check=True, capture_output=True, text=True
+        )
+        found.append([float(v) for v in out.stdout.split()])
+    imported, loaded, first = (statistics.median(column) for column in zip(*found, strict=True))
+    console.print(
+        f"START  import fedsolve {imported:.2f} s (bound 1.5); digits loaded after {loaded:.2f} s (JAX and "
+        f"scikit-learn are imported here); first round done after {first:.2f} s (bound 5)\n"
+    )
+
+
+WORKS = {"start": start, "w1": w1, "w3": w3, "w3-2": w3_on_two_devices, "w2": w2}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or WORKS:
+        WORKS[name]()

@@ -1,0 +1,126 @@
+"""`fedsolve compare`: several methods on one task, a folder for each, one table, picture and page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.config import Config
+from fedsolve.cli.console import emit_json, emit_rich, say
+from fedsolve.cli.folders import FAILURE, finished, method_folders, new_folder, save_config
+from fedsolve.cli.live import Board, open_board
+from fedsolve.cli.outputs import report_files, write_report
+from fedsolve.cli.prepare import Prepared, prepare, provenance
+from fedsolve.cli.runs import how_to_resume, print_notes_and_files, run_method, where
+from fedsolve.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.files import write_atomically
+from fedsolve.report.history import History
+from fedsolve.report.table import result_rows, result_table
+from fedsolve.store import locked
+
+
+@dataclass
+class Outcome:
+    """How the methods of a comparison ended: records by label, and what diverged with its message."""
+
+    histories: dict[str, History] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def compare_command(config: Config, out: Path | None, resume: Path | None, as_json: bool) -> int:
+    """Run what is not finished of a comparison, write its folder and print the table.
+
+    Returns:
+        The exit code: 3 if a method diverged.
+    """
+    if len(config.method) < 2:
+        raise InvalidInput(
+            f"only {config.method[0].shown} to compare: name two methods or use `fedsolve run`"
+        )
+    prepared = prepare(config)
+    config = prepared.config
+    folder = resume or new_folder(out, f"{config.task}-comparison", "compare")
+    with locked(folder):
+        save_config(folder, config, provenance())
+        if not as_json:
+            say(f"{len(config.method)} methods on {config.task}, into {folder}")
+        outcome = _run_all(prepared, folder)
+        histories = list(outcome.histories.values())
+        failures = [f"{label}: {text}" for label, text in outcome.failures.items()]
+        if histories:
+            write_report(folder, config, prepared.task, histories, failures)
+    if as_json:
+        emit_json(_document(config, folder, outcome))
+    else:
+        if histories:
+            emit_rich(result_table(histories))
+        notes = failures + [f"{h.label}: {note}" for h in histories for note in h.notes]
+        print_notes_and_files(notes, folder)
+    if outcome.failures:
+        say(f"error: diverged: {', '.join(outcome.failures)}")
+    return Diverged.exit_code if outcome.failures else 0
+
+
+def _run_all(prepared: Prepared, folder: Path) -> Outcome:
+    """Run the methods one after another; those that a former call finished are only read."""
+    config, outcome = prepared.config, Outcome()
+    folders = method_folders(folder, config.method)
+    with open_board([m.shown for m in config.method], config.run.rounds) as board:
+        for index, (method, place) in enumerate(zip(config.method, folders, strict=True)):
+            try:
+                _run_one(prepared, index, place, board, outcome)
+            except (Interrupted, KeyboardInterrupt):
+                ended = len(outcome.histories) + len(outcome.failures)
+                raise Interrupted(
+                    f"{method.shown} interrupted {where(board)}, {ended} of {len(folders)} methods ended; "
+                    + how_to_resume("compare", folder)
+                ) from None
+    return outcome
+
+
+def _run_one(prepared: Prepared, index: int, folder: Path, board: Board, outcome: Outcome) -> None:
+    config = prepared.config
+    label = config.method[index].shown
+    done = finished(folder, config.run.rounds)
+    if done is not None:
+        outcome.histories[label] = done
+        board.end(label, "finished before")
+        return
+    failure = folder / FAILURE
+    if failure.exists():
+        outcome.failures[label] = failure.read_text(encoding="utf-8").strip()
+        board.end(label, "diverged before", done=False)
+        return
+    single = config.model_copy(update={"method": [config.method[index]]})
+    save_config(folder, single, provenance())
+    try:
+        outcome.histories[label] = run_method(prepared, index, folder, board).history
+    except Diverged as error:
+        outcome.failures[label] = str(error)
+        write_atomically(failure, f"{error}\n")
+        board.end(label, "diverged", done=False)
+
+
+def _document(config: Config, folder: Path, outcome: Outcome) -> dict[str, Any]:
+    histories = list(outcome.histories.values())
+    rows = dict(zip(outcome.histories, result_rows(histories), strict=True)) if histories else {}
+    methods = [
+        {
+            "label": method.shown,
+            "algorithm": method.name,
+            "folder": str(place),
+            "status": "finished" if method.shown in rows else "diverged",
+            "result": rows.get(method.shown),
+            "error": outcome.failures.get(method.shown),
+        }
+        for method, place in zip(config.method, method_folders(folder, config.method), strict=True)
+    ]
+    return {
+        "status": "diverged" if outcome.failures else "finished",
+        "folder": str(folder),
+        "task": config.task,
+        "rounds": config.run.rounds,
+        "methods": methods,
+        "files": report_files(folder),
+    }

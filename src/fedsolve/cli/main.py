@@ -1,0 +1,256 @@
+"""The command `fedsolve`: its sub-commands, and what ends with which exit code.
+
+Nothing here imports JAX, so that help and wrong options are fast; each command imports what it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsolve.cli.console import emit, emit_json, say
+from fedsolve.errors import FedsolveError, InvalidInput
+
+_EPILOG = (
+    "Exit codes: 0 fine; 1 a bug in fedsolve; 2 bad input, one line says what and nothing is lost; "
+    "3 diverged; 130 interrupted, the last line says how to resume."
+)
+app = typer.Typer(
+    epilog=_EPILOG,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_Task = Annotated[str | None, typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`).")]
+_Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")
+]
+_SetEach = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of every method that has it, or of one as FedAvg.client_lr=0.1; repeatable.",
+    ),
+]
+_TaskSet = Annotated[
+    list[str] | None,
+    typer.Option("--task-set", metavar="KEY=VALUE", help="An option of the task; repeatable."),
+]
+_ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file, or the folder of a run; options go over it.")
+]
+_Rounds = Annotated[int | None, typer.Option(help="Rounds in all (100).")]
+_Clients = Annotated[int | None, typer.Option(help="Cohort size, drawn without replacement (all).")]
+_Participation = Annotated[
+    float | None, typer.Option(help="Instead: each client takes part with this chance.")
+]
+_Seed = Annotated[int | None, typer.Option(help="Of initial model, cohorts and shuffles (0).")]
+_Batch = Annotated[str | None, typer.Option(help="Examples of a local step, or full (the task's).")]
+_Epochs = Annotated[int | None, typer.Option(help="Local epochs (the task's).")]
+_Steps = Annotated[int | None, typer.Option(help="Local steps, instead of epochs.")]
+_Eval = Annotated[int | None, typer.Option(help="Rounds between evaluations (a fiftieth).")]
+_Dtype = Annotated[str | None, typer.Option(help="float32 or float64 (float32).")]
+_Chunk = Annotated[int | None, typer.Option(help="Clients trained side by side (by the model's size).")]
+_Devices = Annotated[int | None, typer.Option(help="Devices that share a cohort (1).")]
+_Data = Annotated[Path | None, typer.Option(help="Folder of the data files, for tasks that read some.")]
+_Out = Annotated[Path | None, typer.Option(help="Folder to write (the next free one in runs/).")]
+_Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder; --rounds may grow.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import fedsolve
+
+        emit(f"fedsolve {fedsolve.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Solvers for federated optimisation: run, compare and cite them."""
+
+
+@app.command(epilog=_EPILOG, short_help="Run one method on one task.")
+def run(
+    task: _Task = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="A method (`fedsolve list algorithms`), SCAFFOLD+X or FedProx+X.")
+    ] = None,
+    settings: _Set = None,
+    task_set: _TaskSet = None,
+    config: _ConfigFile = None,
+    rounds: _Rounds = None,
+    clients_per_round: _Clients = None,
+    participation: _Participation = None,
+    seed: _Seed = None,
+    batch_size: _Batch = None,
+    epochs: _Epochs = None,
+    local_steps: _Steps = None,
+    eval_every: _Eval = None,
+    dtype: _Dtype = None,
+    chunk: _Chunk = None,
+    devices: _Devices = None,
+    data_dir: _Data = None,
+    out: _Out = None,
+    resume: _Resume = None,
+    as_json: _Json = False,
+) -> None:
+    """Run one method on one task, into a folder with its record, model, pictures and page."""
+    typed = dict(locals())
+    names = [] if algorithm is None else [algorithm]
+    resolved = _resolve(typed, names)
+    if len(resolved.method) > 1:
+        labels = ", ".join(m.shown for m in resolved.method)
+        raise InvalidInput(
+            f"{len(resolved.method)} methods ({labels}): choose one with --algorithm or compare them"
+        )
+    from fedsolve.cli.runs import run_command
+
+    run_command(resolved, out, resume, as_json)
+
+
+@app.command(epilog=_EPILOG, short_help="Run several methods on one task.")
+def compare(
+    task: _Task = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAMES...", help="Two methods or more.")
+    ] = None,
+    settings: _SetEach = None,
+    task_set: _TaskSet = None,
+    config: _ConfigFile = None,
+    rounds: _Rounds = None,
+    clients_per_round: _Clients = None,
+    participation: _Participation = None,
+    seed: _Seed = None,
+    batch_size: _Batch = None,
+    epochs: _Epochs = None,
+    local_steps: _Steps = None,
+    eval_every: _Eval = None,
+    dtype: _Dtype = None,
+    chunk: _Chunk = None,
+    devices: _Devices = None,
+    data_dir: _Data = None,
+    out: _Out = None,
+    resume: _Resume = None,
+    as_json: _Json = False,
+) -> None:
+    """Run several methods on one task, into a folder with a table, a picture and a page of all."""
+    typed = dict(locals())
+    resolved = _resolve(typed, names or [])
+    from fedsolve.cli.compare import compare_command
+
+    raise typer.Exit(compare_command(resolved, out, resume, as_json))
+
+
+@app.command("list", epilog=_EPILOG, short_help="List algorithms, tasks or partitions.")
+def list_(
+    kind: Annotated[str, typer.Argument(metavar="algorithms|tasks|partitions", help="What to list.")],
+    as_json: _Json = False,
+) -> None:
+    """List algorithms, tasks or partitions, with one line on each and its paper."""
+    from fedsolve.cli.listing import list_command
+
+    list_command(kind, as_json)
+
+
+@app.command(epilog=_EPILOG, short_help="Show a run or a comparison, finished or not.")
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or a comparison.")],
+    as_json: _Json = False,
+) -> None:
+    """Show the table of a run or a comparison, finished or not, and where its picture and page are."""
+    from fedsolve.cli.show import show_command
+
+    show_command(folder, as_json)
+
+
+@app.command(epilog=_EPILOG, short_help="Print the BibTeX of what a run uses.")
+def cite(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, or the folder of a run.")],
+) -> None:
+    """Print the BibTeX of what a run uses: methods, task, partition and JAX."""
+    from fedsolve.cli.config import load
+    from fedsolve.cli.papers import bibtex, keys_of
+
+    emit(bibtex(keys_of(load(config))))
+
+
+_RUN_KEYS = (
+    "rounds", "clients_per_round", "participation", "seed", "batch_size", "epochs", "local_steps",
+    "eval_every", "dtype", "chunk", "devices",
+)  # fmt: skip
+
+
+def _resolve(typed: dict[str, Any], names: Sequence[str]) -> Any:
+    """The configuration that options (and the file they name) describe; JAX is set up for it."""
+    from fedsolve.cli.devices import start_jax
+    from fedsolve.cli.options import from_options, to_resume
+
+    section = {key: typed[key] for key in _RUN_KEYS}
+    if section["batch_size"] is not None and section["batch_size"].isdecimal():
+        section["batch_size"] = int(section["batch_size"])
+    if typed["resume"] is not None:
+        others = {k: v for k, v in typed.items() if k not in ("resume", "rounds", "as_json")}
+        shown = {"task": "TASK", "names": "NAMES", "settings": "--set"}
+        config = to_resume(
+            typed["resume"],
+            typed["rounds"],
+            {shown.get(k, f"--{k.replace('_', '-')}"): v for k, v in others.items()},
+        )
+    else:
+        config = from_options(
+            typed["config"], typed["task"], names, typed["settings"] or [], typed["task_set"] or [],
+            section, typed["data_dir"],
+        )  # fmt: skip
+    start_jax(config.run.devices)
+    return config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; anything but known errors is a bug and raises."""
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    as_json = "--json" in arguments
+    try:
+        code = app(arguments, prog_name="fedsolve", standalone_mode=False)
+    except FedsolveError as error:
+        return _fail(str(error), error.exit_code, as_json)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        return _fail(f"{error.strerror or error}{where}", InvalidInput.exit_code, as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130, as_json)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not click's: a bug
+            raise
+        return _fail(_usage(error), InvalidInput.exit_code, as_json)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Any) -> str:
+    """What click says of wrong arguments, on one line."""
+    context = getattr(error, "ctx", None)
+    text, *hints = error.format_message().split(" Did you mean", 1)
+    text += "".join(f" Did you mean{hint.split('?')[0]}?" for hint in hints)
+    command = context.command_path if context is not None else "fedsolve"
+    return f"{text.rstrip('.')} (see `{command} --help`)"
+
+
+def _fail(message: str, code: int, as_json: bool) -> int:
+    """Say one line on standard error, and the same as a document where one was asked for."""
+    line = " ".join(message.split())
+    say(f"error: {line}")
+    if as_json:
+        status = {3: "diverged", 130: "interrupted"}.get(code, "error")
+        emit_json({"status": status, "exit_code": code, "error": line})
+    return code

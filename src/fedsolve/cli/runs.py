@@ -1,0 +1,93 @@
+"""`fedsolve run`: one method on one task, into a folder that can be resumed and run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.config import Config
+from fedsolve.cli.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.folders import CHECKPOINT, new_folder, save_config
+from fedsolve.cli.live import Board, open_board, summary
+from fedsolve.cli.outputs import report_files, write_record, write_report
+from fedsolve.cli.prepare import Prepared, prepare, provenance
+from fedsolve.engine.result import Result
+from fedsolve.engine.run import run
+from fedsolve.errors import Interrupted
+from fedsolve.report.table import result_rows, result_table
+from fedsolve.store import locked
+
+
+def run_command(config: Config, out: Path | None, resume: Path | None, as_json: bool) -> None:
+    """Run or continue a configuration of one method; write its folder and print its result."""
+    prepared = prepare(config)
+    config = prepared.config
+    method = config.method[0]
+    folder = resume or new_folder(out, f"{config.task}-{method.shown}", "run")
+    with locked(folder):
+        save_config(folder, config, provenance())
+    if not as_json:
+        say(f"{method.shown} on {config.task}, into {folder}")
+    with open_board([method.shown], config.run.rounds) as board:
+        try:
+            result = run_method(prepared, 0, folder, board)
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(f"interrupted {where(board)}; {how_to_resume('run', folder)}") from None
+    write_report(folder, config, prepared.task, [result.history])
+    if as_json:
+        emit_json(
+            {
+                "status": "finished",
+                "folder": str(folder),
+                "task": config.task,
+                "rounds": config.run.rounds,
+                "result": result_rows([result.history])[0],
+                "notes": list(result.history.notes),
+                "files": report_files(folder),
+            }
+        )
+        return
+    emit_rich(result_table([result.history]))
+    print_notes_and_files(list(result.history.notes), folder)
+
+
+def run_method(prepared: Prepared, index: int, folder: Path, board: Board) -> Result:
+    """Run one method of a configuration in its folder, from its checkpoint if it has one, and record it."""
+    method = prepared.config.method[index]
+    board.begin(method.shown)
+    result = run(
+        prepared.algorithms[index],
+        prepared.task,
+        out=folder,
+        resume=(folder / CHECKPOINT).exists(),
+        label=method.shown,
+        progress=board,
+        **prepared.arguments(),
+    )
+    history = dataclasses.replace(result.history, settings=prepared.settings(method))
+    result = dataclasses.replace(result, history=history)
+    write_record(folder, history, result.params)
+    final: dict[str, Any] = {name: values[-1] for name, values in history.evaluations.items()}
+    board.end(method.shown, f"finished, {summary(final)}")
+    return result
+
+
+def where(board: Board) -> str:
+    """How far the current method is, in words."""
+    if board.last is None:
+        return "before its first round ended"
+    return f"after round {board.last.round} of {board.last.rounds}"
+
+
+def how_to_resume(command: str, folder: Path) -> str:
+    """The command that continues a run or a comparison."""
+    return f"resume with: fedsolve {command} --resume {shlex.quote(str(folder))}"
+
+
+def print_notes_and_files(notes: list[str], folder: Path) -> None:
+    """Remarks on the result, and where its page and pictures are."""
+    lines = [f"note: {note}" for note in notes]
+    lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
+    emit("\n".join(lines))

@@ -1,0 +1,106 @@
+"""`fedsolve show`: how a run or a comparison stands, and where its page and pictures are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.config import CONFIG, MethodSection, load
+from fedsolve.cli.console import emit, emit_json, emit_rich
+from fedsolve.cli.folders import CHECKPOINT, FAILURE, finished, method_folders
+from fedsolve.cli.outputs import report_files
+from fedsolve.cli.runs import how_to_resume
+from fedsolve.engine.record import Recorder
+from fedsolve.errors import InvalidInput
+from fedsolve.report.history import History
+from fedsolve.report.table import result_rows, result_table
+from fedsolve.store import read_manifest
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a method stands: finished, unfinished, diverged or waiting; its record so far, if any."""
+
+    label: str
+    status: str
+    history: History | None
+    message: str = ""
+
+
+def show_command(folder: Path, as_json: bool) -> None:
+    """Print how a run or a comparison stands."""
+    if not (folder / CONFIG).is_file():
+        raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
+    config = load(folder)
+    several = len(config.method) > 1
+    folders = method_folders(folder, config.method) if several else [folder]
+    methods = zip(config.method, folders, strict=True)
+    standings = [_standing(m, place, config.task, config.run.rounds) for m, place in methods]
+    if as_json:
+        emit_json(_document(folder, config.task, config.run.rounds, standings))
+        return
+    histories = [s.history for s in standings if s.history is not None]
+    if histories:
+        emit_rich(result_table(histories, title=f"{config.task}, {config.run.rounds} rounds"))
+    lines = [_line(s, config.run.rounds) for s in standings if s.status != "finished"]
+    if any(s.status in ("unfinished", "waiting") for s in standings):
+        lines.append(how_to_resume("compare" if several else "run", folder))
+    lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
+    emit("\n".join(lines))
+
+
+def _standing(method: MethodSection, folder: Path, task: str, rounds: int) -> Standing:
+    done = finished(folder, rounds)
+    if done is not None:
+        return Standing(method.shown, "finished", done)
+    history = None
+    if (folder / CHECKPOINT).exists():
+        history = _so_far(folder / CHECKPOINT, method.shown, task)
+    if (folder / FAILURE).exists():
+        message = (folder / FAILURE).read_text(encoding="utf-8").strip()
+        return Standing(method.shown, "diverged", history, message)
+    return Standing(method.shown, "waiting" if history is None else "unfinished", history)
+
+
+def _so_far(path: Path, label: str, task: str) -> History:
+    """The record inside a checkpoint."""
+    manifest = read_manifest(path)
+    try:
+        recorder = Recorder.from_dict(manifest["record"])
+        return recorder.history(label, task, manifest["identity"], 0.0, ())
+    except (KeyError, TypeError, IndexError):
+        raise InvalidInput(f"the checkpoint {path} holds no record: it is of another version") from None
+
+
+def _line(standing: Standing, rounds: int) -> str:
+    if standing.status == "diverged":
+        return f"{standing.label}: diverged: {standing.message}"
+    return f"{standing.label}: {standing.status}, {_done(standing.history)} of {rounds} rounds"
+
+
+def _done(history: History | None) -> int:
+    """Rounds done."""
+    return 0 if history is None else len(history.rounds["round"])
+
+
+def _document(folder: Path, task: str, rounds: int, standings: list[Standing]) -> dict[str, Any]:
+    methods = [
+        {
+            "label": s.label,
+            "status": s.status,
+            "rounds": _done(s.history),
+            "result": None if s.history is None else result_rows([s.history])[0],
+            "error": s.message or None,
+        }
+        for s in standings
+    ]
+    finished = all(s.status == "finished" for s in standings)
+    return {
+        "status": "finished" if finished else "unfinished",
+        "folder": str(folder),
+        "task": task,
+        "rounds": rounds,
+        "methods": methods,
+        "files": report_files(folder),
+    }

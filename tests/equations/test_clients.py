@@ -1,0 +1,142 @@
+"""What clients do: momentum, decay, clipping, schedules, epochs or steps, optax on either side."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import optax
+import pytest
+from equations.cases import FULL, SAMPLINGS, SOME, check_fedopt
+from equations.server_rules import Average
+from equations.transcript import LocalSGD
+
+import fedsolve as fs
+
+EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+
+
+@EVERY
+def test_momentum_decay_and_clipping(sampling):
+    """g = clip(g + .1 y, .5), b = .7 b + g, y -= .2 b; b starts at 0 each round; some gradients are clipped."""
+    algorithm = fs.FedAvg(0.2, client_momentum=0.7, weight_decay=0.1, clip_norm=0.5)
+    local = LocalSGD(0.2, momentum=0.7, decay=0.1, clip=0.5)
+    check_fedopt(algorithm, lambda: Average(1.0), local, "examples", sampling)
+
+
+def test_fedprox_clips_the_proximal_gradient():
+    """FedProx's local objective is f_i + (mu/2)|y - w|^2: its whole gradient is clipped."""
+    algorithm = fs.FedProx(0.3, 1.0, clip_norm=0.3, weight_decay=0.1, weighting="uniform")
+    local = LocalSGD(0.3, mu=1.0, clip=0.3, decay=0.1)
+    check_fedopt(algorithm, lambda: Average(1.0), local, "uniform", SOME)
+
+
+@EVERY
+def test_schedules(sampling):
+    """eta_l = .4 x .9^t and eta_g = 1.5 / sqrt(t + 1), t from 0; an empty round counts as a round."""
+    algorithm = fs.FedAvg(fs.schedules.Exponential(0.4, 0.9), fs.schedules.InverseSqrt(1.5))
+    rule = lambda: Average(lambda t: 1.5 / math.sqrt(t + 1))  # noqa: E731
+    check_fedopt(algorithm, rule, LocalSGD(lambda t: 0.4 * 0.9**t), "examples", sampling, close=1e-10)
+
+
+def linear(t):
+    return 0.4 - 0.03 * t
+
+
+def test_optax_schedules():
+    """optax.linear_schedule(.4, .1, 10) is .4 - .03 t on the client; an exponential decay on the server."""
+    algorithm = fs.FedAvg(
+        optax.linear_schedule(0.4, 0.1, 10), optax.exponential_decay(1.0, 1, 0.9), weighting="uniform"
+    )
+    check_fedopt(algorithm, lambda: Average(lambda t: 0.9**t), LocalSGD(linear), "uniform", SOME)
+
+
+@EVERY
+@pytest.mark.parametrize("steps", [1, 5])
+def test_local_steps(sampling, steps):
+    """K steps for everyone; a client of 7 in batches of 4 has 4 + 3 rows in a pass, then a new shuffle."""
+    check_fedopt(
+        fs.FedAvg(0.3), lambda: Average(1.0), LocalSGD(0.3), "examples", sampling, local_steps=steps
+    )
+
+
+def test_full_batches():
+    """batch = all rows of the largest client: every step sees the whole client, nothing is shuffled."""
+    from equations.transcript import Federation, fedopt
+    from harness import engine, make_clients, make_task
+
+    clients = make_clients()
+    run = engine(fs.FedAvg(0.3), make_task(clients, batch=None, local_steps=3), FULL)
+    fed = Federation(clients, run.cohorts, None, 12, None, 3)
+    want, _ = fedopt(fed, run.iterates[0], LocalSGD(0.3), Average(1.0), "examples")
+    assert run.orders[0] is None
+    np.testing.assert_allclose(run.iterates, want, rtol=1e-10, atol=1e-12)
+
+
+class NumpyAdam:
+    """Kingma and Ba: m, v with bias correction; start it anew with `fresh`."""
+
+    def __init__(self, lr, b1=0.9, b2=0.999, eps=1e-8):
+        self.lr, self.b1, self.b2, self.eps = lr, b1, b2, eps
+        self.m = self.v = 0.0
+        self.count = 0
+
+    def move(self, g):
+        self.count += 1
+        self.m = self.b1 * self.m + (1 - self.b1) * g
+        self.v = self.b2 * self.v + (1 - self.b2) * g**2
+        m, v = self.m / (1 - self.b1**self.count), self.v / (1 - self.b2**self.count)
+        return -self.lr * m / (np.sqrt(v) + self.eps)
+
+
+class ServerMove:
+    """w += move(-D) of a NumPy optimiser."""
+
+    def __init__(self, optimiser):
+        self.optimiser = optimiser
+
+    def __call__(self, w, D, spread, size, t):
+        return w + self.optimiser.move(-D), self.optimiser.lr
+
+
+class NumpyNesterov:
+    lr = 0.5
+
+    def __init__(self):
+        self.b = 0.0
+
+    def move(self, g):
+        self.b = 0.9 * self.b + g
+        return -self.lr * (g + 0.9 * self.b)
+
+
+@EVERY
+def test_optax_on_the_server(sampling):
+    """optax.adam(.05, b1=.8) sees -D as its gradient, once per round with a cohort."""
+    algorithm = fs.FedOpt(fs.local.SGD(0.3), fs.rules.Optax(optax.adam, learning_rate=0.05, b1=0.8))
+    check_fedopt(
+        algorithm, lambda: ServerMove(NumpyAdam(0.05, 0.8)), LocalSGD(0.3), "uniform", sampling
+    )
+
+
+def test_another_optax_rule():
+    """optax.sgd with Nesterov momentum (a flag is part of the program): b = .9 b + g, w -= .5 (g + .9 b)."""
+    rule = fs.rules.Optax(optax.sgd, learning_rate=0.5, momentum=0.9, nesterov=True)
+    check_fedopt(
+        fs.FedOpt(fs.local.SGD(0.3), rule), lambda: ServerMove(NumpyNesterov()), LocalSGD(0.3), "uniform", SOME
+    )
+
+
+def local_adam(fed, t, i, w, correction=0.0):
+    adam, y = NumpyAdam(0.05 * 0.9**t, b2=0.99), w
+    for rows in fed.minibatches(t, i):
+        y = y + adam.move(fed.gradient(i, y, rows))
+    return y
+
+
+@EVERY
+def test_optax_on_the_client(sampling):
+    """optax.adam starts anew on every client in every round; its learning rate follows .05 x .9^t."""
+    local = fs.local.Optax(optax.adam, learning_rate=fs.schedules.Exponential(0.05, 0.9), b2=0.99)
+    algorithm = fs.FedOpt(local, fs.rules.ServerSGD(0.9))
+    check_fedopt(algorithm, lambda: Average(0.9), local_adam, "uniform", sampling)

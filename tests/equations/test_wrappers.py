@@ -1,0 +1,87 @@
+"""FedProx and SCAFFOLD, alone and around other methods, against Li et al. 2020 and Karimireddy et al. 2020."""
+
+from __future__ import annotations
+
+import pytest
+from equations.cases import FULL, SAMPLINGS, SOME, check_fedopt, check_scaffold
+from equations.server_rules import Average, FedDuA, FedOptRule
+from equations.transcript import LocalSGD
+
+import fedsolve as fs
+
+EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+OPTIONS = pytest.mark.parametrize("option", ["I", "II"])
+
+
+@EVERY
+@pytest.mark.parametrize("mu", [0.01, 1.0])
+def test_fedprox(sampling, mu):
+    """y -= eta_l (g + mu (y - w)); averages by examples; the first local step does not feel mu."""
+    algorithm = fs.FedProx(0.3, mu, 0.8)
+    check_fedopt(algorithm, lambda: Average(0.8), LocalSGD(0.3, mu=mu), "examples", sampling)
+
+
+@EVERY
+def test_fedprox_around_fedadam(sampling):
+    """The proximal gradient on the client, Adam of the paper on the server."""
+    algorithm = fs.build("FedProx+FedAdam", {"client_lr": 0.3, "mu": 0.5, "weighting": "uniform"})
+    rule = lambda: FedOptRule("adam", 0.1, 1e-3, 0.9, 0.99, 1e-6, False)  # noqa: E731
+    check_fedopt(algorithm, rule, LocalSGD(0.3, mu=0.5), "uniform", sampling)
+
+
+@EVERY
+@OPTIONS
+def test_scaffold(sampling, option):
+    """y -= eta_l (g - c_i + c); c_i by option I or II; w += eta_g mean D_i; c += (1/5) sum over S of (c_i+ - c_i).
+
+    Clients that are absent keep c_i; the number of local steps K in (w - y)/(K eta_l) is the client's own.
+    """
+    algorithm = fs.SCAFFOLD(0.3, 0.9, option=option)
+    check_scaffold(algorithm, lambda: Average(0.9), LocalSGD(0.3), option, sampling)
+
+
+@EVERY
+def test_scaffold_with_a_number_of_steps(sampling):
+    """K = 5 for everyone: 1, 2 and 3 minibatches per pass, so passes are cut in the middle."""
+    check_scaffold(
+        fs.SCAFFOLD(0.3), lambda: Average(1.0), LocalSGD(0.3), "II", sampling, local_steps=5
+    )
+
+
+@EVERY
+@OPTIONS
+def test_scaffold_around_feddudam(sampling, option):
+    """FedDuAdam's server step on SCAFFOLD's displacements."""
+    algorithm = fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.3, "eps_g": 0.05, "option": option})
+    check_scaffold(
+        algorithm, lambda: FedDuA("adam", 0.9, 0.99, 1e-9, 0.05), LocalSGD(0.3), option, sampling
+    )
+
+
+def test_scaffold_with_client_momentum():
+    """Option II divides by what a unit gradient would have moved: eta_l sum_k (1 + .6 + ... + .6^(k-1))."""
+    check_scaffold(
+        fs.SCAFFOLD(0.2, client_momentum=0.6),
+        lambda: Average(1.0),
+        LocalSGD(0.2, momentum=0.6),
+        "II",
+        SOME,
+    )
+
+
+@pytest.mark.parametrize("sampling", [FULL])
+def test_scaffold_clips_and_decays_the_raw_gradient(sampling):
+    """clip(g + .05 y, .4) - c_i + c: the correction is added after clipping and may make the step longer."""
+    check_scaffold(
+        fs.SCAFFOLD(0.3, weight_decay=0.05, clip_norm=0.4),
+        lambda: Average(1.0),
+        LocalSGD(0.3, decay=0.05, clip=0.4),
+        "II",
+        sampling,
+    )
+
+
+def test_scaffold_with_a_client_schedule():
+    """eta_l = .4 x .8^t: K eta_l of option II is that of the round."""
+    rate = fs.schedules.Exponential(0.4, 0.8)
+    check_scaffold(fs.SCAFFOLD(rate), lambda: Average(1.0), LocalSGD(lambda t: 0.4 * 0.8**t), "II", SOME)
