@@ -8,6 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
+pytest.register_assert_rewrite("equations.cases", "conformance.properties")
+
 CACHE = Path(os.environ.get("FEDSOLVE_TEST_CACHE", Path(__file__).parent.parent / ".cache" / "jax-tests"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,30 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import client_oracle
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.run import Setup
-from fedsolve.tasks.losses import CrossEntropy
-from fedsolve.tasks.models import Affine, Softmax
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.types import module
 
 SIZES = (7, 3, 12, 5, 9)
 FEATURES, CLASSES, BATCH, EPOCHS = 4, 3, 4, 2
-LOSS = CrossEntropy(Softmax(FEATURES, CLASSES))
+
+
+class Softmax(NamedTuple):
+    """Multi-class logistic regression: weight (features, classes) and bias (classes,)."""
+
+    weight: Any
+    bias: Any
+
+    @classmethod
+    def of(cls, flat: np.ndarray) -> Softmax:
+        cut = FEATURES * CLASSES
+        return cls(flat[:cut].reshape(FEATURES, CLASSES), flat[cut:])
+
+
+def cross_entropy(params: Softmax, batch: Examples) -> Any:
+    """Mean over the batch of -log softmax(x W + b)[y]."""
+    logits = batch.x @ params.weight + params.bias
+    own = jnp.take_along_axis(logits, batch.y[:, None], axis=1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=1) - own)
 
 
 @module
@@ -65,11 +81,9 @@ def make_task(
 ) -> Task:
     """Softmax regression on the clients, from a start given as one flat vector (weights, then biases)."""
     start = default_start() if start is None else start
-    cut = FEATURES * CLASSES
-    params = Affine(start[:cut].reshape(FEATURES, CLASSES), start[cut:])
     data = FederatedData.from_clients(clients)
     local = local or {"epochs": EPOCHS}
-    return Task("small", lambda key: params, LOSS, data, batch_size=batch, **({"epochs": None} | local))
+    return Task("small", lambda key: Softmax.of(start), cross_entropy, data, batch_size=batch, **({"epochs": None} | local))
 
 
 def default_start(seed: int = 1) -> np.ndarray:

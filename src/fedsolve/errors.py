@@ -9,6 +9,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Real
+from typing import Any
 
 
 class FedsolveError(Exception):
@@ -22,9 +23,17 @@ class InvalidInput(FedsolveError, ValueError):
 
 
 class Diverged(FedsolveError, FloatingPointError):
-    """Every client of a round returned a non-finite update; the last good checkpoint is kept."""
+    """Every client of a round returned a non-finite update; the last good checkpoint is kept.
+
+    Attributes:
+        history: the record of the run (a `History`) up to that round, which ends it with NaN.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, history: Any = None) -> None:
+        super().__init__(message)
+        self.history = history
 
 
 class Interrupted(FedsolveError):

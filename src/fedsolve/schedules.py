@@ -69,7 +69,7 @@ class FromOptax(Schedule):
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
-        return self.function(round)
+        return self.function(jnp.asarray(round, int))  # int64 in a float64 run: a rate of float64 follows
 
 
 def as_rate(name: str, value: Rate | Callable[[Scalar], Scalar]) -> Rate:

@@ -59,7 +59,9 @@ def where(condition: Any, a: Params, b: Params) -> Params:
 
 def all_finite(a: Any) -> Array:
     """Whether every floating-point entry of a is finite."""
-    flags = [jnp.isfinite(x).all() for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    # a maximum is vectorised, unlike `isfinite(x).all()`; NaN and infinity both fail the comparison
+    flags = [jnp.max(jnp.abs(x), initial=0) < jnp.inf for x in floats]
     return jnp.stack(flags).all() if flags else jnp.array(True)
 
 

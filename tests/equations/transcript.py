@@ -54,8 +54,8 @@ class Federation:
             if per_pass == 1:
                 found.append(np.arange(n))
                 continue
-            rows = np.asarray(self.orders[t][i][e])[:n]
-            assert sorted(rows) == list(range(n)), "a pass visits every row of the client once"
+            rows = np.asarray(self.orders[t][i][e])[:n]  # fewer than n where no step looks that far
+            assert len(set(rows) & set(range(n))) == len(rows), "a pass visits a row of the client at most once"
             found.append(rows[j * self.batch : (j + 1) * self.batch])
         return found
 

@@ -134,14 +134,15 @@ class ControlVariates(Algorithm):
         """Corrected local work, then a new c_i."""
         correction = trees.sub(broadcast.control, client.control)
         message, inner = self.inner.train(broadcast.inner, client.inner, CorrectedOracle(oracle, correction))
-        if self.option == "I":
-            control = oracle.full(broadcast.params)[1]
-        else:
+        if self.option == "I":  # c_i+ = grad f_i(w)
+            change = trees.sub(oracle.full(broadcast.params)[1], client.control)
+        else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
             assert self.local is not None
             elapsed: Any = self.local.elapsed(oracle.steps, broadcast.inner.round)
-            control = jax.tree.map(lambda k, d: -k - (d / elapsed).astype(d.dtype), correction, message.delta)
-        change = trees.sub(control, client.control)
-        return ScaffoldMessage(message, change), ScaffoldClient(inner, control)
+            change = jax.tree.map(
+                lambda d, c: (-d / elapsed - c).astype(c.dtype), message.delta, broadcast.control
+            )
+        return ScaffoldMessage(message, change), ScaffoldClient(inner, trees.add(client.control, change))
 
     def update(self, server: ScaffoldServer, message: ScaffoldMessage, cohort: Cohort) -> ScaffoldServer:
         """The inner update, and c moved by |S|/N of the mean change."""

@@ -8,13 +8,12 @@ from typing import Any
 
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit_json, emit_rich, say
-from fedsolve.cli.folders import FAILURE, finished, method_folders, new_folder, save_config
+from fedsolve.cli.folders import finished, method_folders, new_folder, read_failure, read_history, save_config
 from fedsolve.cli.live import Board, open_board
 from fedsolve.cli.outputs import report_files, write_report
 from fedsolve.cli.prepare import Prepared, prepare, provenance
 from fedsolve.cli.runs import how_to_resume, print_notes_and_files, run_method, where
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.files import write_atomically
 from fedsolve.report.history import History
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.store import locked
@@ -48,13 +47,11 @@ def compare_command(config: Config, out: Path | None, resume: Path | None, as_js
         outcome = _run_all(prepared, folder)
         histories = list(outcome.histories.values())
         failures = [f"{label}: {text}" for label, text in outcome.failures.items()]
-        if histories:
-            write_report(folder, config, prepared.task, histories, failures)
+        write_report(folder, config, prepared.task, histories, failures)
     if as_json:
         emit_json(_document(config, folder, outcome))
     else:
-        if histories:
-            emit_rich(result_table(histories))
+        emit_rich(result_table(histories))
         notes = failures + [f"{h.label}: {note}" for h in histories for note in h.notes]
         print_notes_and_files(notes, folder)
     if outcome.failures:
@@ -71,11 +68,9 @@ def _run_all(prepared: Prepared, folder: Path) -> Outcome:
             try:
                 _run_one(prepared, index, place, board, outcome)
             except (Interrupted, KeyboardInterrupt):
-                ended = len(outcome.histories) + len(outcome.failures)
-                raise Interrupted(
-                    f"{method.shown} interrupted {where(board)}, {ended} of {len(folders)} methods ended; "
-                    + how_to_resume("compare", folder)
-                ) from None
+                ended = f"{len(outcome.histories)} of {len(folders)} methods ended"
+                how = how_to_resume("compare", folder)
+                raise Interrupted(f"{method.shown} interrupted {where(board)}, {ended}; {how}") from None
     return outcome
 
 
@@ -87,9 +82,9 @@ def _run_one(prepared: Prepared, index: int, folder: Path, board: Board, outcome
         outcome.histories[label] = done
         board.end(label, "finished before")
         return
-    failure = folder / FAILURE
-    if failure.exists():
-        outcome.failures[label] = failure.read_text(encoding="utf-8").strip()
+    failure, record = read_failure(folder), read_history(folder)
+    if failure is not None and record is not None:
+        outcome.histories[label], outcome.failures[label] = record, failure
         board.end(label, "diverged before", done=False)
         return
     single = config.model_copy(update={"method": [config.method[index]]})
@@ -97,21 +92,19 @@ def _run_one(prepared: Prepared, index: int, folder: Path, board: Board, outcome
     try:
         outcome.histories[label] = run_method(prepared, index, folder, board).history
     except Diverged as error:
-        outcome.failures[label] = str(error)
-        write_atomically(failure, f"{error}\n")
-        board.end(label, "diverged", done=False)
+        outcome.histories[label], outcome.failures[label] = error.history, str(error)
 
 
 def _document(config: Config, folder: Path, outcome: Outcome) -> dict[str, Any]:
     histories = list(outcome.histories.values())
-    rows = dict(zip(outcome.histories, result_rows(histories), strict=True)) if histories else {}
+    rows = dict(zip(outcome.histories, result_rows(histories), strict=True))
     methods = [
         {
             "label": method.shown,
             "algorithm": method.name,
             "folder": str(place),
-            "status": "finished" if method.shown in rows else "diverged",
-            "result": rows.get(method.shown),
+            "status": "diverged" if method.shown in outcome.failures else "finished",
+            "result": rows[method.shown],
             "error": outcome.failures.get(method.shown),
         }
         for method, place in zip(config.method, method_folders(folder, config.method), strict=True)

@@ -102,7 +102,17 @@ def read_history(folder: Path) -> History | None:
         raise InvalidInput(f"{path}: {error}") from None
 
 
+def read_failure(folder: Path) -> str | None:
+    """Why a run diverged; None if it has not."""
+    try:
+        return (folder / FAILURE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {folder / FAILURE}: {error}") from None
+
+
 def finished(folder: Path, rounds: int) -> History | None:
     """The record of a run that has done all its rounds; None where it has not."""
-    history = read_history(folder)
+    history = None if (folder / FAILURE).exists() else read_history(folder)
     return history if history is not None and history.evaluations["round"][-1] >= rounds else None

@@ -115,6 +115,7 @@ class Bars(Board):
             TextColumn("{task.fields[note]}", markup=False),
         ]
         self._rounds = rounds
+        self._ended: set[Any] = set()
         self._progress = RichProgress(*columns, console=Console(stderr=True), refresh_per_second=5)
         self._bars: dict[str, Any] = {
             label: self._progress.add_task(label, total=rounds, note="waiting", start=False)
@@ -148,17 +149,15 @@ class Bars(Board):
 
     def end(self, label: str, text: str, done: bool = True) -> None:
         """The bar is full if the method finished; it stands still either way."""
-        bar = self._bars[label]
-        if done:
-            self._move(label, self._rounds, text)
-        else:
-            self.note(label, text)
-        self._progress.stop_task(bar)
+        self._ended.add(self._bars[label])
+        self._move(label, self._rounds if done else None, text)
+        self._progress.stop_task(self._bars[label])
 
-    def _move(self, label: str, round: int, text: str) -> None:
+    def _move(self, label: str, round: int | None, text: str) -> None:
         self._progress.update(self._bars[label], completed=round, note=text)
         if self._all is not None:
-            total = sum(t.completed for t in self._progress.tasks if t.id != self._all)
+            tasks = [t for t in self._progress.tasks if t.id != self._all]
+            total = sum(self._rounds if t.id in self._ended else t.completed for t in tasks)
             self._progress.update(self._all, completed=total)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedsolve.cli import arguments as arg
 from fedsolve.cli.console import emit, emit_json, say
 from fedsolve.errors import FedsolveError, InvalidInput
 
@@ -25,43 +26,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-
-_Task = Annotated[str | None, typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`).")]
-_Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")
-]
-_SetEach = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A setting of every method that has it, or of one as FedAvg.client_lr=0.1; repeatable.",
-    ),
-]
-_TaskSet = Annotated[
-    list[str] | None,
-    typer.Option("--task-set", metavar="KEY=VALUE", help="An option of the task; repeatable."),
-]
-_ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="A TOML file, or the folder of a run; options go over it.")
-]
-_Rounds = Annotated[int | None, typer.Option(help="Rounds in all (100).")]
-_Clients = Annotated[int | None, typer.Option(help="Cohort size, drawn without replacement (all).")]
-_Participation = Annotated[
-    float | None, typer.Option(help="Instead: each client takes part with this chance.")
-]
-_Seed = Annotated[int | None, typer.Option(help="Of initial model, cohorts and shuffles (0).")]
-_Batch = Annotated[str | None, typer.Option(help="Examples of a local step, or full (the task's).")]
-_Epochs = Annotated[int | None, typer.Option(help="Local epochs (the task's).")]
-_Steps = Annotated[int | None, typer.Option(help="Local steps, instead of epochs.")]
-_Eval = Annotated[int | None, typer.Option(help="Rounds between evaluations (a fiftieth).")]
-_Dtype = Annotated[str | None, typer.Option(help="float32 or float64 (float32).")]
-_Chunk = Annotated[int | None, typer.Option(help="Clients trained side by side (by the model's size).")]
-_Devices = Annotated[int | None, typer.Option(help="Devices that share a cohort (1).")]
-_Data = Annotated[Path | None, typer.Option(help="Folder of the data files, for tasks that read some.")]
-_Out = Annotated[Path | None, typer.Option(help="Folder to write (the next free one in runs/).")]
-_Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder; --rounds may grow.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def _print_version(asked: bool) -> None:
@@ -83,28 +47,28 @@ def everywhere(
 
 @app.command(epilog=_EPILOG, short_help="Run one method on one task.")
 def run(
-    task: _Task = None,
+    task: arg.TaskName = None,
     algorithm: Annotated[
         str | None, typer.Option(help="A method (`fedsolve list algorithms`), SCAFFOLD+X or FedProx+X.")
     ] = None,
-    settings: _Set = None,
-    task_set: _TaskSet = None,
-    config: _ConfigFile = None,
-    rounds: _Rounds = None,
-    clients_per_round: _Clients = None,
-    participation: _Participation = None,
-    seed: _Seed = None,
-    batch_size: _Batch = None,
-    epochs: _Epochs = None,
-    local_steps: _Steps = None,
-    eval_every: _Eval = None,
-    dtype: _Dtype = None,
-    chunk: _Chunk = None,
-    devices: _Devices = None,
-    data_dir: _Data = None,
-    out: _Out = None,
-    resume: _Resume = None,
-    as_json: _Json = False,
+    settings: arg.Settings = None,
+    task_set: arg.TaskOptions = None,
+    config: arg.ConfigFile = None,
+    rounds: arg.Rounds = None,
+    clients_per_round: arg.ClientsPerRound = None,
+    participation: arg.Participation = None,
+    seed: arg.Seed = None,
+    batch_size: arg.BatchSize = None,
+    epochs: arg.Epochs = None,
+    local_steps: arg.LocalSteps = None,
+    eval_every: arg.EvalEvery = None,
+    dtype: arg.Dtype = None,
+    chunk: arg.Chunk = None,
+    devices: arg.Devices = None,
+    data_dir: arg.DataDir = None,
+    out: arg.Out = None,
+    resume: arg.Resume = None,
+    as_json: arg.AsJson = False,
 ) -> None:
     """Run one method on one task, into a folder with its record, model, pictures and page."""
     typed = dict(locals())
@@ -122,28 +86,28 @@ def run(
 
 @app.command(epilog=_EPILOG, short_help="Run several methods on one task.")
 def compare(
-    task: _Task = None,
+    task: arg.TaskName = None,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAMES...", help="Two methods or more.")
     ] = None,
-    settings: _SetEach = None,
-    task_set: _TaskSet = None,
-    config: _ConfigFile = None,
-    rounds: _Rounds = None,
-    clients_per_round: _Clients = None,
-    participation: _Participation = None,
-    seed: _Seed = None,
-    batch_size: _Batch = None,
-    epochs: _Epochs = None,
-    local_steps: _Steps = None,
-    eval_every: _Eval = None,
-    dtype: _Dtype = None,
-    chunk: _Chunk = None,
-    devices: _Devices = None,
-    data_dir: _Data = None,
-    out: _Out = None,
-    resume: _Resume = None,
-    as_json: _Json = False,
+    settings: arg.SettingsOfEach = None,
+    task_set: arg.TaskOptions = None,
+    config: arg.ConfigFile = None,
+    rounds: arg.Rounds = None,
+    clients_per_round: arg.ClientsPerRound = None,
+    participation: arg.Participation = None,
+    seed: arg.Seed = None,
+    batch_size: arg.BatchSize = None,
+    epochs: arg.Epochs = None,
+    local_steps: arg.LocalSteps = None,
+    eval_every: arg.EvalEvery = None,
+    dtype: arg.Dtype = None,
+    chunk: arg.Chunk = None,
+    devices: arg.Devices = None,
+    data_dir: arg.DataDir = None,
+    out: arg.Out = None,
+    resume: arg.Resume = None,
+    as_json: arg.AsJson = False,
 ) -> None:
     """Run several methods on one task, into a folder with a table, a picture and a page of all."""
     typed = dict(locals())
@@ -156,7 +120,7 @@ def compare(
 @app.command("list", epilog=_EPILOG, short_help="List algorithms, tasks or partitions.")
 def list_(
     kind: Annotated[str, typer.Argument(metavar="algorithms|tasks|partitions", help="What to list.")],
-    as_json: _Json = False,
+    as_json: arg.AsJson = False,
 ) -> None:
     """List algorithms, tasks or partitions, with one line on each and its paper."""
     from fedsolve.cli.listing import list_command
@@ -167,7 +131,7 @@ def list_(
 @app.command(epilog=_EPILOG, short_help="Show a run or a comparison, finished or not.")
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or a comparison.")],
-    as_json: _Json = False,
+    as_json: arg.AsJson = False,
 ) -> None:
     """Show the table of a run or a comparison, finished or not, and where its picture and page are."""
     from fedsolve.cli.show import show_command

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import say
-from fedsolve.cli.folders import CLIENTS, COMPARISON, CURVES, HISTORY, METRICS, MODEL, PAGE
+from fedsolve.cli.folders import CLIENTS, COMPARISON, CURVES, FAILURE, HISTORY, METRICS, MODEL, PAGE
 from fedsolve.files import write_atomically
 from fedsolve.report import plots
 from fedsolve.report.clients import labels_by_client
@@ -27,6 +27,13 @@ def write_record(folder: Path, history: History, params: Params) -> None:
     """The evaluations, the final model and, last, the whole record: once it is there the run is finished."""
     write_jsonl(folder / METRICS, history.evaluations)
     write_model(folder / MODEL, params, {"task": history.task, "method": history.label})
+    write_atomically(folder / HISTORY, history.to_json(indent=1))
+
+
+def write_failure(folder: Path, history: History, message: str) -> None:
+    """The record of a run that diverged, and why."""
+    write_jsonl(folder / METRICS, history.evaluations)
+    write_atomically(folder / FAILURE, f"{message}\n")
     write_atomically(folder / HISTORY, history.to_json(indent=1))
 
 

@@ -11,11 +11,11 @@ from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit, emit_json, emit_rich, say
 from fedsolve.cli.folders import CHECKPOINT, new_folder, save_config
 from fedsolve.cli.live import Board, open_board, summary
-from fedsolve.cli.outputs import report_files, write_record, write_report
+from fedsolve.cli.outputs import report_files, write_failure, write_record, write_report
 from fedsolve.cli.prepare import Prepared, prepare, provenance
 from fedsolve.engine.result import Result
 from fedsolve.engine.run import run
-from fedsolve.errors import Interrupted
+from fedsolve.errors import Diverged, Interrupted
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.store import locked
 
@@ -57,15 +57,21 @@ def run_method(prepared: Prepared, index: int, folder: Path, board: Board) -> Re
     """Run one method of a configuration in its folder, from its checkpoint if it has one, and record it."""
     method = prepared.config.method[index]
     board.begin(method.shown)
-    result = run(
-        prepared.algorithms[index],
-        prepared.task,
-        out=folder,
-        resume=(folder / CHECKPOINT).exists(),
-        label=method.shown,
-        progress=board,
-        **prepared.arguments(),
-    )
+    try:
+        result = run(
+            prepared.algorithms[index],
+            prepared.task,
+            out=folder,
+            resume=(folder / CHECKPOINT).exists(),
+            label=method.shown,
+            progress=board,
+            **prepared.arguments(),
+        )
+    except Diverged as error:
+        board.end(method.shown, "diverged", done=False)
+        history = dataclasses.replace(error.history, settings=prepared.settings(method))
+        write_failure(folder, history, str(error))
+        raise Diverged(str(error), history) from None
     history = dataclasses.replace(result.history, settings=prepared.settings(method))
     result = dataclasses.replace(result, history=history)
     write_record(folder, history, result.params)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsolve.cli.config import CONFIG, MethodSection, load
 from fedsolve.cli.console import emit, emit_json, emit_rich
-from fedsolve.cli.folders import CHECKPOINT, FAILURE, finished, method_folders
+from fedsolve.cli.folders import CHECKPOINT, finished, method_folders, read_failure, read_history
 from fedsolve.cli.outputs import report_files
 from fedsolve.cli.runs import how_to_resume
 from fedsolve.engine.record import Recorder
@@ -54,12 +54,12 @@ def _standing(method: MethodSection, folder: Path, task: str, rounds: int) -> St
     done = finished(folder, rounds)
     if done is not None:
         return Standing(method.shown, "finished", done)
+    failure = read_failure(folder)
+    if failure is not None:
+        return Standing(method.shown, "diverged", read_history(folder), failure)
     history = None
     if (folder / CHECKPOINT).exists():
         history = _so_far(folder / CHECKPOINT, method.shown, task)
-    if (folder / FAILURE).exists():
-        message = (folder / FAILURE).read_text(encoding="utf-8").strip()
-        return Standing(method.shown, "diverged", history, message)
     return Standing(method.shown, "waiting" if history is None else "unfinished", history)
 
 

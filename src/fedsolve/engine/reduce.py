@@ -45,8 +45,8 @@ def sum_messages(message: Any, weight: Array, used: Array) -> Totals:
         keep = used.reshape(-1, *(1,) * (x.ndim - 1))
         if by == "max":
             return jnp.max(jnp.where(keep, x, -jnp.inf), axis=0)
-        w = weight if by == "mean" else used.astype(x.dtype)
-        return jnp.sum(jnp.where(keep, w.reshape(keep.shape).astype(x.dtype) * x, 0), axis=0)
+        w = (weight if by == "mean" else used).astype(x.dtype)
+        return jnp.tensordot(w, jnp.where(keep, x, 0), 1, precision=lax.Precision.HIGHEST)
 
     return Totals(jax.tree.map(total, reductions(message), message), jnp.sum(weight), jnp.sum(used))
 

@@ -296,8 +296,12 @@ def _check_alive(setup: Setup, state: RunState, recorder: Recorder, checkpoints:
     lr = getattr(getattr(setup.algorithm, "local", None), "lr", float("nan"))
     client_lr = float(rate_at(lr, failed))
     server_lr = recorder.last("server_lr")
+    nothing = {name: float("nan") for name in recorder.latest if name not in ("round", "seconds")}
+    recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
+    history = recorder.history(setup.label, setup.task.name, setup.identity, 0.0, ())
     raise Diverged(
         f"round {failed + 1}: every client's update of {setup.label} is not finite "
         f"(client_lr {client_lr:g}, last server_lr {server_lr:g}); lower the rates. "
-        f"{checkpoints.where_is_last()}"
+        f"{checkpoints.where_is_last()}",
+        history,
     )

@@ -66,7 +66,7 @@ class DiagonalQuadratic(Mirror):
             raise InvalidInput(f"diagonal has shapes {shapes}, the model {jax.tree.map(jnp.shape, w)}")
 
     def _like(self, w: Params) -> Params:
-        if jnp.ndim(self.diagonal) == 0 and not isinstance(self.diagonal, dict | list | tuple):
+        if jax.tree.structure(self.diagonal) == jax.tree.structure(0) and jnp.ndim(self.diagonal) == 0:
             return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(self.diagonal, x.dtype), x.shape), w)
         return self.diagonal
 
@@ -101,7 +101,7 @@ class Quadratic(Mirror):
             raise InvalidInput(
                 f"matrix of the quadratic mirror map is not positive definite (smallest eigenvalue {low:.3g})"
             ) from None
-        object.__setattr__(self, "factor", jnp.asarray(factor))
+        object.__setattr__(self, "factor", factor)  # kept as NumPy: a float64 run then has all its digits
 
     def forward(self, w: Params) -> Params:
         """A w."""

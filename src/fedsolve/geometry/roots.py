@@ -51,16 +51,17 @@ def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar, tolerance: f
     slope = jax.jvp(h, (jnp.zeros((), dtype),), (jnp.ones((), dtype),))[1]
     first = jnp.where((slope > 0) & jnp.isfinite(target / slope), target / slope, 1).astype(dtype)
 
-    def widen(s: tuple[Scalar, Scalar, Scalar]) -> tuple[Scalar, Scalar, Scalar]:
-        _, high, k = s
-        return high, 2 * high, k + 1
+    def widen(s: tuple[Scalar, Scalar, Scalar, Scalar]) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+        _, high, _, k = s
+        return high, 2 * high, gap(2 * high), k + 1
 
-    low, high, _ = lax.while_loop(
-        lambda s: (gap(s[1]) < 0) & (s[2] < _MAX_DOUBLINGS) & jnp.isfinite(s[1]),
+    # the gap is carried: evaluated anew outside the loop it may round to the other side of 0
+    low, high, above, _ = lax.while_loop(
+        lambda s: (s[2] < 0) & (s[3] < _MAX_DOUBLINGS) & jnp.isfinite(2 * s[1]),
         widen,
-        (jnp.zeros((), dtype), first, 0),
+        (jnp.zeros((), dtype), first, gap(first), 0),
     )
-    bounded = gap(high) >= 0
+    bounded = above >= 0
     value, residual = _polish(h, gap, target, low, high, tol)
     status = jnp.where(bounded, jnp.where(residual <= tol, FOUND, UNRESOLVED), UNBOUNDED)
     idle = target <= 0  # nothing to solve: no client moved

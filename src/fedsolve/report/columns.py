@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.errors import InvalidInput
-from fedsolve.report.encoding import dumps, number, plain
 from fedsolve.files import write_atomically
+from fedsolve.report.encoding import dumps, number, plain
 
 Columns = dict[str, np.ndarray]
 """Arrays by name, all of one length."""

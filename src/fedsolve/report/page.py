@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.report.encoding import plain
 from fedsolve.files import write_atomically
+from fedsolve.report.encoding import plain
 from fedsolve.report.history import History
 from fedsolve.report.markup import (
     PageTable,

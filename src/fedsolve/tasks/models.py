@@ -15,11 +15,11 @@ from jaxtyping import Array
 
 from fedsolve.data.checks import check_whole
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks.conv import conv3x3
+from fedsolve.tasks.conv import conv3x3, max_pool2x2
 
 
 class Affine(NamedTuple):
-    """Weight and bias of one layer: (in, out) or (3, 3, in, out), and (out,); bias None for none."""
+    """Weight and bias of one layer: dense (out, in) or (3, 3, in, out), and (out,); bias None for none."""
 
     weight: Any
     bias: Any
@@ -34,17 +34,19 @@ class CNNParams(NamedTuple):
     output: Affine
 
 
-def _he(key: Array, shape: tuple[int, ...]) -> Affine:
-    """Normal weights of variance 2 / fan_in and a zero bias (He et al. 2015)."""
-    spread = math.sqrt(2.0 / math.prod(shape[:-1]))
+def _he(key: Array, shape: tuple[int, ...], fan_in: int) -> Affine:
+    """Normal weights of variance 2 / fan_in and a zero bias (He et al. 2015); the last of shape is out."""
+    spread = math.sqrt(2.0 / fan_in)
     return Affine(spread * jax.random.normal(key, shape), jnp.zeros(shape[-1]))
 
 
-def _sizes(name: str, values: Any) -> tuple[int, ...]:
-    """Layer sizes as a tuple, each at least 1."""
-    if not isinstance(values, tuple | list):
-        raise InvalidInput(f"{name} = {values!r} must be several whole numbers, such as (64, 10)")
-    return tuple(check_whole(name, n, 1) for n in values)
+def _he_dense(key: Array, fan_in: int, out: int) -> Affine:
+    return Affine(_he(key, (out, fan_in), fan_in).weight, jnp.zeros(out))
+
+
+def _dense(layer: Affine, x: Array) -> Array:
+    """W x + b for each row of x, computed on columns: products and sums are then fast on a CPU."""
+    return (layer.weight @ x.T + layer.bias[:, None]).T
 
 
 def _flat(x: Array) -> Array:
@@ -73,7 +75,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Logits x W + b of multinomial logistic regression; starts at zero. x is flattened to (n, features)."""
+    """Logits W x + b of multinomial logistic regression; starts at zero. x is flattened to (n, features)."""
 
     features: int
     classes: int
@@ -83,12 +85,12 @@ class Softmax:
         check_whole("classes", self.classes, 2)
 
     def init(self, key: Array) -> Affine:
-        """Zeros: weight (features, classes), bias (classes,)."""
-        return Affine(jnp.zeros((self.features, self.classes)), jnp.zeros(self.classes))
+        """Zeros: weight (classes, features), bias (classes,)."""
+        return Affine(jnp.zeros((self.classes, self.features)), jnp.zeros(self.classes))
 
     def __call__(self, params: Affine, x: Array) -> Array:
         """Logits of shape (n, classes)."""
-        return _flat(x) @ params.weight + params.bias
+        return _dense(params, _flat(x))
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,17 @@ class MLP:
             raise InvalidInput(f"sizes = {self.sizes} must have an input and an output: give two or more")
 
     def init(self, key: Array) -> tuple[Affine, ...]:
-        """He weights; layer j has weight (sizes[j], sizes[j + 1]) and bias (sizes[j + 1],)."""
+        """He weights; layer j has weight (sizes[j + 1], sizes[j]) and bias (sizes[j + 1],)."""
         keys = jax.random.split(key, len(self.sizes) - 1)
         shapes = zip(self.sizes[:-1], self.sizes[1:], strict=True)
-        return tuple(_he(k, shape) for k, shape in zip(keys, shapes, strict=True))
+        return tuple(_he_dense(k, *shape) for k, shape in zip(keys, shapes, strict=True))
 
     def __call__(self, params: tuple[Affine, ...], x: Array) -> Array:
         """Outputs of shape (n, sizes[-1])."""
         x = _flat(x)
         for layer in params[:-1]:
-            x = jax.nn.relu(x @ layer.weight + layer.bias)
-        return x @ params[-1].weight + params[-1].bias
+            x = jax.nn.relu(_dense(layer, x))
+        return _dense(params[-1], x)
 
 
 @dataclass(frozen=True)
@@ -141,31 +143,23 @@ class CNN:
             raise InvalidInput(f"channels = {self.channels} must be two numbers, one for each convolution")
 
     def init(self, key: Array) -> CNNParams:
-        """He weights: conv (3, 3, in, out), hidden (pooled, hidden), output (hidden, classes)."""
+        """He weights: conv (3, 3, in, out), hidden (hidden, pooled), output (classes, hidden)."""
         k1, k2, k3, k4 = jax.random.split(key, 4)
         first, second = self.channels
         pooled = second * ((self.height - 4) // 2) * ((self.width - 4) // 2)
         return CNNParams(
-            _he(k1, (3, 3, self.inputs, first)),
-            _he(k2, (3, 3, first, second)),
-            _he(k3, (pooled, self.hidden)),
-            _he(k4, (self.hidden, self.classes)),
+            _he(k1, (3, 3, self.inputs, first), 9 * self.inputs),
+            _he(k2, (3, 3, first, second), 9 * first),
+            _he_dense(k3, pooled, self.hidden),
+            _he_dense(k4, self.hidden, self.classes),
         )
 
     def __call__(self, params: CNNParams, x: Array) -> Array:
         """Logits of shape (n, classes)."""
         x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
         x = jax.nn.relu(conv3x3(x, *params.conv1))
-        x = jax.nn.relu(conv3x3(x, *params.conv2))
-        x = jax.nn.relu(_flat(max_pool(x)) @ params.hidden.weight + params.hidden.bias)
-        return x @ params.output.weight + params.output.bias
-
-
-def max_pool(x: Array) -> Array:
-    """Largest of each 2x2 block: (n, h, w, c) to (n, h // 2, w // 2, c); an odd last line is left out."""
-    n, h, w, c = x.shape
-    blocks = jnp.reshape(x[:, : h // 2 * 2, : w // 2 * 2], (n, h // 2, 2, w // 2, 2, c))
-    return jnp.max(blocks, axis=(2, 4))
+        x = jax.nn.relu(max_pool2x2(conv3x3(x, *params.conv2)))  # ReLU and maximum commute
+        return _dense(params.output, jax.nn.relu(_dense(params.hidden, _flat(x))))
 
 
 def check_model(model: Any, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -184,3 +178,10 @@ def check_model(model: Any, shape: tuple[int, ...], outputs: tuple[int, ...]) ->
         raise InvalidInput(
             f"model {model!r} gives outputs of shape {found[1:]} for an example, the task needs {outputs}"
         )
+
+
+def _sizes(name: str, values: Any) -> tuple[int, ...]:
+    """Layer sizes as a tuple, each at least 1."""
+    if not isinstance(values, tuple | list):
+        raise InvalidInput(f"{name} = {values!r} must be several whole numbers, such as (64, 10)")
+    return tuple(check_whole(name, n, 1) for n in values)

@@ -42,8 +42,8 @@ def anisotropic_regression(
     """
     x, y, _ = draw_regression(seed, num_clients, examples_per_client, features, decay, client_variance)
     pooled = Examples(
-        x.reshape(-1, features).astype(np.float32),
-        y.reshape(-1).astype(np.float32),
+        x.reshape(-1, features),  # float64, so that a run in float64 sees exact data
+        y.reshape(-1),
     )
     model = Linear(features)
     return Task(

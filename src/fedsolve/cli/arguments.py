@@ -1,0 +1,45 @@
+"""The arguments that commands share, each with its help; a default in brackets is that of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TaskName = Annotated[str | None, typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`).")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")
+]
+SettingsOfEach = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of every method that has it, or of one as FedAvg.client_lr=0.1; repeatable.",
+    ),
+]
+TaskOptions = Annotated[
+    list[str] | None,
+    typer.Option("--task-set", metavar="KEY=VALUE", help="An option of the task; repeatable."),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file, or the folder of a run; options go over it.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds in all (100).")]
+ClientsPerRound = Annotated[int | None, typer.Option(help="Cohort size, drawn without replacement (all).")]
+Participation = Annotated[
+    float | None, typer.Option(help="Instead: each client takes part with this chance.")
+]
+Seed = Annotated[int | None, typer.Option(help="Of initial model, cohorts and shuffles (0).")]
+BatchSize = Annotated[str | None, typer.Option(help="Examples of a local step, or full (the task's).")]
+Epochs = Annotated[int | None, typer.Option(help="Local epochs (the task's).")]
+LocalSteps = Annotated[int | None, typer.Option(help="Local steps, instead of epochs.")]
+EvalEvery = Annotated[int | None, typer.Option(help="Rounds between evaluations (a fiftieth).")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or float64 (float32).")]
+Chunk = Annotated[int | None, typer.Option(help="Clients trained side by side (by the model's size).")]
+Devices = Annotated[int | None, typer.Option(help="Devices that share a cohort (1).")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data files, for tasks that read some.")]
+Out = Annotated[Path | None, typer.Option(help="Folder to write (the next free one in runs/).")]
+Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder; --rounds may grow.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -1,0 +1,196 @@
+"""Bad input ends with exit code 2 and one line that says what, where and the remedy; nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_small import SMALL
+
+from fedsolve.cli.config import parse, read_toml
+from fedsolve.errors import InvalidInput
+from fedsolve.store import locked
+
+RUN = ("run", "digits", "--algorithm", "FedAvg", *SMALL)
+
+CALLS = [
+    (("rnu",), "No such command 'rnu'"),
+    (("run", "--rouns", "3"), "--rounds"),
+    (("run", "digits", "--algorithm", "FedAvg", "--rounds", "x"), "'x' is not a valid integer"),
+    (("run",), "no task"),
+    (("run", "digits"), "no method"),
+    (("run", "digit", "--algorithm", "FedAvg"), "unknown task 'digit': did you mean 'digits'?"),
+    (("run", "digits", "--algorithm", "fedavgg"), "did you mean 'FedAvg'?"),
+    (("run", "digits", "--algorithm", "Scafold+FedAvg"), "did you mean 'SCAFFOLD'?"),
+    ((*RUN, "--set", "client_rl=1"), "unknown setting of FedAvg 'client_rl': did you mean 'client_lr'?"),
+    ((*RUN, "--set", "client_lr"), "--set 'client_lr' must be written key=value"),
+    ((*RUN, "--set", "client_lr=0.1.2"), "--set client_lr = '0.1.2' is not a value"),
+    ((*RUN, "--set", "client_lr=1", "--set", "client_lr=2"), "--set client_lr is given twice"),
+    ((*RUN, "--set", "client_lr=fast"), "FedAvg: client_lr = 'fast' must be a number or a rate by round"),
+    ((*RUN, "--set", "client_lr=-1"), "client_lr = -1 must be finite and > 0"),
+    ((*RUN, "--set", "client_lr=nan"), "client_lr = nan must be finite"),
+    ((*RUN, "--set", "client_lr=true"), "client_lr = True must be a number"),
+    ((*RUN, "--set", "weighting=all"), "weighting = 'all' must be one of uniform, examples"),
+    ((*RUN, "--set", "client_lr={schedule='exponentail', initial=1}"), "did you mean 'exponential'?"),
+    ((*RUN, "--set", "client_lr={schedule='exponential', initial=1}"), "exponential needs decay"),
+    ((*RUN, "--set", "client_lr={schedule='inverse_sqrt', initial=1, decay=1}"), "Known: initial"),
+    ((*RUN, "--set", "clip_norm={a=1}"), "clip_norm = {'a': 1} must be a number"),
+    ((*RUN, "--set", "Other.client_lr=1"), "unknown method of --set 'Other'"),
+    (("run", "digits", "--algorithm", "FedAvgM", *SMALL, "--set", "ema=1"), "ema = 1 must be true or false"),
+    ((*RUN, "--task-set", "num_client=3"), "did you mean 'num_clients'?"),
+    ((*RUN, "--task-set", "seed=1.5"), "seed = 1.5 must be a whole number"),
+    ((*RUN, "--task-set", "partition=diriclet"), "did you mean 'dirichlet'?"),
+    ((*RUN, "--data-dir", "."), "unknown option of the task digits 'data_dir'"),
+    (("run", "mnist", "--algorithm", "FedAvg"), "FEDSOLVE_DATA"),
+    ((*RUN, "--clients-per-round", "5"), "the task has 4 clients"),
+    ((*RUN, "--rounds", "0"), "run.rounds = 0 must be >= 1"),
+    ((*RUN, "--seed", "-1"), "run.seed = -1 must be >= 0"),
+    ((*RUN, "--batch-size", "half"), "run.batch_size = 'half' must be a whole number or 'full'"),
+    ((*RUN, "--dtype", "float16"), "run.dtype = 'float16' must be 'float32' or 'float64'"),
+    ((*RUN, "--participation", "1.5", "--clients-per-round", "2"), "run.participation = 1.5 must be <= 1"),
+    ((*RUN, "--participation", "0.5"), "give clients_per_round or participation, not both"),
+    ((*RUN, "--epochs", "1", "--local-steps", "2"), "give epochs or local_steps, not both"),
+    ((*RUN, "--devices", "64"), "devices = 64 must be between 1 and"),
+    ((*RUN, "--config", "nowhere.toml"), "cannot read the configuration nowhere.toml: No such file"),
+    (("compare", "digits", "FedAvg"), "name two methods"),
+    (("compare", "digits", "FedAvg", "FedAvg"), "two methods are called 'FedAvg'"),
+    (("compare", "digits", "FedAvg", "FedExP", "--set", "mu=1"), "unknown setting of FedAvg, FedExP 'mu'"),
+    (("run", "--resume", "nowhere"), "nowhere holds no run to resume"),
+    (("list", "algoritms"), "did you mean 'algorithms'?"),
+    (("show", "nowhere"), "nowhere holds no run"),
+    (("cite", "nowhere"), "No such file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), CALLS, ids=[" ".join(c[0])[-60:] for c in CALLS])
+def test_bad_input_is_one_line_and_exit_code_2(call, arguments, message):
+    ended = call(*arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.count("\n") == 1
+    assert ended.err.startswith("error: ")
+    assert message in ended.err
+    assert not list(Path().iterdir())
+
+
+def test_bad_input_as_json_is_one_document(call):
+    ended = call(*RUN, "--rounds", "0", "--json")
+    assert ended.code == 2
+    assert ended.document == {
+        "status": "error", "exit_code": 2, "error": "command line: run.rounds = 0 must be >= 1",
+    }  # fmt: skip
+
+
+GOOD = 'task = "digits"\n[[method]]\nname = "FedAvg"\n'
+FILES = [
+    ('task = "digits', "not valid TOML: "),
+    ("\xff", None),
+    ("", "no task"),
+    ('task = "digits"', "no method"),
+    ('task = "digits"\nmethod = []', "no method"),
+    ('task = "digits"\nmethod = {name = "FedAvg"}', "method = {'name': 'FedAvg'} must be a list of tables"),
+    ('task = "digits"\n[[method]]\nlabel = "a"', "method 1: name is missing"),
+    ("task = 3\n" + GOOD.split("\n", 1)[1], "task = 3 must be a text"),
+    ("tasks = 3\n" + GOOD, "unknown key 'tasks': did you mean 'task'?"),
+    (GOOD + "setings = {}", "unknown key in method 1 'setings': did you mean 'settings'?"),
+    (GOOD + "[run]\nround = 3", "unknown key in run 'round': did you mean 'rounds'?"),
+    (GOOD + '[run]\nrounds = "3"', "run.rounds = '3' must be a whole number"),
+    (GOOD + "[run]\nrounds = 3.0", "run.rounds = 3.0 must be a whole number"),
+    (GOOD + "[run]\nrounds = true", "run.rounds = True must be a whole number"),
+    (GOOD + "[run]\nrounds = 0\nseed = -1", "run.rounds = 0 must be >= 1 (and 1 more)"),
+    (GOOD + "run = 3".join(["", ""]) + "[run.more]\na = 1", "unknown key in run 'more'"),
+    ('task = "digits"\nrun = 3\n[[method]]\nname = "FedAvg"', "run = 3 must be a table"),
+    (GOOD + "[run]\nclients_per_round = 2\nparticipation = 0.5", "not both"),
+    (GOOD + "[task_options]\npartition = {name = 'dirichlet', alpha = 'x'}", "alpha = 'x' must be a number"),
+    (GOOD + "[task_options]\npartition = {name = 'dirichlet'}", "partition dirichlet needs alpha"),
+    (GOOD + "[[method]]\nname = 'FedAvg'", "two methods are called 'FedAvg'"),
+    (GOOD + "[[method]]\nname = 'FedExP'", "2 methods (FedAvg, FedExP): choose one with --algorithm"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), FILES)
+def test_a_bad_file_is_one_line_and_exit_code_2(call, text, message):
+    Path("c.toml").write_bytes(text.encode("latin-1"))
+    ended = call("run", "--config", "c.toml")
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.count("\n") == 1
+    assert (message or "not UTF-8") in ended.err
+    assert [p.name for p in Path().iterdir()] == ["c.toml"]
+
+
+def test_a_problem_in_a_file_names_the_file():
+    Path("c.toml").write_text(GOOD + "[run]\nrounds = 0")
+    with pytest.raises(InvalidInput, match=r"^c\.toml: run\.rounds"):
+        parse(read_toml("c.toml"), "c.toml")
+
+
+def test_a_folder_that_holds_a_run_is_refused(call, no_pictures):
+    assert call(*RUN, "--out", "r").code == 0
+    before = Path("r/checkpoint.safetensors").read_bytes()
+    ended = call(*RUN, "--out", "r")
+    assert ended.code == 2
+    assert "fedsolve run --resume r" in ended.err
+    assert Path("r/checkpoint.safetensors").read_bytes() == before
+
+
+def test_a_folder_in_use_is_refused(call, no_pictures):
+    assert call(*RUN, "--out", "r").code == 0
+    config = Path("r/config.toml").read_bytes()
+    with locked(Path("r")):
+        ended = call("run", "--resume", "r", "--rounds", "9")
+    assert ended.code == 2
+    assert "in use by another run" in ended.err
+    assert Path("r/config.toml").read_bytes() == config
+    with locked(Path("empty")):
+        assert "in use by another run" in call(*RUN, "--out", "empty").err
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_refused(call, out):
+    Path("file").write_text("")
+    ended = call(*RUN, "--out", out)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1].startswith(f"error: cannot write to {out}")
+
+
+def test_runs_that_is_a_file_is_refused(call):
+    Path("runs").write_text("")
+    ended = call(*RUN)
+    assert ended.code == 2
+    assert "cannot write to runs" in ended.err
+
+
+def test_the_checkpoint_of_another_algorithm_is_refused(call, no_pictures):
+    assert call(*RUN, "--out", "r").code == 0
+    config = Path("r/config.toml")
+    config.write_text(config.read_text().replace("client_lr = 0.1", "client_lr = 0.2"))
+    ended = call("run", "--resume", "r", "--rounds", "5")
+    assert ended.code == 2
+    assert "algorithm = " in ended.err
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 9, None])
+def test_a_damaged_checkpoint_is_refused(call, no_pictures, content):
+    assert call(*RUN, "--out", "r").code == 0
+    path = Path("r/checkpoint.safetensors")
+    path.write_bytes(path.read_bytes()[:-9] if content is None else content)
+    ended = call("run", "--resume", "r", "--rounds", "5")
+    assert ended.code == 2
+    assert "corrupt" in ended.err
+
+
+def test_damaged_records_are_refused_by_show(call, no_pictures):
+    assert call(*RUN, "--out", "r").code == 0
+    Path("r/history.json").write_text("{")
+    ended = call("show", "r")
+    assert ended.code == 2
+    assert ended.err.startswith("error: r/history.json: not the JSON of a history")
+
+
+def test_resume_takes_nothing_but_more_rounds(call, no_pictures):
+    assert call(*RUN, "--out", "r").code == 0
+    assert "--seed does not go with --resume" in call("run", "--resume", "r", "--seed", "1").err
+    assert "TASK does not go with --resume" in call("run", "digits", "--resume", "r").err
+    ended = call("run", "--resume", "r", "--rounds", "2")
+    assert (ended.code, "give more" in ended.err) == (2, True)

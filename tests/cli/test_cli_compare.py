@@ -1,0 +1,116 @@
+"""`fedsolve compare`: one folder for all methods, resumed without running the finished ones again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from cli_small import SMALL
+
+from fedsolve.cli import runs
+from fedsolve.cli.live import Lines
+
+CONFIG = """
+task = "digits"
+how_tuned = "Not at all: {0.1} & <b>."
+[task_options]
+num_clients = 4
+model = "softmax"
+[run]
+rounds = 3
+clients_per_round = 2
+[[method]]
+name = "FedAvg"
+[[method]]
+name = "FedExP"
+label = "FedExP / slow"
+settings = {client_lr = 0.01}
+"""
+
+
+@pytest.fixture
+def config():
+    Path("c.toml").write_text(CONFIG)
+    return "c.toml"
+
+
+def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config):
+    ended = call("compare", "--config", config, "--out", "c")
+    assert ended.code == 0
+    files = {"config.toml", "checkpoint.safetensors", "metrics.jsonl", "history.json", "model.safetensors"}
+    for name in ("FedAvg", "FedExP-slow"):
+        assert files <= {p.name for p in Path("c", name).iterdir()}
+    assert {"comparison.png", "clients.png", "page.html", "config.toml"} <= {
+        p.name for p in Path("c").iterdir()
+    }
+    assert Path("c/comparison.png").read_bytes().startswith(b"\x89PNG")
+    page = Path("c/page.html").read_text()
+    assert "Not at all: {0.1} &amp; &lt;b&gt;." in page
+    assert "FedExP / slow" in ended.out
+    assert call("show", "c").out.count("FedExP / slow") == 1
+    alone = call("run", "--config", "c/FedExP-slow/config.toml", "--out", "alone")
+    assert alone.code == 0
+    assert (
+        Path("alone/model.safetensors").read_bytes() == Path("c/FedExP-slow/model.safetensors").read_bytes()
+    )
+
+
+def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictures, monkeypatch):
+    assert call("compare", "--config", config, "--out", "whole").code == 0
+
+    def interrupt_second(self, progress):
+        if progress.label != "FedAvg":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "advance", interrupt_second)
+        ended = call("compare", "--config", config, "--out", "c")
+    assert ended.code == 130
+    last = ended.err.splitlines()[-1]
+    assert last.startswith("error: FedExP / slow interrupted after round ")
+    assert last.endswith("1 of 2 methods ended; resume with: fedsolve compare --resume c")
+    shown = call("show", "c", "--json").document
+    assert [m["status"] for m in shown["methods"]] == ["finished", "unfinished"]
+    labels = []
+    run = runs.run
+    monkeypatch.setattr(runs, "run", lambda *a, **k: labels.append(k["label"]) or run(*a, **k))
+    assert call("compare", "--resume", "c").code == 0
+    assert labels == ["FedExP / slow"]
+    for name in ("FedAvg", "FedExP-slow"):
+        one, other = (Path(folder, name, "model.safetensors").read_bytes() for folder in ("c", "whole"))
+        assert one == other
+
+
+def test_names_and_settings_on_the_command_line(call, no_pictures):
+    names = ("FedAvg", "FedExP")
+    settings = ("--set", "client_lr=0.05", "--set", "server_lr=0.5", "--set", "FedExP.eps_g=0.1")
+    ended = call("compare", "digits", *names, *SMALL, *settings, "--json", "--out", "c")
+    assert ended.code == 0
+    assert [m["label"] for m in ended.document["methods"]] == list(names)
+    text = {name: Path("c", name, "config.toml").read_text() for name in names}
+    assert all("client_lr = 0.05" in t for t in text.values())
+    assert "server_lr = 0.5" in text["FedAvg"]
+    assert "server_lr" not in text["FedExP"]
+    assert "eps_g = 0.1" in text["FedExP"]
+
+
+def test_one_method_that_diverges_does_not_stop_the_others(call, no_pictures):
+    settings = ("--set", "FedAvg.client_lr=1e30")
+    ended = call("compare", "digits", "FedAvg", "FedExP", *SMALL, *settings, "--json", "--out", "c")
+    assert ended.code == 3
+    assert [m["status"] for m in ended.document["methods"]] == ["diverged", "finished"]
+    assert "not finite" in ended.document["methods"][0]["error"]
+    assert ended.err.splitlines()[-1] == "error: diverged: FedAvg"
+    again = call("compare", "--resume", "c", "--json")
+    assert (again.code, again.document) == (3, ended.document)
+
+
+def test_labels_that_make_the_same_folder_are_kept_apart(call, no_pictures):
+    Path("c.toml").write_text(
+        CONFIG.replace('"FedExP / slow"', '"FedAvg!"').replace("rounds = 3", "rounds = 1")
+    )
+    assert call("compare", "--config", "c.toml", "--out", "c").code == 0
+    assert Path("c/FedAvg/model.safetensors").exists()
+    assert Path("c/FedAvg-2/model.safetensors").exists()

@@ -1,0 +1,91 @@
+"""`fedsolve list`, `show` and `cite`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_small import SMALL
+
+from fedsolve import ALGORITHMS
+from fedsolve.citations import BIBTEX
+from fedsolve.cli.papers import short, title
+from fedsolve.data.partitions import PARTITIONS
+from fedsolve.tasks.catalogue import TASKS
+
+CATALOGUES = {"algorithms": ALGORITHMS, "tasks": TASKS, "partitions": PARTITIONS}
+
+
+@pytest.mark.parametrize("kind", CATALOGUES)
+def test_a_list_has_every_entry_with_its_paper(call, kind):
+    ended = call("list", kind)
+    assert ended.code == 0
+    lines = ended.out.splitlines()[1:]
+    for line, (name, entry) in zip(lines, CATALOGUES[kind].items(), strict=False):
+        assert line.split()[0] == name
+        assert entry.summary in line
+        assert line.endswith(short(entry.citation))
+    rows = call("list", kind, "--json").document
+    assert {row["name"] for row in rows} >= set(CATALOGUES[kind])
+    assert len(rows) == len(lines)
+    assert all(row["title"] for row in rows)
+
+
+def test_settings_and_options_are_listed_with_their_defaults(call):
+    algorithms = {row["name"]: row for row in call("list", "algorithms", "--json").document}
+    assert algorithms["FedDuAdam"]["settings"]["beta2"] == 0.99
+    tasks = {row["name"]: row for row in call("list", "tasks", "--json").document}
+    assert tasks["digits"]["options"]["partition"] == {"name": "dirichlet", "alpha": 0.3}
+
+
+def test_short_names_of_papers():
+    assert short("takakura2025feddua") == "Takakura et al. 2025"
+    assert short("alpaydin1998digits") == "Alpaydin and Kaynak 1998"
+    assert title("takakura2025feddua") == "FedDuA: Doubly Adaptive Federated Learning"
+    assert all(short(key)[-4:].isdigit() and title(key) for key in BIBTEX)
+
+
+def test_cite_gives_what_a_configuration_uses(call):
+    Path("c.toml").write_text(
+        'task = "digits"\ntask_options = {partition = "shards"}\n'
+        '[[method]]\nname = "SCAFFOLD+FedDuAdam"\n[[method]]\nname = "FedAvg"\n'
+    )
+    ended = call("cite", "c.toml")
+    assert ended.code == 0
+    keys = [
+        "karimireddy2020scaffold",
+        "takakura2025feddua",
+        "mcmahan2017fedavg",
+        "alpaydin1998digits",
+        "bradbury2018jax",
+    ]
+    assert ended.out == "\n\n".join(BIBTEX[key] for key in keys) + "\n"
+
+
+def test_cite_names_the_partition_that_is_the_default(call, no_pictures):
+    call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r")
+    assert "yurochkin2019bayesian" in call("cite", "r").out
+
+
+def test_show_of_a_finished_run(call, no_pictures):
+    run = call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r")
+    shown = call("show", "r")
+    assert shown.code == 0
+    row = next(line for line in run.out.splitlines() if "FedAvg" in line)
+    assert row in shown.out
+    assert "r/page.html" in shown.out
+    document = call("show", "r", "--json").document
+    assert document["status"] == "finished"
+    assert document["methods"][0]["rounds"] == 3
+
+
+def test_show_of_a_run_that_has_not_begun(call, no_pictures):
+    call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r")
+    for path in Path("r").iterdir():
+        if path.name != "config.toml":
+            path.unlink()
+    shown = call("show", "r")
+    assert shown.code == 0
+    assert "FedAvg: waiting, 0 of 3 rounds" in shown.out
+    assert "fedsolve run --resume r" in shown.out
+    assert call("run", "--resume", "r").code == 0

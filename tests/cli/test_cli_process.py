@@ -1,0 +1,68 @@
+"""What only a real process shows: start-up, signals, pipes, several devices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from cli_small import SMALL
+
+COMMAND = (sys.executable, "-c", "import sys; from fedsolve.cli.main import main; sys.exit(main())")
+
+
+def fedsolve(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, **options)
+
+
+def test_help_and_wrong_options_do_not_wait_for_jax():
+    check = "; assert not {'jax', 'numpy', 'matplotlib'} & set(sys.modules)"
+    code = "import sys; from fedsolve.cli.main import main; main([{}])" + check
+    for argument in ("'--help'", "'run', '--help'", "'run', '--nonsense'", "'--version'"):
+        ended = subprocess.run([sys.executable, "-c", code.format(argument)], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+    ended = fedsolve("--help")
+    assert "130 interrupted" in ended.stdout
+    assert "2 bad input" in ended.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    process = subprocess.Popen(
+        [*COMMAND, "list", "algorithms"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0
+
+
+def test_ctrl_c_saves_and_the_resumed_run_has_the_same_bits(call, no_pictures):
+    run = ("run", "digits", "--algorithm", "FedAvg", *SMALL, "--rounds", "4000", "--eval-every", "40")
+    process = subprocess.Popen(
+        [*COMMAND, *run, "--out", "r"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "round" in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].endswith("resume with: fedsolve run --resume r")
+    assert "Traceback" not in errors
+    assert call("show", "r", "--json").document["methods"][0]["rounds"] < 4000
+    assert call("run", "--resume", "r").code == 0
+    assert call(*run, "--out", "whole").code == 0
+    assert Path("r/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+
+
+def test_the_cores_of_a_cpu_as_devices(cache):
+    variables = {**os.environ, "XDG_CACHE_HOME": str(cache), "JAX_PLATFORMS": "cpu"}
+    run = ("run", "digits", "--algorithm", "FedAvg", *SMALL, "--devices", "2", "--json", "--out", "r")
+    ended = fedsolve(*run, env=variables)
+    assert ended.returncode == 0, ended.stderr
+    assert "devices = 2" in Path("r/config.toml").read_text()
+    assert list((cache / "fedsolve" / "jax").iterdir())  # compiled programs are kept

@@ -1,0 +1,205 @@
+"""`fedsolve run`: what it writes, that it is the library's run, and that it can be repeated and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_small import SMALL
+from safetensors.numpy import load_file
+
+import fedsolve as fs
+from fedsolve.cli.live import Lines
+from fedsolve.errors import InvalidInput
+from fedsolve.report.history import History
+
+RUN = ("run", "digits", "--algorithm", "FedAvg", *SMALL)
+
+
+def model(folder):
+    return Path(folder, "model.safetensors").read_bytes()
+
+
+def test_a_run_leaves_its_record_model_pictures_and_page(call):
+    ended = call(*RUN, "--out", "r")
+    assert ended.code == 0
+    assert {p.name for p in Path("r").iterdir()} == {
+        ".lock", "config.toml", "checkpoint.safetensors", "metrics.jsonl", "history.json",
+        "model.safetensors", "curves.png", "clients.png", "page.html",
+    }  # fmt: skip
+    assert "FedAvg" in ended.out
+    assert "page.html" in ended.out
+    assert "\x1b" not in ended.out + ended.err  # no terminal here: no control characters in logs
+    assert "FedAvg: compiling" in ended.err
+    assert "round 1 of 3, test accuracy" in ended.err
+    lines = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2, 3]
+    history = History.from_json(Path("r/history.json").read_text())
+    assert history.settings["clients_per_round"] == 2
+    assert history.settings["client_lr"] == 0.1
+    assert history.settings["task.partition"] == "{name = dirichlet, alpha = 0.3}"
+
+
+def test_the_model_is_the_one_of_the_library(call, no_pictures):
+    settings = ("--set", "client_lr={schedule='exponential', initial=0.2, decay=0.5}", "--set", "mu=0.3")
+    work = ("--batch-size", "16", "--local-steps", "4", "--seed", "7", "--eval-every", "2", "--chunk", "1")
+    args = ("run", "digits", "--algorithm", "FedProx+FedExP", *SMALL, *settings, *work, "--dtype", "float64")
+    assert call(*args, "--task-set", "partition=shards", "--out", "r").code == 0
+    inner = fs.FedExP(client_lr=fs.schedules.Exponential(0.2, 0.5))
+    task = fs.tasks.digits(num_clients=4, model="softmax", partition="shards")
+    expected = fs.run(
+        fs.Proximal(inner, 0.3), task, rounds=3, clients_per_round=2, batch_size=16, local_steps=4, seed=7,
+        eval_every=2, chunk=1, dtype="float64",
+    )  # fmt: skip
+    saved = load_file("r/model.safetensors")
+    assert set(saved) == {"weight", "bias"}
+    for name, array in saved.items():
+        assert array.dtype == np.float64
+        np.testing.assert_array_equal(array, getattr(expected.params, name))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_saved_configuration_runs_again_with_the_same_bits(call, no_pictures, dtype):
+    args = (
+        "run",
+        "digits",
+        "--algorithm",
+        "SCAFFOLD+FedDuAdam",
+        "--set",
+        "client_lr={schedule='inverse_sqrt',initial=0.1}",
+    )
+    options = (
+        "--task-set",
+        "num_clients=5",
+        "--task-set",
+        "model=softmax",
+        "--rounds",
+        "3",
+        "--participation",
+        "0.6",
+    )
+    assert call(*args, *options, "--dtype", dtype, "--seed", "3").code == 0
+    assert call("run", "--config", "runs/digits-SCAFFOLD+FedDuAdam-1/config.toml").code == 0
+    first, second = (Path(f"runs/digits-SCAFFOLD+FedDuAdam-{n}") for n in (1, 2))
+    assert model(first) == model(second)
+    assert (first / "config.toml").read_text() == (second / "config.toml").read_text()
+    assert call("run", "--config", second, "--seed", "4", "--out", "other").code == 0  # a folder will do
+    assert model("other") != model(first)
+
+
+def test_the_saved_configuration_has_every_default(call, no_pictures):
+    call(*RUN, "--out", "r")
+    text = Path("r/config.toml").read_text()
+    assert text.startswith(f"# fedsolve {fs.__version__}, jax ")
+    table = tomllib.loads(text)
+    assert table["run"] == {
+        "rounds": 3, "clients_per_round": 2, "seed": 0, "batch_size": 32, "epochs": 1, "eval_every": 1,
+        "dtype": "float32", "chunk": 2, "devices": 1,
+    }  # fmt: skip
+    assert table["task_options"] == {
+        "num_clients": 4, "partition": {"name": "dirichlet", "alpha": 0.3}, "model": "softmax", "seed": 0,
+    }  # fmt: skip
+    settings = {"client_lr": 0.1, "server_lr": 1.0, "weighting": "examples"}
+    assert table["method"] == [{"name": "FedAvg", "label": "FedAvg", "settings": settings}]
+
+
+def test_options_go_over_the_file(call, no_pictures):
+    Path("c.toml").write_text(
+        'task = "digits"\ntask_options = {num_clients = 4, model = "softmax"}\n[run]\nrounds = 9\n'
+        'local_steps = 2\nparticipation = 0.5\n[[method]]\nname = "FedAvg"\nsettings = {client_lr = 0.5, server_lr = 2.0}\n'
+    )
+    typed = ("--rounds", "2", "--epochs", "1", "--clients-per-round", "3", "--set", "client_lr=0.25")
+    ended = call("run", "--config", "c.toml", *typed, "--task-set", "num_clients=5", "--out", "r")
+    assert ended.code == 0
+    table = tomllib.loads(Path("r/config.toml").read_text())
+    assert table["run"].items() >= {"rounds": 2, "epochs": 1, "clients_per_round": 3}.items()
+    assert not {"local_steps", "participation"} & table["run"].keys()
+    assert table["task_options"]["num_clients"] == 5
+    assert table["method"][0]["settings"].items() >= {"client_lr": 0.25, "server_lr": 2.0}.items()
+
+
+def test_json_is_one_document(call, no_pictures):
+    ended = call(*RUN, "--json", "--out", "r")
+    assert ended.code == 0
+    document = ended.document
+    assert document["status"] == "finished"
+    assert document["folder"] == "r"
+    history = History.from_json(Path("r/history.json").read_text())
+    assert document["result"]["final_test_accuracy"] == history.final("test_accuracy")
+    assert Path(document["files"]["page"]).is_file()
+
+
+def test_more_rounds_continue_with_the_same_bits(call, no_pictures):
+    whole = ("--eval-every", "1")
+    call(*RUN, *whole, "--rounds", "5", "--out", "whole")
+    call(*RUN, *whole, "--rounds", "2", "--out", "r")
+    assert call("run", "--resume", "r", "--rounds", "5").code == 0
+    assert model("r") == model("whole")
+    assert tomllib.loads(Path("r/config.toml").read_text())["run"]["rounds"] == 5
+
+
+def test_resuming_a_finished_run_changes_nothing(call, no_pictures):
+    call(*RUN, "--out", "r")
+    before = {p.name: p.read_bytes() for p in Path("r").iterdir() if p.name != "page.html"}
+    assert call("run", "--resume", "r").code == 0
+    after = {p.name: p.read_bytes() for p in Path("r").iterdir() if p.name in before}
+    del before["history.json"], after["history.json"]  # it holds the seconds of compilation
+    assert after == before
+
+
+def test_an_interrupted_run_says_how_to_resume_and_ends_with_the_same_bits(call, no_pictures, monkeypatch):
+    call(*RUN, "--rounds", "6", "--out", "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "advance", lambda self, progress: os.kill(os.getpid(), signal.SIGINT))
+        ended = call(*RUN, "--rounds", "6", "--out", "a folder")
+    assert ended.code == 130
+    assert ended.err.splitlines()[-1].endswith("of 6; resume with: fedsolve run --resume 'a folder'")
+    assert not Path("a folder/model.safetensors").exists()
+    shown = call("show", "a folder")
+    assert "FedAvg: unfinished, 2 of 6 rounds" in shown.out
+    assert "fedsolve run --resume 'a folder'" in shown.out
+    assert call("run", "--resume", "a folder").code == 0
+    assert model("a folder") == model("whole")
+
+
+def test_divergence_is_told_and_kept(call, no_pictures):
+    ended = call(*RUN, "--set", "client_lr=1e30", "--out", "r")
+    assert ended.code == 3
+    assert ended.err.splitlines()[-1].startswith("error: round ")
+    assert "client_lr 1e+30" in ended.err
+    shown = call("show", "r", "--json")
+    assert shown.document["methods"][0]["status"] == "diverged"
+    assert shown.document["methods"][0]["result"]["final_train_loss"] == "NaN"
+
+
+def test_a_full_disk_loses_nothing(call, no_pictures, monkeypatch):
+    call(*RUN, "--rounds", "2", "--eval-every", "1", "--out", "r")
+    before = Path("r/checkpoint.safetensors").read_bytes()
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        ended = call("run", "--resume", "r", "--rounds", "4")
+    assert ended.code == 2
+    assert "No space left on device" in ended.err.splitlines()[-1]
+    assert Path("r/checkpoint.safetensors").read_bytes() == before
+    assert not [p for p in Path("r").iterdir() if p.name.startswith(".") and p.name != ".lock"]
+    assert call("run", "--resume", "r", "--rounds", "4").code == 0
+
+
+def test_a_bug_keeps_its_traceback(call, monkeypatch):
+    def broken(path):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("fedsolve.cli.config.read_toml", broken)
+    Path("c.toml").write_text("")
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("cite", "c.toml")
+    assert not issubclass(RuntimeError, InvalidInput)

@@ -1,0 +1,139 @@
+"""A small problem with a nested model, and the six verbs called by hand, one client at a time, uncompiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from harness import Listed, draws, make_clients, prepare
+from jax.flatten_util import ravel_pytree
+
+from fedsolve import trees
+from fedsolve.algorithm import Cohort
+from fedsolve.data.federated import FederatedData
+from fedsolve.oracle import Oracle
+from fedsolve.tasks.task import Task
+from fedsolve.types import reductions
+
+SIZES = (7, 3, 12, 5, 9, 2)
+ROUNDS = 4
+COHORTS = [[0, 2, 4], [1, 3, 4, 2], [3], [4, 0, 1, 2]]  # client 5 never takes part
+SAMPLING = Listed.of(COHORTS)
+START = np.random.default_rng(1).standard_normal(17)
+
+
+def model(flat: np.ndarray) -> dict[str, Any]:
+    """A nested pytree: a matrix (3, 4), a vector (3,) in a list, a scalar and an array of shape (1, 1)."""
+    return {
+        "layers": [{"w": flat[:12].reshape(3, 4), "b": flat[12:15]}],
+        "scale": flat[15].reshape(()),
+        "shift": (flat[16].reshape(1, 1),),
+    }
+
+
+def nested_loss(params: Any, batch: Any) -> Any:
+    """Mean cross-entropy of  scale (W x + b) + shift x_0."""
+    layer = params["layers"][0]
+    logits = params["scale"] * (batch.x @ layer["w"].T + layer["b"])
+    logits = logits + params["shift"][0] * batch.x[:, :1] * jnp.arange(3.0)
+    own = jnp.take_along_axis(logits, batch.y[:, None], axis=1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=1) - own)
+
+
+def task(sizes: tuple[int, ...] = SIZES) -> Task:
+    """The first five clients are the same whatever the sixth's size."""
+    clients = make_clients(sizes[:5]) + make_clients(sizes[5:], seed=9)
+    data = FederatedData.from_clients(clients)
+    return Task("nested", lambda key: model(START), nested_loss, data, batch_size=4, epochs=2)
+
+
+def compiled(algorithm: Any, data: Task | None = None, sampling: Any = SAMPLING, **options: Any) -> Any:
+    """Final state and all exported models of the compiled engine, as flat vectors."""
+    options = {"capacity": ROUNDS} | options
+    with jax.enable_x64(options.get("dtype", "float64") == "float64"):
+        setup = prepare(algorithm, data or task(), sampling, **options)
+        state, logs = setup.advance(setup.state, ROUNDS)
+        return setup, jax.device_get(state), logs
+
+
+def flat(state: Any) -> np.ndarray:
+    """Everything that a run carries but counters: server, clients' states, last model."""
+    leaves = jax.tree.leaves((state.server, state.clients))
+    return np.concatenate([np.ravel(x) for x in leaves])
+
+
+class HandOracle(Oracle):
+    """One client with its minibatches written out; plain Python, nothing traced."""
+
+    def __init__(self, rows: Any, batches: list[np.ndarray]) -> None:
+        self.rows, self.batches = rows, batches
+        self.steps = self.bound = len(batches)
+        self.num_examples = len(rows.y)
+
+    def _pick(self, step: Any) -> Any:
+        take = self.batches[int(step)]
+        return jax.tree.map(lambda a: jnp.asarray(a[take]), self.rows)
+
+    def __call__(self, params: Any, step: Any) -> Any:
+        return jax.value_and_grad(nested_loss)(params, self._pick(step))
+
+    def loss(self, params: Any, step: Any) -> Any:
+        return nested_loss(params, self._pick(step))
+
+    def full(self, params: Any) -> Any:
+        return jax.value_and_grad(nested_loss)(params, jax.tree.map(jnp.asarray, self.rows))
+
+
+def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
+    """The rounds of COHORTS without the engine: the server at the end, and the states of the clients seen."""
+    data = task()
+    with jax.enable_x64(True):
+        setup = prepare(algorithm, data, SAMPLING, capacity=ROUNDS)
+        orders = jax.device_get(
+            draws(setup.program.work, ROUNDS, setup.sampling, setup.packed, setup.key)[2]
+        )
+        algorithm, states = setup.algorithm, {}
+        with jax.disable_jit():
+            server = algorithm.init(jax.tree.map(jnp.asarray, model(START)))
+            for t, cohort in enumerate(COHORTS):
+                broadcast, sent, weights = algorithm.broadcast(server, t), [], []
+                for i in cohort:
+                    oracle = HandOracle(data.data.client(i), batches(orders[t][i], SIZES[i]))
+                    before = states.get(i, algorithm.enroll(broadcast))
+                    message, states[i] = algorithm.train(broadcast, before, oracle)
+                    sent.append(message)
+                    weights.append(SIZES[i] if algorithm.weighting == "examples" else 1)
+                server = algorithm.update(
+                    server, reduce(sent, weights), Cohort(t, len(cohort), len(SIZES))
+                )
+        return jax.device_get(server), jax.device_get(states)
+
+
+def batches(order: np.ndarray, size: int, batch: int = 4, epochs: int = 2) -> list[np.ndarray]:
+    """Two passes over a shuffled client in batches of four; a client of at most four sees all of it."""
+    if size <= batch:
+        return [np.arange(size)] * epochs
+    return [order[e][:size][k : k + batch] for e in range(epochs) for k in range(0, size, batch)]
+
+
+def reduce(messages: list[Any], weights: list[int]) -> Any:
+    """Each field as it says: weighted mean, plain average or maximum."""
+    share = np.array(weights) / sum(weights)
+
+    def leaf(by: str, *values: Any) -> Any:
+        if by == "max":
+            return jnp.max(jnp.stack(values), axis=0)
+        w = share if by == "mean" else np.full(len(values), 1 / len(values))
+        return sum(float(a) * v for a, v in zip(w, values, strict=True))
+
+    return jax.tree.map(leaf, reductions(messages[0]), *messages)
+
+
+def close(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-12) -> None:
+    """|a - b| at most `tolerance` |b|, entry by entry in the largest entry's units."""
+    assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
+
+
+__all__ = ["by_hand", "close", "compiled", "flat", "ravel_pytree", "task", "trees"]

@@ -1,0 +1,110 @@
+"""Every method, every promise of the engine: what may not matter does not matter, and nothing recompiles."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conformance.methods import CLIENT_LR, METHODS
+from conformance.properties import COHORTS, ROUNDS, SAMPLING, SIZES, START, by_hand, close, compiled, flat, task
+from harness import Listed, prepare
+from jax.flatten_util import ravel_pytree
+
+from fedsolve.engine.round import advance, simulate
+
+EVERY = pytest.mark.parametrize("name", METHODS)
+_RUNS: dict[str, tuple] = {}
+
+
+def base(name):
+    """The reference run of a method: float64, all clients of a cohort side by side."""
+    if name not in _RUNS:
+        _RUNS[name] = compiled(METHODS[name](CLIENT_LR))
+    return _RUNS[name]
+
+
+@EVERY
+def test_compiled_is_eager(name):
+    """One client after another, verb by verb, without any compilation: the same server and clients to 1e-12."""
+    _, state, _ = base(name)
+    server, clients = by_hand(METHODS[name](CLIENT_LR))
+    close(ravel_pytree(state.server)[0], ravel_pytree(server)[0])
+    assert sorted(clients) == [0, 1, 2, 3, 4]
+    for i, one in clients.items():
+        if jax.tree.leaves(one):
+            got = jax.tree.map(lambda x, i=i: x[i], state.clients)
+            close(ravel_pytree(got)[0], ravel_pytree(one)[0])
+    absent = jax.tree.map(lambda x: x[5], state.clients)
+    assert all((x == 0).all() for x in jax.tree.leaves(absent))  # client 5 never took part
+
+
+@EVERY
+def test_chunk_size_does_not_matter(name):
+    """One, two or three clients side by side (cohorts of 1 to 4: chunks partly filled) instead of all four."""
+    for chunk in (1, 2, 3):
+        close(flat(compiled(METHODS[name](CLIENT_LR), chunk=chunk)[1]), flat(base(name)[1]))
+
+
+@EVERY
+def test_padding_does_not_matter(name):
+    """An absent client of 40 examples instead of 2 makes every buffer larger and changes no trajectory."""
+    larger = task((*SIZES[:5], 40))
+    close(flat(compiled(METHODS[name](CLIENT_LR), larger)[1]), flat(base(name)[1]))
+
+
+@EVERY
+def test_order_within_the_cohort_does_not_matter(name):
+    """The same cohorts, listed backwards: clients' shuffles follow from their number, not from their place."""
+    backwards = Listed.of([cohort[::-1] for cohort in COHORTS])
+    close(flat(compiled(METHODS[name](CLIENT_LR), sampling=backwards)[1]), flat(base(name)[1]))
+
+
+@EVERY
+def test_no_recompilation(name):
+    """A second run, another seed, other cohorts and another learning rate all use the compiled program."""
+    base(name)
+    before = advance._cache_size()
+    changed = compiled(METHODS[name](0.17), sampling=Listed.of([[1, 2, 3, 4]] * 4), seed=5)[1]
+    assert advance._cache_size() == before
+    assert np.abs(flat(changed) - flat(base(name)[1])).max() > 1e-6
+
+
+@EVERY
+def test_shapes_and_types_are_kept(name):
+    """A float32 run keeps a nested model with scalars in float32, a float64 run in float64, all else as well."""
+    for dtype in ("float64", "float32"):
+        setup, state, _ = base(name) if dtype == "float64" else compiled(METHODS[name](0.3), dtype=dtype)
+        model = setup.algorithm.export(state.server)
+        assert jax.tree.structure(model) == jax.tree.structure(task().init(None))
+        shapes = jax.tree.map(jnp.shape, task().init(None))
+        assert jax.tree.map(jnp.shape, model) == shapes
+        floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+        assert {str(x.dtype) for x in floats} == {dtype}
+    close(flat(state), flat(base(name)[1]), 2e-3)  # float32 against float64
+
+
+@EVERY
+def test_sweep_is_a_loop(name):
+    """Two learning rates x two seeds in one vmapped program = four runs one by one."""
+    rates, seeds = (0.1, 0.3), (0, 3)
+    with jax.enable_x64(True):
+        setups = [
+            prepare(METHODS[name](r), task(), SAMPLING, capacity=ROUNDS, seed=s) for r in rates for s in seeds
+        ]
+        algorithms = jax.tree.map(lambda *x: jnp.stack(x), *[s.algorithm for s in setups])
+        keys = jnp.stack([s.key for s in setups])
+        first = setups[0]
+
+        @jax.jit
+        def sweep(algorithms, keys):
+            one = lambda a, k: simulate(  # noqa: E731
+                first.program, a, first.sampling, first.packed, k, first.state, jnp.int32(ROUNDS)
+            )
+            return jax.vmap(one)(algorithms, keys)
+
+        states = jax.device_get(sweep(algorithms, keys)[0])
+    for place, (rate, seed) in enumerate((r, s) for r in rates for s in seeds):
+        alone = compiled(METHODS[name](rate), seed=seed)[1]
+        close(flat(jax.tree.map(lambda x, place=place: x[place], states)), flat(alone))
+    assert START.shape == (17,)
