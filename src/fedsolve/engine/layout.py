@@ -13,7 +13,7 @@ from fedsolve.types import Params
 
 # Measured (benchmarks): on a CPU clients side by side win while a client's model stays in a core's cache;
 # larger models train faster one after another, each with whole matrix products.
-_CPU_MODEL_BYTES = 256 * 2**10
+_CPU_MODEL_BYTES = 512 * 2**10
 _CPU_BYTES = 256 * 2**20
 _ACCELERATOR_BYTES = 4 * 2**30
 _COPIES = 4  # model, gradient, displacement, message
