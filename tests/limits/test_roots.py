@@ -15,7 +15,7 @@ from fedsolve.geometry.roots import FOUND, UNBOUNDED, UNRESOLVED, solve_increasi
 FUNCTIONS = {
     "linear": (lambda x, a: a * x, lambda y, a: y / a),
     "cubic": (lambda x, a: a * x**3, lambda y, a: np.cbrt(y / a)),
-    "root": (lambda x, a: jnp.sqrt(1 + a * x) - 1, lambda y, a: y * (2 + y) / a),
+    "root": (lambda x, a: a * x / (1 + jnp.sqrt(1 + a * x)), lambda y, a: y * (2 + y) / a),
     "exponential": (lambda x, a: jnp.expm1(a * x), lambda y, a: np.log1p(y) / a),
     "logarithm": (lambda x, a: jnp.log1p(a * x), lambda y, a: np.expm1(y) / a),
     "both": (lambda x, a: a * jnp.arcsinh(x), lambda y, a: np.sinh(y / a)),
@@ -47,7 +47,7 @@ def test_found_to_rounding(name, a, y):
         h, inverse = FUNCTIONS[name]
         a, target = 10.0**a, 10.0**y
         if name == "both":
-            a = max(a, target / 300)  # sinh(300) is the largest root tried
+            a = max(a, target / 100)  # sinh(100) = 1e43 is the largest root tried
         root = solve(name, a, target)
         assert int(root.status) == FOUND
         error = abs(float(h(root.value, a)) - target)
@@ -98,11 +98,14 @@ def test_bounded_above_in_float32():
 
 
 def test_rounding_limits():
-    """h = (x + 1e6) - 1e6 moves in steps of 1.2e-10: a target of 1e-9 + 3e-11 is missed by more than 1e-12."""
-    root = solve_increasing(lambda x: (x + 1e6) - 1e6, jnp.asarray(1.03e-9))
+    """h = floor(1024 x) / 1024 jumps over .3, from 307/1024 to 308/1024 at x = 308/1024: status 2 and the miss.
+
+    The nearer side is 307/1024 = .29980, .00065 of the target away; the bracket ends around the jump.
+    """
+    root = solve_increasing(lambda x: jnp.floor(1024 * x) / 1024, jnp.asarray(0.3))
     assert int(root.status) == UNRESOLVED
-    assert float(root.value) == pytest.approx(1.03e-9, abs=2.4e-10)
-    assert 1e-12 < float(root.residual) < 0.2
+    assert float(root.residual) == pytest.approx((0.3 - 307 / 1024) / 0.3, rel=1e-9)
+    assert 307 / 1024 <= float(root.value) < 308 / 1024
 
 
 def test_nothing_to_solve():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def write_model(path: Path, params: Params, facts: dict[str, str]) -> None:
         jax.tree_util.keystr(place, simple=True, separator=".") or "params": np.ascontiguousarray(leaf)
         for place, leaf in leaves
     }
-    write_atomically(path, save(arrays, metadata=facts))
+    # one entry, because safetensors writes several in any order and equal models shall be equal files
+    write_atomically(path, save(arrays, metadata={"fedsolve": json.dumps(facts)}))
 
 
 def write_report(

@@ -33,7 +33,9 @@ def describe_problems(error: ValidationError, root: type[BaseModel], origin: str
     """One line on the first problem, and how many more there are."""
     places: dict[tuple[str | int, ...], list[Any]] = {}
     for item in error.errors():
-        loc = tuple(p for p in item["loc"] if not _is_branch(p))
+        loc = item["loc"]
+        if item["type"] != "extra_forbidden":
+            loc = tuple(part for part in loc if not _is_branch(part))
         places.setdefault(loc, []).append(item)
     place, items = next(iter(places.items()))
     more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
@@ -42,7 +44,7 @@ def describe_problems(error: ValidationError, root: type[BaseModel], origin: str
 
 def _is_branch(part: str | int) -> bool:
     """Whether a part of a place names a branch of a union of types, not a key."""
-    return isinstance(part, str) and (part in ("int", "float", "str") or "[" in part)
+    return isinstance(part, str) and (part in ("int", "constrained-int", "float") or "[" in part)
 
 
 def _describe(place: Sequence[str | int], items: Sequence[Any], root: type[BaseModel]) -> str:

@@ -163,9 +163,10 @@ def client_oracle(
     if work.passes:
         needed = -(-work.rows // batch) if work.passes > 1 else min(work.max_steps, -(-work.rows // batch))
         places = min(needed * batch, work.rows)
-        key = jax.random.fold_in(key, client)
-        keys = jax.vmap(lambda e: jax.random.fold_in(key, e))(jnp.arange(work.passes))
-        order = jax.vmap(lambda k: shuffled(k, work.rows, work.rows if work.even else count, places))(keys)
+        inside = work.rows if work.even else count
+        order = jax.vmap(lambda epoch: shuffled(key, client, epoch, work.rows, inside, places))(
+            jnp.arange(work.passes)
+        )
         order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
     batches = work.rows // batch if work.even else -(-count // batch)
     steps = work.max_steps if work.even else packed.steps[client]

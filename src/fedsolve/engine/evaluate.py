@@ -8,6 +8,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array
 
 from fedsolve.engine.clients import PackedClients, per_example
@@ -40,14 +41,12 @@ def evaluate(
     """
     averaged = jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, averaged)
-    train = jax.lax.map(lambda p: on_all(measures, p, packed.examples), both)
+    train = lax.map(lambda p: on_all(measures, p, packed.examples), both)
     found = {f"train_{k}{s}": jnp.mean(v[i]) for k, v in train.items() for i, s in _ITERATES}
     if test is not None:
-        held_out = jax.lax.map(lambda p: on_all(measures, p, test), both)
+        held_out = lax.map(lambda p: on_all(measures, p, test), both)
         found |= {f"test_{k}{s}": jnp.mean(v[i]) for k, v in held_out.items() for i, s in _ITERATES}
-    for name, values in train.items():
-        found |= by_client(name, values[0], packed)
-    return found
+    return found | by_client({name: values[0] for name, values in train.items()}, packed)
 
 
 _ITERATES = ((0, ""), (1, "_averaged"))
@@ -56,26 +55,39 @@ _ITERATES = ((0, ""), (1, "_averaged"))
 def on_all(measures: Measures, params: Params, examples: Batch) -> dict[str, Array]:
     """Every metric on every example, each of shape (examples,); a few rows at a time to bound memory."""
 
-    def block(rows: Batch) -> dict[str, Array]:
-        return {name: per_example(f, params, rows) for name, f in measures.all.items()}
-
     total = jax.tree.leaves(examples)[0].shape[0]
     size = min(total, _ROWS_AT_ONCE)
-    whole = total // size * size
-    blocks = jax.tree.map(lambda a: a[:whole].reshape(-1, size, *a.shape[1:]), examples)
-    found = jax.tree.map(jnp.ravel, jax.lax.map(block, blocks))
-    if whole == total:
-        return found
-    rest = block(jax.tree.map(lambda a: a[whole:], examples))
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), found, rest)
+
+    def block(i: Scalar, found: dict[str, Array]) -> dict[str, Array]:
+        start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
+        rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), examples)
+        return {
+            name: lax.dynamic_update_slice_in_dim(found[name], per_example(f, params, rows), start, 0)
+            for name, f in measures.all.items()
+        }
+
+    one = jax.tree.map(lambda a: a[:1], examples)
+    empty = {
+        name: jnp.zeros(total, jax.eval_shape(partial(per_example, f), params, one).dtype)
+        for name, f in measures.all.items()
+    }
+    return lax.fori_loop(0, -(-total // size), block, empty)
 
 
-def by_client(name: str, values: Array, packed: PackedClients) -> dict[str, Array]:
-    """Mean, 10th and 90th percentile and worst of the clients' means of a metric."""
-    clients = packed.counts.shape[0]
-    owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=values.shape[0])
-    means = jax.ops.segment_sum(values, owner, clients) / packed.counts.astype(values.dtype)
-    p10, p90 = jnp.percentile(means, jnp.array([10, 90]))
-    worst = jnp.max(means) if name == "loss" else jnp.min(means)
-    key = f"client_{name}"
-    return {f"{key}_mean": jnp.mean(means), f"{key}_p10": p10, f"{key}_p90": p90, f"{key}_worst": worst}
+def by_client(each: dict[str, Array], packed: PackedClients) -> dict[str, Array]:
+    """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
+    clients, values = packed.counts.shape[0], jnp.stack(list(each.values()), axis=1)
+    owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=len(values))
+    counts = packed.counts.astype(values.dtype)[:, None]
+    means = jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True) / counts
+    average, percentiles = jnp.mean(means, axis=0), jnp.percentile(means, jnp.array([10, 90]), axis=0)
+    largest, smallest = jnp.max(means, axis=0), jnp.min(means, axis=0)
+    found: dict[str, Array] = {}
+    for i, name in enumerate(each):
+        found |= {
+            f"client_{name}_mean": average[i],
+            f"client_{name}_p10": percentiles[0, i],
+            f"client_{name}_p90": percentiles[1, i],
+            f"client_{name}_worst": (largest if name == "loss" else smallest)[i],
+        }
+    return found

@@ -78,8 +78,7 @@ def simulate(
 ) -> tuple[RunState, dict[str, Array]]:
     """The body of `advance` on one device: it can itself be vmapped over algorithms and keys."""
     one = partial(one_round, program, algorithm, sampling, packed, key)
-    entry = jax.eval_shape(one, state)[1]
-    logs = jax.tree.map(lambda x: jnp.zeros((program.capacity, *x.shape), x.dtype), entry)
+    logs = jax.tree.map(lambda x: jnp.zeros(program.capacity, x.dtype), log_entry(state.server, 0, 0))
     first = state.round
 
     def body(carry: tuple[RunState, Any]) -> tuple[RunState, Any]:
@@ -105,12 +104,10 @@ def one_round(
 ) -> tuple[RunState, dict[str, Array]]:
     """One round: all randomness follows from the run's key and the round's number."""
     population = packed.counts.shape[0]
-    draw_key, work_key = jax.random.split(jax.random.fold_in(key, state.round))
-    ids, present = sampling.draw(draw_key, state.round, population)
+    key = jax.random.fold_in(key, state.round)
+    ids, present = sampling.draw(key, state.round, population)
     broadcast = algorithm.broadcast(state.server, state.round)
-    totals, clients = train_cohort(
-        program, algorithm, packed, work_key, broadcast, state.clients, ids, present
-    )
+    totals, clients = train_cohort(program, algorithm, packed, key, broadcast, state.clients, ids, present)
     size = totals.size
     cohort = Cohort(state.round, size, population)
     server = algorithm.update(state.server, totals.reduce(), cohort)
@@ -124,5 +121,13 @@ def one_round(
         state.round + 1,
         failed.astype(jnp.int32),
     )
-    log = {"participants": drawn.astype(jnp.int32), "dropped": (drawn - size).astype(jnp.int32)}
-    return new, log | {name: value for name, (value, _) in reports(new.server).items()}
+    return new, log_entry(new.server, drawn, drawn - size)
+
+
+def log_entry(server: Any, participants: Scalar, dropped: Scalar) -> dict[str, Array]:
+    """The log of one round: who took part, who was left out, and what the server reports."""
+    counts = {
+        "participants": jnp.asarray(participants, jnp.int32),
+        "dropped": jnp.asarray(dropped, jnp.int32),
+    }
+    return counts | {name: value for name, (value, _) in reports(server).items()}

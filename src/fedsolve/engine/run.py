@@ -180,7 +180,7 @@ class Setup:
             "dtype": str(dtype),
             "devices": devices,
         }
-        init_key, key = jax.random.split(jax.random.key(seed))
+        init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(init_key))
         cohort = getattr(sampling, "size", task.data.num_clients)
         place = mesh(devices)
@@ -192,8 +192,6 @@ class Setup:
         check_task(task, params, packed, test)
         program = Program(work, size, every, place)
         state = start(algorithm, params, task.data.num_clients, place)
-        if devices == 1:  # axis names of several devices exist only inside the compiled call
-            check_round(partial(one_round, program, algorithm, sampling, packed, key), state)
         return cls(
             algorithm=algorithm,
             task=task,
@@ -212,9 +210,12 @@ class Setup:
 
     def advance(self, state: RunState, rounds: int) -> tuple[RunState, dict[str, np.ndarray]]:
         """Some rounds, and their logs."""
-        state, logs = advance(
-            self.program, self.algorithm, self.sampling, self.packed, self.key, state, jnp.int32(rounds)
-        )
+        inputs = (self.program, self.algorithm, self.sampling, self.packed, self.key)
+        try:
+            state, logs = advance(*inputs, state, jnp.int32(rounds))
+        except TypeError:
+            check_round(partial(one_round, *inputs), state)  # says it plainly if a shape or type changes
+            raise
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
 
     def evaluate(self, state: RunState) -> dict[str, float]:
@@ -275,12 +276,13 @@ def _loop(setup: Setup, checkpoints: Checkpoints, progress: Callable[[Progress],
             if new == stop:
                 metrics = setup.evaluate(state)
                 recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
-            if new == setup.rounds or interrupt.asked or checkpoints.due:
+            asked = interrupt.asked  # read once: what stops here has been saved
+            if new == setup.rounds or asked or checkpoints.due:
                 recorder.seconds = time.perf_counter() - begun - clock.seconds
                 checkpoints.save(state, recorder)
             if progress is not None:
                 progress(Progress(setup.label, new, setup.rounds, recorder.latest))
-            if interrupt.asked and new < setup.rounds:
+            if asked and new < setup.rounds:
                 raise Interrupted(checkpoints.how_to_resume(new, setup.rounds))
     history = recorder.history(
         setup.label, setup.task.name, setup.identity, clock.seconds, setup.warnings(recorder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.random import threefry_2x32
 from jaxtyping import Array, Int
 
 from fedsolve.types import Scalar
@@ -16,13 +17,16 @@ from fedsolve.types import Scalar
 _RANK_UP_TO = 256
 
 
-def shuffled(key: Array, capacity: int, count: Scalar, take: int) -> Int[Array, " take"]:
-    """The first `take` places of a uniform random order of 0 .. count - 1; beyond count they hold anything.
+def shuffled(
+    key: Array, client: Scalar, epoch: Scalar, capacity: int, count: Scalar, take: int
+) -> Int[Array, " take"]:
+    """The first `take` places of a client's random order of 0 .. count - 1; beyond count they hold anything.
 
-    The order depends on the key and the count alone, not on the capacity >= count: padding changes nothing.
+    The order depends on the key, the client, the epoch and the count alone, not on the capacity >= count:
+    padding changes nothing.
     """
-    bits = jax.random.bits(key, (capacity,), jnp.uint32)
     index = jnp.arange(capacity, dtype=jnp.int32)
+    bits = _bits_at(key, client, epoch, index)
     inside = index < count
     if capacity > _RANK_UP_TO:
         # the sort is stable, so a padded place never comes before a real one
@@ -30,6 +34,17 @@ def shuffled(key: Array, capacity: int, count: Scalar, take: int) -> Int[Array, 
     mine, place = bits[:take, None], index[:take, None]
     before = inside & ((bits < mine) | ((bits == mine) & (index < place)))
     return jnp.sum(before, axis=1, dtype=jnp.int32)
+
+
+def _bits_at(key: Array, client: Scalar, epoch: Scalar, index: Array) -> Array:
+    """Threefry at the counters (client + 1, epoch and index): one hash where folding keys would take three.
+
+    Counters whose first word is 0 are those of `jax.random` with the same key, hence the + 1. After 1024
+    epochs of one round the orders repeat.
+    """
+    low = jnp.uint32(epoch) * jnp.uint32(1 << 22) + index.astype(jnp.uint32)
+    high = jnp.broadcast_to(jnp.uint32(client) + jnp.uint32(1), low.shape)
+    return threefry_2x32(jax.random.key_data(key), jnp.concatenate([high, low]))[: len(index)]
 
 
 def choose(key: Array, population: int, size: int) -> Int[Array, " size"]:
