@@ -150,10 +150,10 @@ def draws(work: Any, rounds: int, sampling: Sampling, packed: Any, key: Any) -> 
     population = packed.counts.shape[0]
 
     def one(t: Any) -> Any:
-        draw_key, work_key = jax.random.split(jax.random.fold_in(key, t))
-        ids, present = sampling.draw(draw_key, t, population)
+        own = jax.random.fold_in(key, t)
+        ids, present = sampling.draw(own, t, population)
         clients = jnp.arange(population)
-        orders = jax.vmap(lambda i: client_oracle(work, packed, work_key, i, 0).order)(clients)
+        orders = jax.vmap(lambda i: client_oracle(work, packed, own, i, 0).order)(clients)
         return ids, present, orders
 
     found = jax.vmap(one)(jnp.arange(rounds, dtype=jnp.int32))

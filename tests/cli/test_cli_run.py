@@ -204,3 +204,14 @@ def test_a_bug_keeps_its_traceback(call, monkeypatch):
     with pytest.raises(RuntimeError, match="a bug"):
         call("cite", "c.toml")
     assert not issubclass(RuntimeError, InvalidInput)
+
+
+def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedsolve.cli.runs.prepare", interrupted)
+    ended = call(*RUN)
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err.splitlines()[-1] == "error: interrupted before the run began"
+    assert not list(Path().iterdir())

@@ -8,9 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from harness import Listed, draws, make_clients, prepare
-from jax.flatten_util import ravel_pytree
 
-from fedsolve import trees
 from fedsolve.algorithm import Cohort
 from fedsolve.data.federated import FederatedData
 from fedsolve.oracle import Oracle
@@ -18,8 +16,8 @@ from fedsolve.tasks.task import Task
 from fedsolve.types import reductions
 
 SIZES = (7, 3, 12, 5, 9, 2)
-ROUNDS = 4
-COHORTS = [[0, 2, 4], [1, 3, 4, 2], [3], [4, 0, 1, 2]]  # client 5 never takes part
+COHORTS = [[0, 2], [1, 3, 4], [4, 0, 1, 2]]  # client 5 never takes part
+ROUNDS = len(COHORTS)
 SAMPLING = Listed.of(COHORTS)
 START = np.random.default_rng(1).standard_normal(17)
 
@@ -46,7 +44,7 @@ def task(sizes: tuple[int, ...] = SIZES) -> Task:
     """The first five clients are the same whatever the sixth's size."""
     clients = make_clients(sizes[:5]) + make_clients(sizes[5:], seed=9)
     data = FederatedData.from_clients(clients)
-    return Task("nested", lambda key: model(START), nested_loss, data, batch_size=4, epochs=2)
+    return Task("nested", lambda key: model(START), nested_loss, data, batch_size=4, epochs=1)
 
 
 def compiled(algorithm: Any, data: Task | None = None, sampling: Any = SAMPLING, **options: Any) -> Any:
@@ -111,11 +109,10 @@ def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
         return jax.device_get(server), jax.device_get(states)
 
 
-def batches(order: np.ndarray, size: int, batch: int = 4, epochs: int = 2) -> list[np.ndarray]:
-    """Two passes over a shuffled client in batches of four; a client of at most four sees all of it."""
-    if size <= batch:
-        return [np.arange(size)] * epochs
-    return [order[e][:size][k : k + batch] for e in range(epochs) for k in range(0, size, batch)]
+def batches(order: np.ndarray, size: int, batch: int = 4) -> list[np.ndarray]:
+    """One pass over a shuffled client in batches of four; a client of at most four sees all of it."""
+    rows = np.arange(size) if size <= batch else order[0][:size]
+    return [rows[k : k + batch] for k in range(0, size, batch)]
 
 
 def reduce(messages: list[Any], weights: list[int]) -> Any:
@@ -135,5 +132,3 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-12) -> None:
     """|a - b| at most `tolerance` |b|, entry by entry in the largest entry's units."""
     assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
 
-
-__all__ = ["by_hand", "close", "compiled", "flat", "ravel_pytree", "task", "trees"]

@@ -93,7 +93,7 @@ def test_killed_and_resumed(tmp_path, subprocess_env):
         child.wait()
         assert child.returncode == -signal.SIGKILL, "it ended before it was killed"
     child = start_child(folder, here, "resume", "0", subprocess_env)
-    assert child.wait(120) == 0
+    assert child.wait(300) == 0
     options = {"rounds": 40, "sampling": SAMPLING, "eval_every": 4}
     undisturbed = fs.run(METHODS["SCAFFOLD+FedDuAdam"](0.3), task(), **options)
     want = np.concatenate([np.ravel(x) for x in jax.tree.leaves(undisturbed.params)])

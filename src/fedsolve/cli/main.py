@@ -198,6 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not hasattr(error, "format_message"):  # not click's: a bug
             raise
         return _fail(_usage(error), InvalidInput.exit_code, as_json)
+    if code == 130:  # typer's answer to Ctrl-C outside of a run
+        return _fail("interrupted before the run began", code, as_json)
     return code if isinstance(code, int) else 0
 
 

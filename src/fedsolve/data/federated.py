@@ -84,6 +84,14 @@ class FederatedData:
         start = int(self.offsets[i])
         return jax.tree.map(lambda a: a[start : start + int(self.counts[i])], self.examples)
 
+    def sample(self, examples: int, seed: int = 0) -> FederatedData:
+        """Whole clients drawn at random that hold at least `examples` examples together, or all."""
+        order = np.random.default_rng(seed).permutation(self.num_clients)
+        enough = int(np.searchsorted(np.cumsum(self.counts[order]), examples)) + 1
+        chosen = np.sort(order[:enough])
+        rows = [self.offsets[i] + np.arange(self.counts[i]) for i in chosen]
+        return self.from_partition(self.examples, rows, tuple(self.names[i] for i in chosen))
+
     @classmethod
     def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:
         """From one pytree of arrays per client; all have the same structure.

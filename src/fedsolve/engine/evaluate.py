@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from fedsolve import trees
 from fedsolve.engine.clients import PackedClients, per_example
 from fedsolve.types import Batch, Params, Scalar
 
-_ROWS_AT_ONCE = 512
+_SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -56,22 +58,33 @@ def on_all(measures: Measures, params: Params, examples: Batch) -> dict[str, Arr
     """Every metric on every example, each of shape (examples,); a few rows at a time to bound memory."""
 
     total = jax.tree.leaves(examples)[0].shape[0]
-    size = min(total, _ROWS_AT_ONCE)
+    size = min(total, 512 if trees.size(params) <= _SMALL_MODEL else 32)
 
     def block(i: Scalar, found: dict[str, Array]) -> dict[str, Array]:
         start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
         rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), examples)
-        return {
-            name: lax.dynamic_update_slice_in_dim(found[name], per_example(f, params, rows), start, 0)
-            for name, f in measures.all.items()
-        }
+        values = on_rows(measures, params, rows)
+        return jax.tree.map(lambda a, v: lax.dynamic_update_slice_in_dim(a, v, start, 0), found, values)
 
     one = jax.tree.map(lambda a: a[:1], examples)
-    empty = {
-        name: jnp.zeros(total, jax.eval_shape(partial(per_example, f), params, one).dtype)
-        for name, f in measures.all.items()
-    }
+    shapes = jax.eval_shape(partial(on_rows, measures), params, one)
+    empty = jax.tree.map(lambda s: jnp.zeros(total, s.dtype), shapes)
     return lax.fori_loop(0, -(-total // size), block, empty)
+
+
+def on_rows(measures: Measures, params: Params, rows: Batch) -> dict[str, Array]:
+    """Every metric on each of a few examples; metrics of one model's outputs share one pass of it."""
+    outputs: dict[Any, Array] = {}
+    values: dict[str, Array] = {}
+    for name, f in measures.all.items():
+        model, of = getattr(f, "model", None), getattr(f, "of", None)
+        if model is None or of is None:
+            values[name] = per_example(f, params, rows)
+            continue
+        if model not in outputs:
+            outputs[model] = model(params, rows.x)
+        values[name] = of(outputs[model], rows.y)
+    return values
 
 
 def by_client(each: dict[str, Array], packed: PackedClients) -> dict[str, Array]:

@@ -16,7 +16,7 @@ import numpy as np
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.checkpoint import Checkpoints
-from fedsolve.engine.clients import client_oracle, on_device, pack
+from fedsolve.engine.clients import PackedClients, client_oracle, on_device, pack
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.cohorts import Sampling, Uniform
 from fedsolve.engine.evaluate import Measures, evaluate
@@ -130,7 +130,8 @@ class Setup:
     eval_every: int
     sampling: Sampling
     program: Program
-    packed: Any
+    packed: PackedClients
+    judged: PackedClients
     test: Any
     measures: Measures
     state: RunState
@@ -190,6 +191,10 @@ class Setup:
         algorithm, sampling = _cast(algorithm, dtype), _cast(sampling, dtype)
         test = None if task.test is None else on_device(task.test, dtype)
         check_task(task, params, packed, test)
+        judged = packed
+        if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
+            some = task.data.sample(task.eval_examples)
+            judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
         program = Program(work, size, every, place)
         state = start(algorithm, params, task.data.num_clients, place)
         return cls(
@@ -200,6 +205,7 @@ class Setup:
             sampling=sampling,
             program=program,
             packed=packed,
+            judged=judged,
             test=test,
             measures=Measures(task.loss, tuple(task.metrics.items())),
             state=state,
@@ -221,7 +227,7 @@ class Setup:
     def evaluate(self, state: RunState) -> dict[str, float]:
         """All metrics of the state's model."""
         model = self.algorithm.export(state.server)
-        found = evaluate(self.measures, self.packed, self.test, model, state.previous)
+        found = evaluate(self.measures, self.judged, self.test, model, state.previous)
         return {name: float(value) for name, value in jax.device_get(found).items()}
 
     def traffic(self, state: RunState) -> tuple[int, int]:
@@ -232,7 +238,11 @@ class Setup:
 
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
         """What the server's reports and the dropped updates give reason to say."""
-        found = [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
+        found = []
+        if len(self.judged.counts) < self.task.data.num_clients:
+            seen, judged = int(self.judged.counts.sum()), len(self.judged.counts)
+            found.append(f"training metrics are of {judged} clients drawn at random ({seen} examples)")
+        found += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
         if dropped := recorder.total("dropped"):
             found.append(f"{dropped} updates were not finite and left out")
         return tuple(found)

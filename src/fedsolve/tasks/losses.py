@@ -20,12 +20,22 @@ Model = Callable[[Params, Any], Array]
 """(params, inputs of shape (n, ...)) -> outputs of shape (n, ...)."""
 
 
-class PerExample:
-    """A mean over examples that also gives each example's value, which uneven clients and evaluation need."""
+class OfOutputs:
+    """A mean over examples of something of the model's outputs and the targets.
+
+    `each` gives the examples' own values, which uneven clients and evaluation need; `of` starts from the
+    outputs, so that several metrics share one pass of the model.
+    """
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """The value of each example, shape (n,), from outputs and targets."""
+        raise NotImplementedError
 
     def each(self, params: Params, batch: Examples) -> Array:
         """The value of each example, shape (n,)."""
-        raise NotImplementedError
+        return self.of(self.model(params, batch.x), batch.y)
 
     def __call__(self, params: Params, batch: Examples) -> Array:
         """The mean over the batch, shape ()."""
@@ -33,50 +43,46 @@ class PerExample:
 
 
 @dataclass(frozen=True)
-class CrossEntropy(PerExample):
+class CrossEntropy(OfOutputs):
     """Mean of -log softmax(model(x))[y]: logits (n, classes), labels (n,), in nats."""
 
     model: Model
 
-    def each(self, params: Params, batch: Examples) -> Array:
-        """-log softmax(model(x))[y] of each example."""
-        logits = self.model(params, batch.x).T  # sums over the first axis are the fast ones on a CPU
-        own = batch.y == jnp.arange(logits.shape[0])[:, None]
+    def of(self, outputs: Array, y: Array) -> Array:
+        """-log softmax(outputs)[y] of each example."""
+        logits = outputs.T  # sums over the first axis are the fast ones on a CPU
+        own = y == jnp.arange(logits.shape[0])[:, None]
         return jax.nn.logsumexp(logits, axis=0) - jnp.sum(jnp.where(own, logits, 0), axis=0)
 
 
 @dataclass(frozen=True)
-class SquaredError(PerExample):
+class SquaredError(OfOutputs):
     """Mean of (model(x) - y)^2 over all entries, halved with `half`; outputs and y have the same shape."""
 
     model: Model
     half: bool = False
 
-    def each(self, params: Params, batch: Examples) -> Array:
+    def of(self, outputs: Array, y: Array) -> Array:
         """The mean square over the entries of each example."""
-        outputs = self.model(params, batch.x)
-        if outputs.shape != batch.y.shape:
-            raise InvalidInput(
-                f"outputs have shape {outputs.shape}, targets {batch.y.shape}: they must agree"
-            )
-        squares = jnp.mean(jnp.square(outputs - batch.y).reshape(len(outputs), -1), axis=1)
+        if outputs.shape != y.shape:
+            raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree")
+        squares = jnp.mean(jnp.square(outputs - y).reshape(len(outputs), -1), axis=1)
         return 0.5 * squares if self.half else squares
 
 
 @dataclass(frozen=True)
-class Accuracy(PerExample):
+class Accuracy(OfOutputs):
     """Share of examples whose largest logit is the label's (the first of equal logits counts)."""
 
     model: Model
 
-    def each(self, params: Params, batch: Examples) -> Array:
+    def of(self, outputs: Array, y: Array) -> Array:
         """1 where the largest logit is the label's, else 0."""
-        logits = self.model(params, batch.x)
-        return (jnp.argmax(logits, axis=-1) == batch.y).astype(logits.dtype)
+        return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
-class TopK(PerExample):
+class TopK(OfOutputs):
     """Share of examples whose label is among the k largest logits (the first of equal logits count)."""
 
     model: Model
@@ -85,13 +91,12 @@ class TopK(PerExample):
     def __post_init__(self) -> None:
         check_whole("k", self.k, 1)
 
-    def each(self, params: Params, batch: Examples) -> Array:
+    def of(self, outputs: Array, y: Array) -> Array:
         """1 where the label is among the k largest logits, else 0."""
-        logits = self.model(params, batch.x)
-        if self.k > logits.shape[-1]:
-            raise InvalidInput(f"k = {self.k} is more than the {logits.shape[-1]} classes")
-        best = jax.lax.top_k(logits, self.k)[1]
-        return jnp.any(best == batch.y[:, None], axis=-1).astype(logits.dtype)
+        if self.k > outputs.shape[-1]:
+            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} classes")
+        best = jax.lax.top_k(outputs, self.k)[1]
+        return jnp.any(best == y[:, None], axis=-1).astype(outputs.dtype)
 
 
 def check_labels(y: Any, classes: int) -> np.ndarray:

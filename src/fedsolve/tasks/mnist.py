@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fedsolve.data.partitions import Natural
 from fedsolve.data.sources import checksum, read_idx, read_npz
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import classification, pick
+from fedsolve.tasks.losses import TopK
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -59,7 +61,9 @@ def mnist_by_writer(
     rows = np.concatenate(parts)
     names = tuple(f"writer {writers[part[0]]}" for part in parts)
     data = FederatedData(_read(folder, "train", rows), np.array([len(part) for part in parts]), names)
-    return classification("mnist", chosen, 10, data, _read(folder, "t10k"), "yadav2019qmnist")
+    task = classification("mnist", chosen, 10, data, _read(folder, "t10k"), "yadav2019qmnist")
+    metrics = {**task.metrics, "top3_accuracy": TopK(chosen, 3)}
+    return replace(task, metrics=metrics, batch_size=20, eval_examples=5_000)
 
 
 def _read(folder: Path, split: str, rows: np.ndarray | None = None) -> Examples:

@@ -38,6 +38,8 @@ class Task:
         epochs: local epochs of a round unless the run says otherwise.
         local_steps: local steps of a round instead of epochs.
         citation: key of the paper it comes from (see `fedsolve cite`), '' if none.
+        eval_examples: training metrics look at whole clients, drawn at random, of at least so many examples
+            together; None looks at all.
         assemble: trained parameters -> the model as the user gave it.
     """
 
@@ -51,6 +53,7 @@ class Task:
     epochs: int | None = 1
     local_steps: int | None = None
     citation: str = ""
+    eval_examples: int | None = None
     assemble: Callable[[Params], Params] = lambda params: params
 
     def __post_init__(self) -> None:

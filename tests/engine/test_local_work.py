@@ -1,0 +1,98 @@
+"""Local work: how many steps a client makes, over which rows, in which type."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conformance.methods import METHODS
+from harness import SIZES, Listed, cross_entropy, make_clients, make_task, prepare
+
+import fedsolve as fs
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.clients import pack
+from fedsolve.engine.round import simulate
+
+DATA = FederatedData.from_clients(make_clients())
+
+
+def packed(data=DATA, **local):
+    local = {"batch_size": 4, "epochs": None, "local_steps": None} | local
+    return pack(data, cross_entropy, jnp.float32, **local)
+
+
+def test_epochs():
+    """Batches of 4 from 7, 3, 12, 5, 9 rows: 2, 1, 3, 2, 3 per pass; two epochs twice as many."""
+    clients, work = packed(epochs=2)
+    np.testing.assert_array_equal(clients.steps, [4, 2, 6, 4, 6])
+    assert (work.max_steps, work.passes, work.rows, work.even) == (6, 2, 12, False)
+
+
+def test_steps():
+    """5 steps for everyone; 2 batches per pass need 3 passes, 3 need 2; the client of one batch needs no order."""
+    clients, work = packed(local_steps=5)
+    np.testing.assert_array_equal(clients.steps, [5] * 5)
+    assert (work.max_steps, work.passes) == (5, 3)
+
+
+def test_full_batch():
+    """One batch of everything (the largest client's 12 rows): one step per epoch, nothing is shuffled."""
+    clients, work = packed(batch_size=None, epochs=3)
+    np.testing.assert_array_equal(clients.steps, [3] * 5)
+    assert (work.batch_size, work.passes, work.even) == (12, 0, False)
+
+
+def test_even_clients_need_no_mask():
+    """8 rows each in batches of 4 are even; in batches of 3 the last one is short, so they are not."""
+    same = FederatedData.from_clients(make_clients((8, 8)))
+    assert packed(same, epochs=1)[1].even
+    assert not packed(same, epochs=1, batch_size=3)[1].even
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"epochs": 0}, {"local_steps": -1}, {"epochs": 1.5}, {"epochs": 1, "local_steps": 1}, {}, {"epochs": True}],
+)
+def test_work_that_makes_no_sense(bad):
+    with pytest.raises(fs.InvalidInput):
+        packed(**bad)
+
+
+def test_every_row_counts_once_in_an_epoch():
+    """One epoch of plain sums: a loss linear in the model has the gradient mean(x) of its batch.
+
+    With lr 1 and the batch mean weighted by its size, the displacement over a pass is minus the sum over batches of
+    batch means: for client 0 (7 rows in 4 + 3) of rows r it is -(mean of 4 rows + mean of the other 3).
+    """
+    x = np.arange(7.0)[:, None] ** 2
+    data = FederatedData.from_clients([x])
+    task = fs.Task("sum", lambda key: np.zeros(1), linear, data, batch_size=4)
+    with jax.enable_x64(True):
+        setup = prepare(fs.FedAvg(1.0), task, Listed.of([[0]]))
+        state, _ = setup.advance(setup.state, 1)
+        moved = -float(state.server.params[0])
+    halves = [x[list(c)].mean() + np.delete(x, list(c)).mean() for c in combinations(range(7), 4)]
+    assert np.abs(np.array(halves) - moved).min() < 1e-12
+
+
+def combinations(rows, size):
+    import itertools
+
+    return itertools.combinations(rows, size)
+
+
+def linear(params, batch):
+    return jnp.mean(batch @ params)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_float64_run_is_float64_throughout(name):
+    """The traced rounds of a float64 run hold no float32 array at all."""
+    with jax.enable_x64(True):
+        setup = prepare(METHODS[name](0.3), make_task(make_clients()), Listed.of([[0, 1], [2]]), capacity=2)
+        inputs = (setup.algorithm, setup.sampling, setup.packed, setup.key, setup.state, jnp.int32(2))
+        text = str(jax.make_jaxpr(lambda *a: simulate(setup.program, *a))(*inputs))
+    assert "f64[" in text
+    assert "f32[" not in text
+    assert SIZES[0] == 7

@@ -1,0 +1,144 @@
+"""Reducing a cohort: means by weights, plain averages, maxima, and updates that are not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
+
+import fedsolve as fs
+from fedsolve.engine.cohorts import Uniform
+from fedsolve.engine.reduce import merge, nothing, sum_messages
+from fedsolve.types import module, reduced
+
+
+@module
+class Up:
+    delta: Any
+    inner: Any = reduced("average")
+    step: Any = reduced("max")
+
+
+X = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, -6.0], [7.0, 8.0]], np.float32)
+MESSAGE = Up(jnp.asarray(X), {"a": jnp.asarray(X[:, 0])}, jnp.asarray(-X[:, 1]))
+
+
+def totals(rows, message=MESSAGE, weights=(1, 2, 3, 4)):
+    take = jnp.asarray(rows)
+    used = jnp.ones(len(rows), bool)
+    return sum_messages(
+        jax.tree.map(lambda x: x[take], message), jnp.asarray(weights, jnp.float32)[take], used
+    )
+
+
+def check(found):
+    """Weights 1:2:3:4 give means (50, 24)/10, the plain average of column 0 is 16/4, the maximum of -y is 6."""
+    reduced = found.reduce()
+    np.testing.assert_allclose(reduced.delta, [5.0, 2.4], rtol=1e-6)
+    np.testing.assert_allclose(reduced.inner["a"], 4.0, rtol=1e-6)
+    np.testing.assert_allclose(reduced.step, 6.0)
+    assert int(found.size) == 4
+
+
+def test_each_field_as_it_says():
+    check(totals([0, 1, 2, 3]))
+
+
+def test_groups_merge():
+    """Disjoint groups, in any order and with an empty one, give what all together give."""
+    empty = nothing(jax.eval_shape(lambda: totals([0])))
+    check(merge(merge(empty, totals([3, 1])), merge(totals([0]), totals([2]))))
+
+
+def test_a_maximum_of_negative_numbers():
+    """max over -1, -2 is -1, not the 0 of padding; an empty group does not count."""
+    message = Up(jnp.zeros((2, 1)), jnp.zeros(2), jnp.asarray([-1.0, -2.0]))
+    empty = nothing(jax.eval_shape(lambda: totals([0, 1], message)))
+    assert float(merge(empty, totals([0, 1], message)).reduce().step) == -1.0
+
+
+def test_nobody():
+    """An empty cohort reduces to zeros, not to NaN or -inf."""
+    found = nothing(jax.eval_shape(lambda: totals([0]))).reduce()
+    assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(found))
+
+
+def test_an_unused_message_counts_for_nothing():
+    """NaN and inf in a message that is not used do not spread."""
+    bad = jax.tree.map(lambda x: x.at[1].set(jnp.nan).at[2].set(jnp.inf), MESSAGE)
+    weights = jnp.array([1.0, 0.0, 0.0, 4.0])
+    found = sum_messages(bad, weights, jnp.array([True, False, False, True]))
+    np.testing.assert_allclose(found.reduce().delta, (X[0] + 4 * X[3]) / 5, rtol=1e-6)
+    np.testing.assert_allclose(found.reduce().inner["a"], 4.0)
+    assert float(found.reduce().step) == -2.0
+    assert int(found.size) == 2
+
+
+def broken_task():
+    """Client 2's inputs are 1e200: its logits overflow and its update is not finite."""
+    clients = make_clients()
+    clients[2] = clients[2]._replace(x=1e200 * clients[2].x)
+    return make_task(clients, 1e150 * np.ones(15) * 0 + np.linspace(-1, 1, 15))
+
+
+def overflowing(params: Softmax, batch: Any) -> Any:
+    """Cross-entropy plus the mean of |x|^4, which overflows for inputs of 1e200; its gradient does, too."""
+    return cross_entropy(params, batch) + jnp.sum(params.weight) * jnp.mean(batch.x**4) * 1e-30
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedDuAdam", "SCAFFOLD"])
+def test_a_client_that_is_not_finite_is_left_out(name):
+    """Client 2 is counted in `dropped` and changes nothing: as if the cohort had been {0, 1} instead of {0, 1, 2}."""
+    from dataclasses import replace
+
+    task = replace(broken_task(), loss=overflowing)
+    algorithm = fs.build(name, {"client_lr": 0.3})
+    whole = engine(algorithm, task, Listed.of([[0, 1, 2], [3, 2, 4], [1, 0]]), 3)
+    without = engine(algorithm, task, Listed.of([[0, 1], [3, 4], [1, 0]]), 3)
+    np.testing.assert_array_equal(whole.logs["dropped"], [1, 1, 0])
+    np.testing.assert_array_equal(whole.logs["participants"], [3, 3, 2])
+    assert np.isfinite(whole.iterates).all()
+    np.testing.assert_allclose(whole.iterates, without.iterates, rtol=1e-13)
+    if name == "SCAFFOLD":
+        assert all((x[2] == 0).all() for x in jax.tree.leaves(whole.state.clients))
+
+
+def jump(round):
+    return jnp.where(round < 4, 0.1, 1e300)  # infinite in float32
+
+
+def test_all_clients_fail():
+    """From round 5 on the client rate is infinite: Diverged names round, method and rates; exit code 3."""
+    with pytest.raises(fs.Diverged) as error:
+        fs.run(fs.FedAvg(jump, 0.5), make_task(make_clients()), rounds=8, eval_every=8, label="FedAvg")
+    text = str(error.value)
+    assert "round 5" in text
+    assert "FedAvg" in text
+    assert "client_lr inf" in text
+    assert "server_lr 0.5" in text
+    assert error.value.exit_code == 3
+
+
+def test_the_last_good_checkpoint_is_kept(tmp_path):
+    """Saved after round 3; the run to 8 diverges in round 5 and names that checkpoint, which still loads."""
+    task, options = make_task(make_clients()), {"eval_every": 8, "out": tmp_path / "run"}
+    good = fs.run(fs.FedAvg(jump), task, rounds=3, **options)
+    with pytest.raises(fs.Diverged, match="round 3 is kept in"):
+        fs.run(fs.FedAvg(jump), task, rounds=8, resume=True, **options)
+    again = fs.run(fs.FedAvg(jump), task, rounds=3, resume=True, **options)
+    for a, b in zip(jax.tree.leaves(good.params), jax.tree.leaves(again.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_failing_client_alone_is_a_failed_round():
+    """A cohort of one that is not finite: nobody is left, Diverged; a round without anybody is not."""
+    from dataclasses import replace
+
+    task = replace(broken_task(), loss=overflowing)
+    with pytest.raises(fs.Diverged, match="round 3"):
+        fs.run(fs.FedAvg(0.3), task, rounds=3, sampling=Listed.of([[0], [], [2]]), dtype="float64")
+    assert Uniform(3).fixed

@@ -1,0 +1,123 @@
+"""Who takes part: each sampling draws distinct clients with the frequencies that its definition gives."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from harness import engine, make_clients, make_task
+
+import fedsolve as fs
+from fedsolve.engine.cohorts import Bernoulli, Trace, Uniform, Weighted
+
+DRAWS = 4000
+
+
+def draw(sampling, population, rounds=DRAWS):
+    """ids and present of many rounds, each of shape (rounds, capacity)."""
+    keys = jax.random.split(jax.random.key(7), rounds)
+    numbers = jnp.arange(rounds, dtype=jnp.int32)
+    ids, present = jax.jit(jax.vmap(lambda k, t: sampling.draw(k, t, population)))(keys, numbers)
+    return np.asarray(ids), np.asarray(present)
+
+
+def cohorts_are_distinct(ids, present):
+    for row, here in zip(ids, present, strict=True):
+        cohort = row[here]
+        assert len(set(cohort)) == len(cohort)
+        assert (np.diff(here.astype(int)) <= 0).all()  # present clients come first
+
+
+def frequencies(ids, present, population):
+    return np.bincount(ids[present], minlength=population) / len(ids)
+
+
+def near(got, chance, rounds=DRAWS):
+    """Within five standard deviations of a mean of independent rounds."""
+    chance = np.asarray(chance)
+    assert (np.abs(got - chance) <= 5 * np.sqrt(chance * (1 - chance) / rounds)).all()
+
+
+def test_uniform():
+    """3 of 10 without replacement: every client with chance 3/10, every pair with chance 3/10 x 2/9 = 1/15."""
+    ids, present = draw(Uniform(3), 10)
+    assert ids.shape == (DRAWS, 3)
+    assert present.all()
+    cohorts_are_distinct(ids, present)
+    near(frequencies(ids, present, 10), np.full(10, 0.3))
+    member = (ids[:, :, None] == np.arange(10)).any(axis=1)
+    pairs = member.astype(float).T @ member / DRAWS
+    near(pairs[np.triu_indices(10, 1)], np.full(45, 1 / 15))
+
+
+def test_everyone():
+    """Size = population: all of them, in order, in every round."""
+    ids, present = draw(Uniform(5), 5, 3)
+    np.testing.assert_array_equal(ids, np.tile(np.arange(5), (3, 1)))
+    assert present.all()
+
+
+def test_bernoulli():
+    """Each client with chance .3, independently: pairs with .09, an empty cohort with .7^6 = .1176."""
+    ids, present = draw(Bernoulli(0.3), 6)
+    cohorts_are_distinct(ids, present)
+    near(frequencies(ids, present, 6), np.full(6, 0.3))
+    near(np.mean(~present.any(axis=1)), 0.7**6)
+    member = np.stack([np.isin(np.arange(6), row[here]) for row, here in zip(ids, present, strict=True)])
+    near(np.mean(member[:, 0] & member[:, 4]), 0.09)
+
+
+def test_weighted():
+    """Successive sampling of 2 with weights 1:2:3:4:0: P(i) = w_i + sum over j of w_j w_i / (1 - w_j)."""
+    w = np.array([0.1, 0.2, 0.3, 0.4, 0.0])
+    ids, present = draw(Weighted(10 * w, 2), 5)
+    cohorts_are_distinct(ids, present)
+    second = [sum(w[j] * w[i] / (1 - w[j]) for j in range(5) if j != i) for i in range(5)]
+    near(frequencies(ids, present, 5), w + second)
+    assert not (ids == 4).any()
+
+
+def test_trace():
+    """At most 2 of those in row t mod 3: {0, 1, 2} with chance 2/3 each, {4} always, and nobody."""
+    trace = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], bool)
+    ids, present = draw(Trace(trace, 2), 5, 3 * 1500)
+    cohorts_are_distinct(ids, present)
+    near(frequencies(ids[0::3], present[0::3], 5)[:3], np.full(3, 2 / 3), 1500)
+    assert (present[0::3].sum(axis=1) == 2).all()
+    assert (frequencies(ids[0::3], present[0::3], 5)[3:] == 0).all()
+    assert (ids[1::3, 0] == 4).all()
+    assert (present[1::3].sum(axis=1) == 1).all()
+    assert not present[2::3].any()
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "SCAFFOLD", "FedDuAdam"])
+def test_an_empty_cohort_changes_nothing(name):
+    """p = .2 of 5: a third of the rounds is empty; there model, momentum and control variates all stay."""
+    run = engine(fs.build(name, {"client_lr": 0.3}), make_task(make_clients()), Bernoulli(0.2), 12)
+    sizes = np.array([len(c) for c in run.cohorts])
+    assert (sizes == 0).any()
+    assert (sizes > 0).any()
+    np.testing.assert_array_equal(run.logs["participants"], sizes)
+    moved = (np.diff(run.iterates, axis=0) != 0).any(axis=1)
+    np.testing.assert_array_equal(moved, sizes > 0)
+    assert (run.logs["dropped"] == 0).all()
+    assert int(run.state.failed) == -1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Uniform(6),
+        Uniform(0),
+        Weighted(np.ones(4), 2),
+        Weighted(np.array([1.0, 0, 0, 0, 0]), 2),
+        Weighted(np.array([1.0, -1, 1, 1, 1]), 2),
+        Trace(np.ones((3, 4), bool), 2),
+    ],
+    ids=["too many", "none", "weights short", "weights zero", "negative", "trace narrow"],
+)
+def test_a_sampling_that_does_not_fit(bad):
+    """Refused before anything runs: population 5."""
+    with pytest.raises(fs.InvalidInput):
+        fs.run(fs.FedAvg(), make_task(make_clients()), rounds=1, sampling=bad)
