@@ -83,7 +83,14 @@ def make_task(
     start = default_start() if start is None else start
     data = FederatedData.from_clients(clients)
     local = local or {"epochs": EPOCHS}
-    return Task("small", lambda key: Softmax.of(start), cross_entropy, data, batch_size=batch, **({"epochs": None} | local))
+    return Task(
+        "small",
+        lambda key: Softmax.of(start),
+        cross_entropy,
+        data,
+        batch_size=batch,
+        **({"epochs": None} | local),
+    )
 
 
 def default_start(seed: int = 1) -> np.ndarray:

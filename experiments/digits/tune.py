@@ -18,17 +18,18 @@ import fedsolve as fs
 
 HERE = Path(__file__).parent
 ROUNDS, COHORT, SEEDS = 200, 20, (1, 2)
-WORK = {"batch_size": 10, "epochs": 5}
+WORK = {"batch_size": 10, "local_steps": 10}
 
 CLIENT_LR = ("client_lr", (0.01, 0.03, 0.1, 0.3, 1.0))
-SERVER_LR = ("server_lr", (0.3, 1.0, 3.0))
-ADAPTIVE_LR = ("server_lr", (0.003, 0.01, 0.03, 0.1, 0.3))
+SERVER_LR = ("server_lr", (0.3, 1.0, 3.0, 10.0))
+MOMENTUM_LR = ("server_lr", (0.1, 0.3, 1.0, 3.0))
+ADAPTIVE_LR = ("server_lr", (0.01, 0.03, 0.1, 0.3, 1.0))
 EPS_G = ("eps_g", (0.0, 0.001, 0.01, 0.1))
 MU = ("mu", (0.001, 0.01, 0.1, 1.0))
 
 GRIDS = {
     "FedAvg": SERVER_LR,
-    "FedAvgM": SERVER_LR,
+    "FedAvgM": MOMENTUM_LR,
     "FedAdagrad": ADAPTIVE_LR,
     "FedAdam": ADAPTIVE_LR,
     "FedYogi": ADAPTIVE_LR,
@@ -41,14 +42,20 @@ GRIDS = {
     "SCAFFOLD+FedDuAdam": EPS_G,
 }
 
+
+def listed(knob: tuple[str, tuple[float, ...]]) -> str:
+    """The values of a knob, for the page."""
+    return ", ".join(f"{v:g}" for v in knob[1])
+
+
 HEADER = f"""\
 # Written by tune.py from its sweep; `make run` reads it.
 task = "digits"
 how_tuned = \"\"\"
-Each method ran on a grid of its client rate ({", ".join(f"{v:g}" for v in CLIENT_LR[1])}) and one knob of its
-own: server_lr ({", ".join(f"{v:g}" for v in SERVER_LR[1])}) for FedAvg, FedAvgM and SCAFFOLD, server_lr
-({", ".join(f"{v:g}" for v in ADAPTIVE_LR[1])}) for FedAdagrad, FedAdam and FedYogi, eps_g
-({", ".join(f"{v:g}" for v in EPS_G[1])}) for FedExP, FedExPM and FedDuA, mu ({", ".join(f"{v:g}" for v in MU[1])})
+Each method ran on a grid of its client rate ({listed(CLIENT_LR)}) and one knob of its
+own: server_lr ({listed(SERVER_LR)}) for FedAvg and SCAFFOLD, ({listed(MOMENTUM_LR)}) for FedAvgM,
+({listed(ADAPTIVE_LR)}) for FedAdagrad, FedAdam and FedYogi, eps_g
+({listed(EPS_G)}) for FedExP, FedExPM and FedDuA, mu ({listed(MU)})
 for FedProx. The setting with the smallest training loss, mean of the last quarter of the evaluations over
 seeds {" and ".join(map(str, SEEDS))}, was kept; the test examples played no part. All else is at its default,
 clients weighted by their examples. The whole sweep is experiments/digits/sweep.csv; `make tune` repeats it.
@@ -62,7 +69,7 @@ partition = {{ name = "dirichlet", alpha = 0.3 }}
 rounds = {ROUNDS}
 clients_per_round = {COHORT}
 batch_size = {WORK["batch_size"]}
-epochs = {WORK["epochs"]}
+local_steps = {WORK["local_steps"]}
 eval_every = 4
 seed = 0
 """
@@ -89,11 +96,11 @@ def main() -> None:
     """Run the sweep and write its table and its winners."""
     task = fs.tasks.digits()
     rows: list[tuple[str, float, str, float, float]] = []
-    jobs = [(n, c, k, v) for n, (k, values) in GRIDS.items() for c, v in itertools.product(CLIENT_LR[1], values)]
+    jobs = [
+        (n, c, k, v) for n, (k, values) in GRIDS.items() for c, v in itertools.product(CLIENT_LR[1], values)
+    ]
     for name, client_lr, knob, value in track(jobs, "tuning"):
-        rows.append(
-            (name, client_lr, knob, value, score(name, {"client_lr": client_lr, knob: value}, task))
-        )
+        rows.append((name, client_lr, knob, value, score(name, {"client_lr": client_lr, knob: value}, task)))
     with open(HERE / "sweep.csv", "w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(("method", "client_lr", "knob", "value", "mean_late_train_loss"))

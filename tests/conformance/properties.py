@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness import Listed, draws, make_clients, prepare
 
 from fedsolve.algorithm import Cohort
 from fedsolve.data.federated import FederatedData
 from fedsolve.oracle import Oracle
 from fedsolve.tasks.task import Task
 from fedsolve.types import reductions
+from harness import Listed, draws, make_clients, prepare
 
 SIZES = (7, 3, 12, 5, 9, 2)
 COHORTS = [[0, 2], [1, 3, 4], [4, 0, 1, 2]]  # client 5 never takes part
@@ -89,9 +89,7 @@ def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
     data = task()
     with jax.enable_x64(True):
         setup = prepare(algorithm, data, SAMPLING, capacity=ROUNDS)
-        orders = jax.device_get(
-            draws(setup.program.work, ROUNDS, setup.sampling, setup.packed, setup.key)[2]
-        )
+        orders = jax.device_get(draws(setup.program.work, ROUNDS, setup.sampling, setup.packed, setup.key)[2])
         algorithm, states = setup.algorithm, {}
         with jax.disable_jit():
             server = algorithm.init(jax.tree.map(jnp.asarray, model(START)))
@@ -103,9 +101,7 @@ def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
                     message, states[i] = algorithm.train(broadcast, before, oracle)
                     sent.append(message)
                     weights.append(SIZES[i] if algorithm.weighting == "examples" else 1)
-                server = algorithm.update(
-                    server, reduce(sent, weights), Cohort(t, len(cohort), len(SIZES))
-                )
+                server = algorithm.update(server, reduce(sent, weights), Cohort(t, len(cohort), len(SIZES)))
         return jax.device_get(server), jax.device_get(states)
 
 
@@ -131,4 +127,3 @@ def reduce(messages: list[Any], weights: list[int]) -> Any:
 def close(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-12) -> None:
     """|a - b| at most `tolerance` |b|, entry by entry in the largest entry's units."""
     assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
-

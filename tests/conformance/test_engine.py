@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance.methods import CLIENT_LR, METHODS
-from conformance.properties import COHORTS, ROUNDS, SAMPLING, SIZES, by_hand, close, compiled, flat, task
-from harness import Listed, prepare
 from jax.flatten_util import ravel_pytree
 
+from conformance.methods import CLIENT_LR, METHODS
+from conformance.properties import COHORTS, ROUNDS, SAMPLING, SIZES, by_hand, close, compiled, flat, task
 from fedsolve.engine.round import advance, simulate
+from harness import Listed, prepare
 
 EVERY = pytest.mark.parametrize("name", METHODS)
 _RUNS: dict[str, tuple] = {}
@@ -101,7 +101,13 @@ def test_sweep_is_a_loop(name):
         def sweep(algorithms, keys):
             def one(algorithm, key):
                 return simulate(
-                    first.program, algorithm, first.sampling, first.packed, key, first.state, jnp.int32(ROUNDS)
+                    first.program,
+                    algorithm,
+                    first.sampling,
+                    first.packed,
+                    key,
+                    first.state,
+                    jnp.int32(ROUNDS),
                 )
 
             return jax.vmap(one)(algorithms, keys)

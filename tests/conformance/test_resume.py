@@ -13,10 +13,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conformance.methods import CLIENT_LR, METHODS
-from conformance.properties import SAMPLING, task
 
 import fedsolve as fs
+from conformance.methods import CLIENT_LR, METHODS
+from conformance.properties import SAMPLING, task
 
 EVERY = pytest.mark.parametrize("name", METHODS)
 _WHOLE: dict[str, fs.Result] = {}
@@ -103,5 +103,8 @@ def test_killed_and_resumed(tmp_path, subprocess_env):
 def start_child(folder, here, mode, pause, env):
     code = textwrap.dedent(KILLED)
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(folder), here, mode, pause], stdout=subprocess.PIPE, text=True, env=env
+        [sys.executable, "-c", code, str(folder), here, mode, pause],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance.methods import METHODS
-from harness import SIZES, Listed, cross_entropy, make_clients, make_task, prepare
 
 import fedsolve as fs
+from conformance.methods import METHODS
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import pack
 from fedsolve.engine.round import simulate
+from harness import Listed, cross_entropy, make_clients, make_task, prepare
 
 DATA = FederatedData.from_clients(make_clients())
 
@@ -52,7 +54,14 @@ def test_even_clients_need_no_mask():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"epochs": 0}, {"local_steps": -1}, {"epochs": 1.5}, {"epochs": 1, "local_steps": 1}, {}, {"epochs": True}],
+    [
+        {"epochs": 0},
+        {"local_steps": -1},
+        {"epochs": 1.5},
+        {"epochs": 1, "local_steps": 1},
+        {},
+        {"epochs": True},
+    ],
 )
 def test_work_that_makes_no_sense(bad):
     with pytest.raises(fs.InvalidInput):
@@ -76,12 +85,6 @@ def test_every_row_counts_once_in_an_epoch():
     assert np.abs(np.array(halves) - moved).min() < 1e-12
 
 
-def combinations(rows, size):
-    import itertools
-
-    return itertools.combinations(rows, size)
-
-
 def linear(params, batch):
     return jnp.mean(batch @ params)
 
@@ -95,4 +98,3 @@ def test_a_float64_run_is_float64_throughout(name):
         text = str(jax.make_jaxpr(lambda *a: simulate(setup.program, *a))(*inputs))
     assert "f64[" in text
     assert "f32[" not in text
-    assert SIZES[0] == 7

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from harness import engine, make_clients, make_task
 
 import fedsolve as fs
 from fedsolve.engine.cohorts import Bernoulli, Trace, Uniform, Weighted
+from harness import engine, make_clients, make_task
 
 DRAWS = 4000
 

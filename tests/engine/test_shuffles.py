@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from harness import engine, make_clients, make_task
 
 import fedsolve as fs
 from fedsolve.engine.cohorts import Uniform
 from fedsolve.engine.shuffle import choose, shuffled
+from harness import engine, make_clients, make_task
 
 PATHS = pytest.mark.parametrize("capacity", [4, 12, 300], ids=["exact", "rank", "sort"])
 

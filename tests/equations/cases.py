@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from equations.transcript import Federation, fedopt, scaffold
-from harness import BATCH, EPOCHS, Listed, Trajectory, engine, make_clients, make_task
 
+from equations.transcript import Federation, fedopt, scaffold
 from fedsolve.engine.cohorts import Trace
+from harness import BATCH, EPOCHS, SIZES, Trajectory, engine, make_clients, make_task
 
 ROUNDS = 10
 CLOSE = 1e-10
@@ -30,9 +30,7 @@ SAMPLINGS = {"full": FULL, "partial": SOME}
 
 def federation(run: Trajectory, clients: list[Any], **local: Any) -> Federation:
     local = local or {"epochs": EPOCHS}
-    return Federation(
-        clients, run.cohorts, run.orders, BATCH, local.get("epochs"), local.get("local_steps")
-    )
+    return Federation(clients, run.cohorts, run.orders, BATCH, local.get("epochs"), local.get("local_steps"))
 
 
 def check_fedopt(
@@ -45,10 +43,11 @@ def check_fedopt(
     start: np.ndarray | None = None,
     dead: bool = False,
     close: float = CLOSE,
+    sizes: tuple[int, ...] = SIZES,
     **work: Any,
 ) -> Trajectory:
     """Every exported iterate and every server_lr agree with the transcript to `close`."""
-    clients = make_clients(dead=dead)
+    clients = make_clients(sizes, dead=dead)
     run = engine(algorithm, make_task(clients, start, **work), sampling, ROUNDS)
     fed = federation(run, clients, **work)
     iterates, rates = fedopt(fed, run.iterates[0], local, rule(), weighting)
@@ -89,6 +88,3 @@ def displacement_error(got: np.ndarray, want: np.ndarray, start: np.ndarray) -> 
     """|got - want| relative to how far the model has moved from the start, at its largest over the rounds."""
     moved = np.linalg.norm(want - start, axis=1)
     return float((np.linalg.norm(got - want, axis=1) / moved).max())
-
-
-__all__ = ["FULL", "SAMPLINGS", "SOME", "TWO_OF_AVAILABLE", "Listed", "check_fedopt", "check_scaffold"]

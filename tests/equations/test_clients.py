@@ -7,11 +7,12 @@ import math
 import numpy as np
 import optax
 import pytest
-from equations.cases import FULL, SAMPLINGS, SOME, check_fedopt
-from equations.server_rules import Average
-from equations.transcript import LocalSGD
 
 import fedsolve as fs
+from equations.cases import FULL, SAMPLINGS, SOME, check_fedopt
+from equations.server_rules import Average
+from equations.transcript import Federation, LocalSGD, fedopt
+from harness import engine, make_clients, make_task
 
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 
@@ -55,16 +56,25 @@ def test_optax_schedules():
 @pytest.mark.parametrize("steps", [1, 5])
 def test_local_steps(sampling, steps):
     """K steps for everyone; a client of 7 in batches of 4 has 4 + 3 rows in a pass, then a new shuffle."""
+    check_fedopt(fs.FedAvg(0.3), lambda: Average(1.0), LocalSGD(0.3), "examples", sampling, local_steps=steps)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_even_clients(steps):
+    """Five clients of 8 rows in batches of 4: no mask, no padding, the same transcript."""
     check_fedopt(
-        fs.FedAvg(0.3), lambda: Average(1.0), LocalSGD(0.3), "examples", sampling, local_steps=steps
+        fs.FedAvg(0.3),
+        lambda: Average(1.0),
+        LocalSGD(0.3),
+        "examples",
+        SOME,
+        sizes=(8,) * 5,
+        local_steps=steps,
     )
 
 
 def test_full_batches():
     """batch = all rows of the largest client: every step sees the whole client, nothing is shuffled."""
-    from equations.transcript import Federation, fedopt
-    from harness import engine, make_clients, make_task
-
     clients = make_clients()
     run = engine(fs.FedAvg(0.3), make_task(clients, batch=None, local_steps=3), FULL)
     fed = Federation(clients, run.cohorts, None, 12, None, 3)
@@ -114,16 +124,18 @@ class NumpyNesterov:
 def test_optax_on_the_server(sampling):
     """optax.adam(.05, b1=.8) sees -D as its gradient, once per round with a cohort."""
     algorithm = fs.FedOpt(fs.local.SGD(0.3), fs.rules.Optax(optax.adam, learning_rate=0.05, b1=0.8))
-    check_fedopt(
-        algorithm, lambda: ServerMove(NumpyAdam(0.05, 0.8)), LocalSGD(0.3), "uniform", sampling
-    )
+    check_fedopt(algorithm, lambda: ServerMove(NumpyAdam(0.05, 0.8)), LocalSGD(0.3), "uniform", sampling)
 
 
 def test_another_optax_rule():
     """optax.sgd with Nesterov momentum (a flag is part of the program): b = .9 b + g, w -= .5 (g + .9 b)."""
     rule = fs.rules.Optax(optax.sgd, learning_rate=0.5, momentum=0.9, nesterov=True)
     check_fedopt(
-        fs.FedOpt(fs.local.SGD(0.3), rule), lambda: ServerMove(NumpyNesterov()), LocalSGD(0.3), "uniform", SOME
+        fs.FedOpt(fs.local.SGD(0.3), rule),
+        lambda: ServerMove(NumpyNesterov()),
+        LocalSGD(0.3),
+        "uniform",
+        SOME,
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from equations.cases import FULL, SAMPLINGS, SOME, check_fedopt
-from equations.server_rules import FedDuA, FedExPRule, MirrorFedDuA
-from equations.transcript import LocalSGD
-from harness import Softmax, default_start
 
 import fedsolve as fs
+from equations.cases import SAMPLINGS, SOME, check_fedopt
+from equations.server_rules import FedDuA, FedExPRule, MirrorFedDuA
+from equations.transcript import LocalSGD
 from fedsolve.geometry import DiagonalQuadratic, Entropy, PNorm, Quadratic
+from harness import Softmax, default_start
 
 SGD = LocalSGD(0.3)
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -46,9 +46,7 @@ def test_fedexp_original(sampling):
 def test_fedexp_code(sampling):
     """The public script: max(1, .), eps_g |S|, p_i by examples in D and in mean |D_i|^2."""
     rule = fs.FedExP(0.3, 0.01, preset="code")
-    check_fedopt(
-        rule, lambda: FedExPRule(0.01, clamp=True, times_size=True), SGD, "examples", sampling
-    )
+    check_fedopt(rule, lambda: FedExPRule(0.01, clamp=True, times_size=True), SGD, "examples", sampling)
 
 
 @EVERY
@@ -56,7 +54,11 @@ def test_fedexp_code(sampling):
 def test_fedexpm(sampling, eps_g):
     """v and m of FedDuAdam with G = I."""
     check_fedopt(
-        fs.FedExPM(0.3, eps_g, 0.9), lambda: FedDuA("identity", 0.9, 0.99, 0.0, eps_g), SGD, "uniform", sampling
+        fs.FedExPM(0.3, eps_g, 0.9),
+        lambda: FedDuA("identity", 0.9, 0.99, 0.0, eps_g),
+        SGD,
+        "uniform",
+        sampling,
     )
 
 
@@ -133,7 +135,11 @@ def test_quadratic_geometry_keeps_the_precision_of_the_run():
 
 
 GEOMETRIES = {
-    "diagonal": (lambda: DiagonalQuadratic(Softmax.of(DIAGONAL)), lambda w: DIAGONAL * w, lambda z: z / DIAGONAL),
+    "diagonal": (
+        lambda: DiagonalQuadratic(Softmax.of(DIAGONAL)),
+        lambda w: DIAGONAL * w,
+        lambda z: z / DIAGONAL,
+    ),
     "number": (lambda: DiagonalQuadratic(2.5), lambda w: 2.5 * w, lambda z: z / 2.5),
     "quadratic": (lambda: Quadratic(MATRIX), lambda w: MATRIX @ w, lambda z: np.linalg.solve(MATRIX, z)),
     "p-norm": (lambda: PNorm(1.5), p_map(1.5), p_map(3.0)),

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
+
+import fedsolve as fs
 from equations.cases import FULL, SAMPLINGS, TWO_OF_AVAILABLE, check_fedopt
 from equations.server_rules import Average, FedOptRule
 from equations.transcript import LocalSGD
 from harness import engine, make_clients, make_task
-
-import fedsolve as fs
 
 SGD = LocalSGD(0.3)
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -22,9 +22,7 @@ BOTH = pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @BOTH
 def test_fedavg(sampling, weighting):
     """w += 0.7 D with D = sum p_i D_i, p_i = 1/|S| or n_i / sum n; round 7 of `partial` is empty: w stays."""
-    check_fedopt(
-        fs.FedAvg(0.3, 0.7, weighting=weighting), lambda: Average(0.7), SGD, weighting, sampling
-    )
+    check_fedopt(fs.FedAvg(0.3, 0.7, weighting=weighting), lambda: Average(0.7), SGD, weighting, sampling)
 
 
 def test_fedavg_with_a_cohort_drawn_by_the_engine():
@@ -66,9 +64,7 @@ def test_adaptive(second, preset, sampling):
     lr = 0.01 if (second, preset) == ("yogi", "flower") else 0.1
     b1 = 0.0 if second == "adagrad" else 0.9
     algorithm = METHODS[second](0.3, preset=preset)
-    check_fedopt(
-        algorithm, lambda: FedOptRule(second, lr, tau, b1, b2, v0, bias), SGD, "examples", sampling
-    )
+    check_fedopt(algorithm, lambda: FedOptRule(second, lr, tau, b1, b2, v0, bias), SGD, "examples", sampling)
 
 
 def test_adaptive_arguments_override_the_preset():

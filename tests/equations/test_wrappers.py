@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+import fedsolve as fs
 from equations.cases import FULL, SAMPLINGS, SOME, check_fedopt, check_scaffold
 from equations.server_rules import Average, FedDuA, FedOptRule
 from equations.transcript import LocalSGD
-
-import fedsolve as fs
 
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 OPTIONS = pytest.mark.parametrize("option", ["I", "II"])
@@ -43,9 +43,7 @@ def test_scaffold(sampling, option):
 @EVERY
 def test_scaffold_with_a_number_of_steps(sampling):
     """K = 5 for everyone: 1, 2 and 3 minibatches per pass, so passes are cut in the middle."""
-    check_scaffold(
-        fs.SCAFFOLD(0.3), lambda: Average(1.0), LocalSGD(0.3), "II", sampling, local_steps=5
-    )
+    check_scaffold(fs.SCAFFOLD(0.3), lambda: Average(1.0), LocalSGD(0.3), "II", sampling, local_steps=5)
 
 
 @EVERY
@@ -53,9 +51,7 @@ def test_scaffold_with_a_number_of_steps(sampling):
 def test_scaffold_around_feddudam(sampling, option):
     """FedDuAdam's server step on SCAFFOLD's displacements."""
     algorithm = fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.3, "eps_g": 0.05, "option": option})
-    check_scaffold(
-        algorithm, lambda: FedDuA("adam", 0.9, 0.99, 1e-9, 0.05), LocalSGD(0.3), option, sampling
-    )
+    check_scaffold(algorithm, lambda: FedDuA("adam", 0.9, 0.99, 1e-9, 0.05), LocalSGD(0.3), option, sampling)
 
 
 def test_scaffold_with_client_momentum():

@@ -55,7 +55,9 @@ class Federation:
                 found.append(np.arange(n))
                 continue
             rows = np.asarray(self.orders[t][i][e])[:n]  # fewer than n where no step looks that far
-            assert len(set(rows) & set(range(n))) == len(rows), "a pass visits a row of the client at most once"
+            assert len(set(rows) & set(range(n))) == len(rows), (
+                "a pass visits a row of the client at most once"
+            )
             found.append(rows[j * self.batch : (j + 1) * self.batch])
         return found
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Listed, engine, make_clients, make_task, relative
 
 import fedsolve as fs
 from fedsolve.engine.cohorts import Uniform
 from fedsolve.geometry import DiagonalQuadratic
+from harness import Listed, Softmax, engine, make_clients, make_task, relative
 
 COHORTS = Listed.of([[0, 1, 2, 3, 4], [3, 1], [4], [], [2, 0, 1]])
 ALL = Uniform(5)
@@ -36,8 +36,6 @@ def test_closed_form_of_a_diagonal_quadratic():
     average = run(fs.FedAvg(0.3, weighting="uniform"), ALL, rounds=1)
     D = average.iterates[1] - average.iterates[0]
     closed = run(fs.FedDuAdagrad(0.3, eps=0.01), ALL, rounds=1)
-    from harness import Softmax
-
     root = run(fs.FedDuA(DiagonalQuadratic(Softmax.of(np.abs(D) + 0.01)), 0.3), ALL, rounds=1)
     assert relative(root.iterates[1:] - root.iterates[0], closed.iterates[1:] - closed.iterates[0]) < 1e-11
     np.testing.assert_allclose(root.logs["server_lr"], closed.logs["server_lr"], rtol=1e-11)

@@ -89,7 +89,7 @@ class FederatedData:
         order = np.random.default_rng(seed).permutation(self.num_clients)
         enough = int(np.searchsorted(np.cumsum(self.counts[order]), examples)) + 1
         chosen = np.sort(order[:enough])
-        rows = [self.offsets[i] + np.arange(self.counts[i]) for i in chosen]
+        rows = [int(self.offsets[i]) + np.arange(int(self.counts[i])) for i in chosen]
         return self.from_partition(self.examples, rows, tuple(self.names[i] for i in chosen))
 
     @classmethod

@@ -52,6 +52,7 @@ class LocalWork:
         max_steps: local steps of the busiest client.
         passes: shuffled passes over the data that any client needs; 0 if each step sees all of it.
         even: all clients have as many examples, all minibatches are full.
+        in_step: all clients take as many local steps.
     """
 
     loss: Loss
@@ -60,6 +61,7 @@ class LocalWork:
     max_steps: int
     passes: int
     even: bool
+    in_step: bool
 
 
 def pack(
@@ -89,7 +91,7 @@ def pack(
     many = per_epoch > 1
     passes = math.ceil((steps[many] / per_epoch[many]).max()) if many.any() else 0
     even = bool((counts == rows).all()) and rows % batch == 0
-    work = LocalWork(loss, batch, rows, int(steps.max()), passes, even)
+    work = LocalWork(loss, batch, rows, int(steps.max()), passes, even, bool((steps == steps.max()).all()))
     integers = [jnp.asarray(a, jnp.int32) for a in (data.offsets, counts, steps)]
     return PackedClients(on_device(data.examples, dtype), *integers), work
 
@@ -169,7 +171,7 @@ def client_oracle(
         )
         order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
     batches = work.rows // batch if work.even else -(-count // batch)
-    steps = work.max_steps if work.even else packed.steps[client]
+    steps = work.max_steps if work.in_step else packed.steps[client]
     return ClientOracle(work, packed, packed.offsets[client], order, batches, count, steps, bound)
 
 

@@ -55,7 +55,7 @@ def train_cohort(
 
     def train(ids: Array, present: Array) -> tuple[Totals, Any]:
         bound = program.work.max_steps
-        if not program.work.even:
+        if not program.work.in_step:
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
         before = _gather(clients, ids)
         if chunk == 1:
@@ -95,7 +95,7 @@ def _share(
     per_device = -(-len(ids) // devices)
     chunk = min(program.chunk, per_device)
     per_device = -(-per_device // chunk) * chunk
-    if not program.work.even and per_device > chunk > 1:
+    if not program.work.in_step and per_device > chunk > 1:
         order = jnp.argsort(jnp.where(present, -packed.steps[ids], 1), stable=True)
         ids, present = ids[order], present[order]
     pad = per_device * devices - len(ids)

@@ -1,0 +1,58 @@
+"""Several devices share a cohort: the trajectory is that of one device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedsolve as fs
+from harness import make_clients, make_task
+
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import jax, numpy as np
+import fedsolve as fs
+from fedsolve.engine.cohorts import Bernoulli
+from harness import Listed, make_clients, make_task
+assert len(jax.devices()) == 2
+task = make_task(make_clients())
+cases = {
+    "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": Bernoulli(0.5)}),
+    "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
+        fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.3}), {"clients_per_round": 3, "chunk": 1}),
+    "FedAvg, 1 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
+}
+for name, (algorithm, options) in cases.items():
+    one, two = (
+        fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", devices=d, **options) for d in (1, 2)
+    )
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(two.params)):
+        worst = np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(np.asarray(a)).max()
+        assert worst < 1e-12, (name, worst)
+    assert set(one.rounds) == set(two.rounds)
+    for column, values in one.rounds.items():
+        np.testing.assert_allclose(values, two.rounds[column], rtol=1e-12, err_msg=name)
+    assert one.rounds["participants"].max() > one.rounds["participants"].min() or "3 of 5" in name
+print("same")
+"""
+
+
+def test_two_devices_are_one(subprocess_env):
+    """Cohorts of odd and random size, empty ones, clients with a state: to 1e-12 in model and logs."""
+    env = subprocess_env | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    here = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, here], env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "same"
+
+
+def test_more_devices_than_there_are():
+    """Refused, with the flag that makes devices of CPU cores."""
+    with pytest.raises(fs.InvalidInput, match="xla_force_host_platform_device_count=99"):
+        fs.run(fs.FedAvg(), make_task(make_clients()), rounds=1, devices=99)

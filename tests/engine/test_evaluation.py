@@ -1,0 +1,109 @@
+"""Metrics against NumPy: pooled, held out, of the mean of the last two iterates, and by client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.engine import evaluate as evaluation
+from fedsolve.engine.cohorts import Uniform
+from harness import Listed, Softmax, engine, make_clients, make_task
+
+
+def accuracy(params, batch):
+    return jnp.mean(jnp.argmax(batch.x @ params.weight + params.bias, axis=1) == batch.y)
+
+
+def by_hand(flat, x, y):
+    """Loss and correctness of every example."""
+    w = Softmax.of(flat)
+    logits = x @ w.weight + w.bias
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return -log_p[np.arange(len(y)), y], (logits.argmax(axis=1) == y).astype(float)
+
+
+CLIENTS = make_clients()
+TEST = make_clients((20,), seed=4)[0]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    task = replace(make_task(CLIENTS), test=TEST, metrics={"accuracy": accuracy})
+    options = {"rounds": 3, "clients_per_round": 2, "dtype": "float64"}
+    run = fs.run(fs.FedAvg(0.5), task, eval_every=1, **options)
+    return run, engine(fs.FedAvg(0.5), task, Uniform(2), 3).iterates
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_pooled_metrics_of_both_iterates(runs, part):
+    """NAME at w_t and NAME_averaged at (w_t + w_{t-1})/2, both means over all examples; before round 1 they agree."""
+    run, iterates = runs
+    x = np.concatenate([c.x for c in CLIENTS]) if part == "train" else TEST.x
+    y = np.concatenate([c.y for c in CLIENTS]) if part == "train" else TEST.y
+    for t in range(4):
+        for suffix, w in (("", iterates[t]), ("_averaged", (iterates[t] + iterates[max(t - 1, 0)]) / 2)):
+            loss, correct = by_hand(w, x, y)
+            assert run.metrics[f"{part}_loss{suffix}"][t] == pytest.approx(loss.mean(), rel=1e-12)
+            assert run.metrics[f"{part}_accuracy{suffix}"][t] == pytest.approx(correct.mean(), abs=1e-12)
+    np.testing.assert_array_equal(run.metrics["round"], [0, 1, 2, 3])
+
+
+def test_clients_metrics(runs):
+    """Each client's own mean; then mean, 10th and 90th percentile (linear), largest loss, smallest accuracy."""
+    run, iterates = runs
+    for t in range(4):
+        each = [by_hand(iterates[t], c.x, c.y) for c in CLIENTS]
+        for k, name, worst in ((0, "loss", np.max), (1, "accuracy", np.min)):
+            means = np.array([e[k].mean() for e in each])
+            want = {"mean": means.mean(), "worst": worst(means)}
+            want |= {"p10": np.percentile(means, 10), "p90": np.percentile(means, 90)}
+            for what, value in want.items():
+                assert run.metrics[f"client_{name}_{what}"][t] == pytest.approx(value, rel=1e-12)
+
+
+def test_blocks_of_rows_are_joined(monkeypatch):
+    """36 rows, 10 at a time (the last block overlaps the one before): as all at once."""
+    rows = jax.tree.map(jnp.asarray, fs.data.FederatedData.from_clients(CLIENTS).examples)
+    params = Softmax.of(jnp.linspace(-1, 1, 15))
+    measures = evaluation.Measures(make_task(CLIENTS).loss, (("accuracy", accuracy),))
+    whole = evaluation.on_all(measures, params, rows)
+    monkeypatch.setattr(evaluation, "_ROWS_AT_ONCE", 10)
+    blocks = evaluation.on_all(measures, params, rows)
+    for name, values in whole.items():
+        assert values.shape == (36,)
+        np.testing.assert_allclose(blocks[name], values, rtol=1e-6)
+
+
+def test_default_spacing_of_evaluations():
+    """About 50: every second of 100 rounds, and always the last."""
+    run = fs.run(fs.FedAvg(0.1), make_task(CLIENTS), rounds=101)
+    np.testing.assert_array_equal(run.metrics["round"], [*range(0, 101, 2), 101])
+
+
+# 15 parameters of 4 bytes; up: displacement, local loss, |D_i|^2 for the doubly adaptive, change of c_i;
+# down: model, round number (4), control variate
+TRAFFIC = {
+    "FedAvg": (60 + 4, 60 + 4),
+    "FedAdam": (60 + 4, 60 + 4),
+    "FedDuAdam": (60 + 4 + 4, 60 + 4),
+    "FedExP": (60 + 4 + 4, 60 + 4),
+    "FedProx": (60 + 4, 60 + 4),
+    "SCAFFOLD": (60 + 4 + 60, 60 + 4 + 60),
+    "SCAFFOLD+FedDuAdam": (60 + 4 + 4 + 60, 60 + 4 + 60),
+}
+
+
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_bytes_by_hand(name):
+    """Bytes of one client's message times participants, also where a cohort is empty."""
+    up, down = TRAFFIC[name]
+    algorithm, cohorts = fs.build(name, {"client_lr": 0.1}), Listed.of([[0, 1, 4], [2], []])
+    run = fs.run(algorithm, make_task(CLIENTS), rounds=3, eval_every=3, sampling=cohorts)
+    np.testing.assert_array_equal(run.rounds["bytes_up"], [3 * up, up, 0])
+    np.testing.assert_array_equal(run.rounds["bytes_down"], [3 * down, down, 0])
+    np.testing.assert_array_equal(run.rounds["round"], [1, 2, 3])
