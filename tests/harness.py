@@ -1,4 +1,6 @@
-"""What the tests of the mathematics share: a small uneven federation, and the engine driven round by round."""
+"""What the tests of the mathematics share: a small uneven federation, and the engine driven round by
+round.
+"""
 
 from __future__ import annotations
 

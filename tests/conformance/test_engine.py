@@ -26,7 +26,9 @@ def base(name):
 
 @EVERY
 def test_compiled_is_eager(name):
-    """One client after another, verb by verb, without any compilation: the same server and clients to 1e-12."""
+    """One client after another, verb by verb, without any compilation: the same server and clients to
+    1e-12.
+    """
     _, state, _ = base(name)
     server, clients = by_hand(METHODS[name](CLIENT_LR))
     close(ravel_pytree(state.server)[0], ravel_pytree(server)[0])
@@ -58,7 +60,9 @@ def test_other_chunks_do_not_matter(name, chunk):
 
 @EVERY
 def test_order_within_the_cohort_does_not_matter(name):
-    """The same cohorts, listed backwards: clients' shuffles follow from their number, not from their place."""
+    """The same cohorts, listed backwards: clients' shuffles follow from their number, not from their
+    place.
+    """
     backwards = Listed.of([cohort[::-1] for cohort in COHORTS])
     close(flat(compiled(METHODS[name](CLIENT_LR), sampling=backwards)[1]), flat(base(name)[1]))
 
@@ -75,7 +79,9 @@ def test_no_recompilation(name):
 
 @EVERY
 def test_shapes_and_types_are_kept(name):
-    """A float32 run keeps a nested model with scalars in float32, a float64 run in float64, all else as well."""
+    """A float32 run keeps a nested model with scalars in float32, a float64 run in float64, all else as
+    well.
+    """
     for dtype in ("float64", "float32"):
         setup, state, _ = base(name) if dtype == "float64" else compiled(METHODS[name](0.3), dtype=dtype)
         model = setup.algorithm.export(state.server)

@@ -49,7 +49,9 @@ def test_same_seed_same_bits(name):
 
 @EVERY
 def test_resumed_run_has_the_same_bits(name, tmp_path):
-    """6 rounds in a folder (in the middle of an evaluation interval of 4), then on to 12: model, metrics, log."""
+    """6 rounds in a folder (in the middle of an evaluation interval of 4), then on to 12: model, metrics,
+    log.
+    """
     run(name, rounds=6, out=tmp_path / "run")
     resumed = run(name, out=tmp_path / "run", resume=True)
     keep = [r in (0, 4, 8, 12) for r in resumed.metrics["round"]]  # stopping at 6 evaluates there, too
@@ -79,7 +81,9 @@ KILLED = """
 
 
 def test_killed_and_resumed(tmp_path, subprocess_env):
-    """kill -9 at a random moment, twice, with a checkpoint after every round; then resume to the end: same bits."""
+    """kill -9 at a random moment, twice, with a checkpoint after every round; then resume to the end: same
+    bits.
+    """
     here, folder = str(Path(__file__).parent.parent), tmp_path / "run"
     rng = np.random.default_rng(int(time.time()))
     for attempt in range(2):

@@ -66,7 +66,9 @@ def test_cut_short(folder, keep):
 
 
 def test_another_algorithm(folder):
-    """FedAvgM saved it; FedAdam, and FedAvgM with another rate, may not continue it: the difference is named."""
+    """FedAvgM saved it; FedAdam, and FedAvgM with another rate, may not continue it: the difference is
+    named.
+    """
     refused("algorithm", folder, algorithm=fs.FedAdam(0.1))
     refused("algorithm", folder, algorithm=fs.FedAvgM(0.2))
 
@@ -82,7 +84,9 @@ def test_another_run(folder, change):
 
 
 def test_changed_shapes(folder):
-    """The same clients with another model under the same name: the first leaf that differs, with both shapes."""
+    """The same clients with another model under the same name: the first leaf that differs, with both
+    shapes.
+    """
 
     def init(key):
         return {"weight": np.zeros((FEATURES, 3)), "more": np.zeros(2)}

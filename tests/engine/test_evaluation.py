@@ -41,7 +41,9 @@ def runs():
 
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_pooled_metrics_of_both_iterates(runs, part):
-    """NAME at w_t and NAME_averaged at (w_t + w_{t-1})/2, both means over all examples; before round 1 they agree."""
+    """NAME at w_t and NAME_averaged at (w_t + w_{t-1})/2, both means over all examples; before round 1 they
+    agree.
+    """
     run, iterates = runs
     x = np.concatenate([c.x for c in CLIENTS]) if part == "train" else TEST.x
     y = np.concatenate([c.y for c in CLIENTS]) if part == "train" else TEST.y
@@ -54,7 +56,9 @@ def test_pooled_metrics_of_both_iterates(runs, part):
 
 
 def test_clients_metrics(runs):
-    """Each client's own mean; then mean, 10th and 90th percentile (linear), largest loss, smallest accuracy."""
+    """Each client's own mean; then mean, 10th and 90th percentile (linear), largest loss, smallest
+    accuracy.
+    """
     run, iterates = runs
     for t in range(4):
         each = [by_hand(iterates[t], c.x, c.y) for c in CLIENTS]

@@ -32,7 +32,9 @@ def test_epochs():
 
 
 def test_steps():
-    """5 steps for everyone; 2 batches per pass need 3 passes, 3 need 2; the client of one batch needs no order."""
+    """5 steps for everyone; 2 batches per pass need 3 passes, 3 need 2; the client of one batch needs no
+    order.
+    """
     clients, work = packed(local_steps=5)
     np.testing.assert_array_equal(clients.steps, [5] * 5)
     assert (work.max_steps, work.passes) == (5, 3)
@@ -71,7 +73,8 @@ def test_work_that_makes_no_sense(bad):
 def test_every_row_counts_once_in_an_epoch():
     """One epoch of plain sums: a loss linear in the model has the gradient mean(x) of its batch.
 
-    With lr 1 and the batch mean weighted by its size, the displacement over a pass is minus the sum over batches of
+    With lr 1 and the batch mean weighted by its size, the displacement over a pass is minus the sum over
+    batches of
     batch means: for client 0 (7 rows in 4 + 3) of rows r it is -(mean of 4 rows + mean of the other 3).
     """
     x = np.arange(7.0)[:, None] ** 2

@@ -36,7 +36,9 @@ def totals(rows, message=MESSAGE, weights=(1, 2, 3, 4)):
 
 
 def check(found):
-    """Weights 1:2:3:4 give means (50, 24)/10, the plain average of column 0 is 16/4, the maximum of -y is 6."""
+    """Weights 1:2:3:4 give means (50, 24)/10, the plain average of column 0 is 16/4, the maximum of -y is
+    6.
+    """
     reduced = found.reduce()
     np.testing.assert_allclose(reduced.delta, [5.0, 2.4], rtol=1e-6)
     np.testing.assert_allclose(reduced.inner["a"], 4.0, rtol=1e-6)
@@ -92,7 +94,9 @@ def overflowing(params: Softmax, batch: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedDuAdam", "SCAFFOLD"])
 def test_a_client_that_is_not_finite_is_left_out(name):
-    """Client 2 is counted in `dropped` and changes nothing: as if the cohort had been {0, 1} instead of {0, 1, 2}."""
+    """Client 2 is counted in `dropped` and changes nothing: as if the cohort had been {0, 1} instead of {0,
+    1, 2}.
+    """
     task = replace(broken_task(), loss=overflowing)
     algorithm = fs.build(name, {"client_lr": 0.3})
     whole = engine(algorithm, task, Listed.of([[0, 1, 2], [3, 2, 4], [1, 0]]), 3)

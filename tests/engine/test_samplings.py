@@ -40,7 +40,9 @@ def near(got, chance, rounds=DRAWS):
 
 
 def test_uniform():
-    """3 of 10 without replacement: every client with chance 3/10, every pair with chance 3/10 x 2/9 = 1/15."""
+    """3 of 10 without replacement: every client with chance 3/10, every pair with chance 3/10 x 2/9 =
+    1/15.
+    """
     ids, present = draw(Uniform(3), 10)
     assert ids.shape == (DRAWS, 3)
     assert present.all()

@@ -22,7 +22,9 @@ def orders(capacity, count, take, keys=6000):
 
 @PATHS
 def test_uniform_over_all_orders(capacity):
-    """4 rows have 24 orders: 6000 draws give 250 of each, within five deviations sqrt(6000/24 x 23/24) = 15.5."""
+    """4 rows have 24 orders: 6000 draws give 250 of each, within five deviations sqrt(6000/24 x 23/24) =
+    15.5.
+    """
     found = orders(capacity, 4, 4)
     assert (np.sort(found, axis=1) == np.arange(4)).all()
     counts = np.unique(found @ np.array([64, 16, 4, 1]), return_counts=True)[1]

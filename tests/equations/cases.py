@@ -1,4 +1,6 @@
-"""Running one method twice, compiled and as a transcript, with everyone and with a few clients taking part."""
+"""Running one method twice, compiled and as a transcript, with everyone and with a few clients taking
+part.
+"""
 
 from __future__ import annotations
 

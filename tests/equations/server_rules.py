@@ -1,4 +1,6 @@
-"""The papers' server steps in NumPy: (w, D, mean |D_i|^2, |S|, t) -> (w, eta). State starts at 0 unless given."""
+"""The papers' server steps in NumPy: (w, D, mean |D_i|^2, |S|, t) -> (w, eta). State starts at 0 unless
+given.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Average:
 
 
 class FedOptRule:
-    """Algorithm 2 of Reddi et al.; `bias` is Flower's and Keras's correction with exponent t + 1, t from 1."""
+    """Algorithm 2 of Reddi et al.; `bias` is Flower's and Keras's correction with exponent t + 1, t from
+    1.
+    """
 
     def __init__(
         self, second: str, eta: float, tau: float, b1: float, b2: float, v0: float, bias: bool

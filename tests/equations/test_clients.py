@@ -19,7 +19,9 @@ EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 
 @EVERY
 def test_momentum_decay_and_clipping(sampling):
-    """g = clip(g + .1 y, .5), b = .7 b + g, y -= .2 b; b starts at 0 each round; some gradients are clipped."""
+    """g = clip(g + .1 y, .5), b = .7 b + g, y -= .2 b; b starts at 0 each round; some gradients are
+    clipped.
+    """
     algorithm = fs.FedAvg(0.2, client_momentum=0.7, weight_decay=0.1, clip_norm=0.5)
     local = LocalSGD(0.2, momentum=0.7, decay=0.1, clip=0.5)
     check_fedopt(algorithm, lambda: Average(1.0), local, "examples", sampling)

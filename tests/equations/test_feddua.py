@@ -19,7 +19,9 @@ EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 
 @EVERY
 def test_fedexp_study(sampling):
-    """eta = (1/2) mean |D_i|^2 / (|D|^2 + eps_g), no clamp: in rounds of one client it is 1/2 at eps_g = 0."""
+    """eta = (1/2) mean |D_i|^2 / (|D|^2 + eps_g), no clamp: in rounds of one client it is 1/2 at eps_g =
+    0.
+    """
     run = check_fedopt(fs.FedExP(0.3), lambda: FedExPRule(0.0), SGD, "uniform", sampling)
     alone = [t for t, cohort in enumerate(run.cohorts) if len(cohort) == 1]
     np.testing.assert_allclose(run.logs["server_lr"][alone], 0.5, rtol=1e-12)

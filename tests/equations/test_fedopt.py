@@ -36,7 +36,9 @@ def test_fedavg_with_a_cohort_drawn_by_the_engine():
 @EVERY
 @pytest.mark.parametrize("ema", [False, True], ids=["heavy ball", "ema"])
 def test_fedavgm(sampling, ema):
-    """m = 0.8 m + D (heavy ball) or 0.8 m + 0.2 D (EMA), w += 0.5 m; m starts at 0 and waits in empty rounds."""
+    """m = 0.8 m + D (heavy ball) or 0.8 m + 0.2 D (EMA), w += 0.5 m; m starts at 0 and waits in empty
+    rounds.
+    """
     algorithm = fs.FedAvgM(0.3, 0.5, 0.8, ema=ema, weighting="uniform")
     check_fedopt(algorithm, lambda: Average(0.5, 0.8, ema), SGD, "uniform", sampling)
 
@@ -59,7 +61,9 @@ METHODS = {"adagrad": fs.FedAdagrad, "adam": fs.FedAdam, "yogi": fs.FedYogi}
 @EVERY
 @pytest.mark.parametrize(("second", "preset"), PRESETS, ids=["-".join(k) for k in PRESETS])
 def test_adaptive(second, preset, sampling):
-    """m, v and w by Algorithm 2 with the preset's constants; Adagrad without momentum; lr 0.1 (Flower's Yogi .01)."""
+    """m, v and w by Algorithm 2 with the preset's constants; Adagrad without momentum; lr 0.1 (Flower's
+    Yogi .01).
+    """
     tau, b2, v0, bias = PRESETS[second, preset]
     lr = 0.01 if (second, preset) == ("yogi", "flower") else 0.1
     b1 = 0.0 if second == "adagrad" else 0.9
@@ -68,7 +72,9 @@ def test_adaptive(second, preset, sampling):
 
 
 def test_adaptive_arguments_override_the_preset():
-    """server_lr, tau and the betas that are given win over the preset's; the paper's v starts at the given tau^2."""
+    """server_lr, tau and the betas that are given win over the preset's; the paper's v starts at the given
+    tau^2.
+    """
     algorithm = fs.FedYogi(0.3, 0.05, 0.02, 0.5, 0.8, weighting="uniform")
     check_fedopt(
         algorithm, lambda: FedOptRule("yogi", 0.05, 0.02, 0.5, 0.8, 4e-4, False), SGD, "uniform", FULL
@@ -76,7 +82,8 @@ def test_adaptive_arguments_override_the_preset():
 
 
 def test_flowers_first_adam_step():
-    """Round 1: m = .1 D, v = .01 D^2, so m / sqrt(v) = sign(D); the correction is sqrt(1 - .99^2) / (1 - .9^2).
+    """Round 1: m = .1 D, v = .01 D^2, so m / sqrt(v) = sign(D); the correction is sqrt(1 - .99^2) / (1 -
+    .9^2).
 
     sqrt(.0199) / .19 = .742460: with lr .1 every coordinate moves by .0742460 (tau = 1e-9 is far below |D|).
     """
@@ -90,7 +97,8 @@ def test_flowers_first_adam_step():
 def test_papers_first_adam_step():
     """Without correction and with v_0 = 0 the first step is (1 - .9) / sqrt(1 - .99) = 1 times lr sign(D).
 
-    The paper's v_0 = tau^2 adds .99 tau^2 below the root, tau outside it: shorter than lr, the more so the smaller D.
+    The paper's v_0 = tau^2 adds .99 tau^2 below the root, tau outside it: shorter than lr, the more so the
+    smaller D.
     """
     task = make_task(make_clients())
     run = engine(fs.FedAdam(0.3, 0.1, 1e-12), task, FULL, 1)

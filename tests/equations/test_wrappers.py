@@ -1,4 +1,6 @@
-"""FedProx and SCAFFOLD, alone and around other methods, against Li et al. 2020 and Karimireddy et al. 2020."""
+"""FedProx and SCAFFOLD, alone and around other methods, against Li et al. 2020 and Karimireddy et al.
+2020.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def test_fedprox_around_fedadam(sampling):
 @EVERY
 @OPTIONS
 def test_scaffold(sampling, option):
-    """y -= eta_l (g - c_i + c); c_i by option I or II; w += eta_g mean D_i; c += (1/5) sum over S of (c_i+ - c_i).
+    """y -= eta_l (g - c_i + c); c_i by option I or II; w += eta_g mean D_i; c += (1/5) sum over S of (c_i+
+    - c_i).
 
     Clients that are absent keep c_i; the number of local steps K in (w - y)/(K eta_l) is the client's own.
     """

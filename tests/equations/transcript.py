@@ -1,4 +1,5 @@
-"""The papers' pseudo-code in NumPy, one client after another, on softmax regression with a hand-written gradient.
+"""The papers' pseudo-code in NumPy, one client after another, on softmax regression with a hand-written
+gradient.
 
 Written from the papers alone: nothing here is imported from fedsolve. The random choices (cohorts and the
 order in which a client visits its rows) come in as data.
@@ -44,7 +45,9 @@ class Federation:
         return np.concatenate([(x.T @ p).ravel(), p.sum(axis=0)]) / len(y)
 
     def minibatches(self, t: int, i: int) -> list[Vector]:
-        """Rows of each local step: passes over a shuffled client, the last minibatch of a pass may be short."""
+        """Rows of each local step: passes over a shuffled client, the last minibatch of a pass may be
+        short.
+        """
         n = self.size(i)
         per_pass = math.ceil(n / self.batch)
         steps = self.steps if self.steps is not None else self.epochs * per_pass

@@ -92,7 +92,9 @@ def test_bias_correction_would_change_nothing():
 
 @pytest.mark.parametrize("preconditioner", ["adagrad", "adam"])
 def test_a_coordinate_that_never_moved_stays(preconditioner):
-    """eps = 0 and D = 0 in coordinate 2 always: s = v = 0 there, 0/0 is read as 0, and the others are finite."""
+    """eps = 0 and D = 0 in coordinate 2 always: s = v = 0 there, 0/0 is read as 0, and the others are
+    finite.
+    """
     still = [d * np.array([1, 1, 0, 1, 1, 1]) for d in DELTAS]
     rule = DoublyAdaptive(0.9, eps=0.0, preconditioner=preconditioner)
     last = steps(rule, deltas=still)[-1][1]

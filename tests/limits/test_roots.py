@@ -1,4 +1,6 @@
-"""The root finder behind FedDuA's step: any increasing h with h(0) = 0, steep, flat, overflowing or bounded."""
+"""The root finder behind FedDuA's step: any increasing h with h(0) = 0, steep, flat, overflowing or
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def _double():
 @settings(max_examples=60, deadline=None)
 @given(a=st.floats(-6, 6), y=st.floats(-6, 1))
 def test_found_to_rounding(name, a, y):
-    """h(eta) = target to 1e-12 of the target, for slopes 1e-6 to 1e6 and targets 1e-6 to 10; so is the root."""
+    """h(eta) = target to 1e-12 of the target, for slopes 1e-6 to 1e6 and targets 1e-6 to 10; so is the
+    root.
+    """
     with jax.enable_x64(True):
         h, inverse = FUNCTIONS[name]
         a, target = 10.0**a, 10.0**y
@@ -66,7 +70,9 @@ def test_the_bracket_may_end_exactly_at_the_root():
 
 
 def test_overflow_means_too_far():
-    """h = exp(50 x) - 1 - 49.999999 x has slope 1e-6 at 0: the first guess 1e6 overflows; the root of 1 is .03..."""
+    """h = exp(50 x) - 1 - 49.999999 x has slope 1e-6 at 0: the first guess 1e6 overflows; the root of 1 is
+    .03...
+    """
     root = solve_increasing(lambda x: jnp.expm1(50 * x) - 49.999999 * x, jnp.asarray(1.0))
     x = float(root.value)
     assert int(root.status) == FOUND
@@ -98,7 +104,8 @@ def test_bounded_above_in_float32():
 
 
 def test_rounding_limits():
-    """h = floor(1024 x) / 1024 jumps over .3, from 307/1024 to 308/1024 at x = 308/1024: status 2 and the miss.
+    """h = floor(1024 x) / 1024 jumps over .3, from 307/1024 to 308/1024 at x = 308/1024: status 2 and the
+    miss.
 
     The nearer side is 307/1024 = .29980, .00065 of the target away; the bracket ends around the jump.
     """

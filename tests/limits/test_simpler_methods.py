@@ -29,7 +29,8 @@ def test_feddua_in_the_identity_geometry(b1):
 
 
 def test_closed_form_of_a_diagonal_quadratic():
-    """FedDuAdagrad's first step is FedDuA's with G = sqrt(D^2) + eps as a fixed quadratic: root = closed form.
+    """FedDuAdagrad's first step is FedDuA's with G = sqrt(D^2) + eps as a fixed quadratic: root = closed
+    form.
 
     In round 1 s = D^2, so G = |D| + eps with D the mean displacement, which FedAvg's first step shows.
     """
@@ -57,7 +58,9 @@ def test_scaffold_with_identical_clients(option):
 
 
 def test_scaffold_with_one_step_and_everyone():
-    """K = 1, option II: c_i+ = g_i(w), c = mean c_i, so the mean of g_i - c_i + c is the mean of g_i: FedAvg."""
+    """K = 1, option II: c_i+ = g_i(w), c = mean c_i, so the mean of g_i - c_i + c is the mean of g_i:
+    FedAvg.
+    """
     local = {"batch": None, "local_steps": 1}
     scaffold = run(fs.SCAFFOLD(0.3), ALL, **local)
     average = run(fs.FedAvg(0.3, weighting="uniform"), ALL, **local)
