@@ -12,11 +12,12 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine import evaluate as evaluation
 from fedsolve.engine.cohorts import Uniform
-from harness import Listed, Softmax, engine, make_clients, make_task
+from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 
 
 def accuracy(params, batch):
-    return jnp.mean(jnp.argmax(batch.x @ params.weight + params.bias, axis=1) == batch.y)
+    right = jnp.argmax(batch.x @ params.weight + params.bias, axis=1) == batch.y
+    return jnp.mean(right, dtype=params.weight.dtype)
 
 
 def by_hand(flat, x, y):
@@ -70,17 +71,16 @@ def test_clients_metrics(runs):
                 assert run.metrics[f"client_{name}_{what}"][t] == pytest.approx(value, rel=1e-12)
 
 
-def test_blocks_of_rows_are_joined(monkeypatch):
-    """36 rows, 10 at a time (the last block overlaps the one before): as all at once."""
-    rows = jax.tree.map(jnp.asarray, fs.data.FederatedData.from_clients(CLIENTS).examples)
-    params = Softmax.of(jnp.linspace(-1, 1, 15))
-    measures = evaluation.Measures(make_task(CLIENTS).loss, (("accuracy", accuracy),))
-    whole = evaluation.on_all(measures, params, rows)
-    monkeypatch.setattr(evaluation, "_ROWS_AT_ONCE", 10)
-    blocks = evaluation.on_all(measures, params, rows)
-    for name, values in whole.items():
-        assert values.shape == (36,)
-        np.testing.assert_allclose(blocks[name], values, rtol=1e-6)
+def test_blocks_of_rows_are_joined():
+    """1100 rows are seen 512 at a time (the last block overlaps the one before): each has its own metrics."""
+    many = make_clients((1100,), seed=6)[0]
+    flat = np.linspace(-1, 1, 15)
+    measures = evaluation.Measures(cross_entropy, (("accuracy", accuracy),))
+    with jax.enable_x64(True):
+        params, rows = jax.tree.map(jnp.asarray, (Softmax.of(flat), many))
+        found = evaluation.on_all(measures, params, rows)
+    for got, want in zip((found["loss"], found["accuracy"]), by_hand(flat, many.x, many.y), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-10)
 
 
 def test_default_spacing_of_evaluations():

@@ -7,7 +7,8 @@ import pytest
 
 from fedsolve import trees
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks.models import CNN, MLP, Affine, Linear, Softmax, check_model, max_pool
+from fedsolve.tasks.conv import max_pool2x2
+from fedsolve.tasks.models import CNN, MLP, Affine, Linear, Softmax, check_model
 
 KEY = jax.random.key(0)
 MODELS = [Linear(6), Linear(6, bias=True), Softmax(6, 3), MLP((6, 5, 3)), CNN(5, 8, 9, (2, 3), 4, inputs=2)]
@@ -27,17 +28,17 @@ def test_convex_models_start_at_zero_and_are_affine():
     assert all(not leaf.any() for leaf in jax.tree.leaves(Softmax(6, 3).init(KEY)))
     w, b = normal(1, 6, 3), normal(2, 3)
     images = x.reshape(4, 2, 3)
-    np.testing.assert_allclose(Softmax(6, 3)(Affine(w, b), images), x @ w + b, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(Softmax(6, 3)(Affine(w.T, b), images), x @ w + b, rtol=1e-5, atol=1e-6)
 
 
 def test_mlp_is_relu_layers_with_an_affine_output():
     model = MLP((6, 5, 4, 3))
-    params = [Affine(normal(i, a, b), normal(9 + i, b)) for i, (a, b) in enumerate([(6, 5), (5, 4), (4, 3)])]
+    params = [Affine(normal(i, b, a), normal(9 + i, b)) for i, (a, b) in enumerate([(6, 5), (5, 4), (4, 3)])]
     x = normal(3, 7, 6)
     h = x
     for w, b in params[:2]:
-        h = np.maximum(h @ w + b, 0)
-    expected = h @ params[2].weight + params[2].bias
+        h = np.maximum(h @ w.T + b, 0)
+    expected = h @ params[2].weight.T + params[2].bias
     assert (expected < 0).any()
     np.testing.assert_allclose(model(tuple(params), x), expected, rtol=1e-4, atol=1e-5)
 
@@ -57,7 +58,7 @@ def test_cnn_has_the_parameters_of_the_paper():
     params = CNN().init(KEY)
     assert [trees.size(layer) for layer in params] == [320, 18_496, 1_179_776, 7_998]
     assert params.conv1.weight.shape == (3, 3, 1, 32)
-    assert params.hidden.weight.shape == (64 * 12 * 12, 128)
+    assert params.hidden.weight.shape == (128, 64 * 12 * 12)
 
 
 def test_max_pool_takes_the_largest_of_each_block_and_drops_an_odd_line():
@@ -66,7 +67,7 @@ def test_max_pool_takes_the_largest_of_each_block_and_drops_an_odd_line():
     expected = np.stack(
         [[x[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].max((1, 2)) for j in range(2)] for i in range(2)]
     )
-    np.testing.assert_array_equal(max_pool(x), expected.transpose(2, 0, 1, 3))
+    np.testing.assert_array_equal(max_pool2x2(x), expected.transpose(2, 0, 1, 3))
 
 
 def test_cnn_is_its_four_layers():
@@ -82,8 +83,8 @@ def test_cnn_is_its_four_layers():
 
     h = conv(conv(x, params.conv1), params.conv2)
     h = jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    h = jnp.maximum(h.reshape(3, -1) @ params.hidden.weight + params.hidden.bias, 0)
-    expected = h @ params.output.weight + params.output.bias
+    h = jnp.maximum(h.reshape(3, -1) @ params.hidden.weight.T + params.hidden.bias, 0)
+    expected = h @ params.output.weight.T + params.output.bias
     np.testing.assert_allclose(model(params, x), expected, rtol=2e-4, atol=1e-4)
 
 

@@ -29,8 +29,9 @@ def shuffled(
     bits = _bits_at(key, client, epoch, index)
     inside = index < count
     if capacity > _RANK_UP_TO:
-        # the sort is stable, so a padded place never comes before a real one
-        return lax.sort((jnp.where(inside, bits, jnp.uint32(0xFFFFFFFF)), index), num_keys=1)[1][:take]
+        # the sort is stable, so a padded place never comes before a real one; its inverse are the ranks
+        order = lax.sort((jnp.where(inside, bits, jnp.uint32(0xFFFFFFFF)), index), num_keys=1)[1]
+        return jnp.zeros_like(index).at[order].set(index, unique_indices=True)[:take]
     mine, place = bits[:take, None], index[:take, None]
     before = inside & ((bits < mine) | ((bits == mine) & (index < place)))
     return jnp.sum(before, axis=1, dtype=jnp.int32)
