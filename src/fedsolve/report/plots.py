@@ -47,7 +47,7 @@ def curves(histories: Sequence[History], metric: str = "test_accuracy", title: s
     drawn = _draw(axes, histories, metric)
     axes.set_title(f"{title or drawn}\n{context(histories)}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=3)
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
     return figure
 
 
@@ -70,7 +70,7 @@ def comparison(histories: Sequence[History]) -> Figure:
     figure.suptitle(context(histories), x=0.01, ha="left", fontsize=11)
     handles, labels = panels[0, 1].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, handlelength=3
+        handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, handlelength=4.5
     )
     return figure
 
