@@ -63,6 +63,22 @@ class Algorithm(ABC):
         """The model that is evaluated and shipped."""
 
 
+class Wrapper(Algorithm):
+    """A method around another: clients are weighted as the inner method weights them."""
+
+    inner: Algorithm
+
+    @property
+    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.weighting
+
+    @property
+    def local(self) -> Any:
+        """The inner method's local solver, None if it has none."""
+        return getattr(self.inner, "local", None)
+
+
 def check_weighting(value: object) -> None:
     """Raise `InvalidInput` unless value is a known weighting."""
     if value not in ("uniform", "examples"):

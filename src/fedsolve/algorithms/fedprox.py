@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
-from fedsolve.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.algorithm import Algorithm, Cohort, Wrapper
 from fedsolve.errors import check_range
-from fedsolve.local.solver import LocalSolver
 from fedsolve.oracle import Oracle, WrappedOracle
 from fedsolve.types import Params, Scalar, module
 
@@ -29,7 +28,7 @@ class ProximalOracle(WrappedOracle):
 
 
 @module
-class Proximal(Algorithm):
+class Proximal(Wrapper):
     """Local steps on f_i(y) + (mu/2) |y - w|^2; everything else as `inner`.
 
         client:  y <- y - eta_l (g_i(y) + mu (y - w))
@@ -47,16 +46,6 @@ class Proximal(Algorithm):
 
     def __post_init__(self) -> None:
         check_range("mu", self.mu, at_least=0)
-
-    @property
-    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.weighting
-
-    @property
-    def local(self) -> LocalSolver | None:
-        """The inner method's local solver."""
-        return getattr(self.inner, "local", None)
 
     def init(self, params: Params) -> Any:
         """The inner server."""

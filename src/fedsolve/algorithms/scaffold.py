@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 
 from fedsolve import trees
-from fedsolve.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.algorithm import Algorithm, Cohort, Wrapper
 from fedsolve.errors import InvalidInput
 from fedsolve.local.solver import LocalSolver
 from fedsolve.oracle import GradientMap, Oracle, WrappedOracle
@@ -73,7 +73,7 @@ class ScaffoldMessage:
 
 
 @module
-class ControlVariates(Algorithm):
+class ControlVariates(Wrapper):
     """SCAFFOLD around any method with a local SGD: y <- y - eta_l (g_i(y) - c_i + c).
 
         option I:   c_i+ = grad f_i(w)                      option II:  c_i+ = c_i - c + (w - y_K) / (K eta_l)
@@ -106,16 +106,6 @@ class ControlVariates(Algorithm):
                     f"{type(solver or self.inner).__name__} is not: use option='I'"
                 )
 
-    @property
-    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.weighting
-
-    @property
-    def local(self) -> LocalSolver | None:
-        """The inner method's local solver."""
-        return getattr(self.inner, "local", None)
-
     def init(self, params: Params) -> ScaffoldServer:
         """The inner server and c = 0."""
         return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
@@ -137,7 +127,6 @@ class ControlVariates(Algorithm):
         if self.option == "I":  # c_i+ = grad f_i(w)
             change = trees.sub(oracle.full(broadcast.params)[1], client.control)
         else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
-            assert self.local is not None
             elapsed: Any = self.local.elapsed(oracle.steps, broadcast.inner.round)
             change = jax.tree.map(
                 lambda d, c: (-d / elapsed - c).astype(c.dtype), message.delta, broadcast.control

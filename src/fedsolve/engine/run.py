@@ -5,33 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fedsolve import trees
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.checkpoint import Checkpoints
-from fedsolve.engine.clients import PackedClients, client_oracle, on_device, pack
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.cohorts import Sampling, Uniform
-from fedsolve.engine.evaluate import Measures, evaluate
-from fedsolve.engine.identity import describe
 from fedsolve.engine.interrupt import Interruptible
-from fedsolve.engine.layout import chunk_size, mesh
-from fedsolve.engine.preflight import check_round, check_task
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
-from fedsolve.engine.round import RunState, advance, one_round, start
-from fedsolve.engine.train import Program
+from fedsolve.engine.round import RunState
+from fedsolve.engine.setup import Setup
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.schedules import rate_at
 from fedsolve.tasks.task import Task
-from fedsolve.types import reports
 
 _CALL_SECONDS = 1.0  # one compiled call lasts at most about this long, so that progress and Ctrl-C stay live
 
@@ -95,13 +86,14 @@ def run(
     """
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"dtype = {dtype!r} must be 'float32' or 'float64'")
-    with jax.enable_x64(dtype == "float64"):
+    clock = CompileClock()
+    with jax.enable_x64(dtype == "float64"), clock:
         setup = Setup.make(
             algorithm, task, rounds, _sampling(clients_per_round, sampling, task), seed, batch_size, epochs,
             local_steps, eval_every, jnp.dtype(dtype), chunk, devices, label,
         )  # fmt: skip
         with Checkpoints.at(out, setup.identity, resume) as checkpoints:
-            return _loop(setup, checkpoints, progress)
+            return _loop(setup, checkpoints, clock, progress)
 
 
 def _sampling(clients_per_round: int | None, sampling: Sampling | None, task: Task) -> Sampling:
@@ -114,165 +106,19 @@ def _sampling(clients_per_round: int | None, sampling: Sampling | None, task: Ta
     return sampling
 
 
-def _integer(name: str, value: Any, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InvalidInput(f"{name} = {value} must be an integer of at least {least}")
-    return int(value)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A run made ready: arguments checked, data on the device, the program chosen."""
-
-    algorithm: Algorithm
-    task: Task
-    rounds: int
-    eval_every: int
-    sampling: Sampling
-    program: Program
-    packed: PackedClients
-    judged: PackedClients
-    test: Any
-    measures: Measures
-    state: RunState
-    key: Any
-    label: str
-    identity: dict[str, Any]
-
-    @classmethod
-    def make(
-        cls,
-        algorithm: Algorithm,
-        task: Task,
-        rounds: int,
-        sampling: Sampling,
-        seed: int,
-        batch_size: Any,
-        epochs: int | None,
-        local_steps: int | None,
-        eval_every: int | None,
-        dtype: Any,
-        chunk: int | None,
-        devices: int,
-        label: str | None,
-    ) -> Setup:
-        """Check, place and choose."""
-        if not isinstance(algorithm, Algorithm):
-            raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
-        rounds, seed = _integer("rounds", rounds), _integer("seed", seed, 0)
-        every = _integer("eval_every", max(1, round(rounds / 50)) if eval_every is None else eval_every)
-        batch = None if batch_size == "full" else (task.batch_size if batch_size is None else batch_size)
-        if epochs is None and local_steps is None:
-            epochs, local_steps = task.epochs, task.local_steps
-        packed, work = pack(
-            task.data, task.loss, dtype, batch_size=batch, epochs=epochs, local_steps=local_steps
-        )
-        identity = {
-            "task": task.name,
-            "clients": task.data.num_clients,
-            "examples": task.data.num_examples,
-            "algorithm": describe(algorithm),
-            "sampling": describe(sampling),
-            "seed": seed,
-            "batch_size": work.batch_size,
-            "epochs": epochs,
-            "local_steps": local_steps,
-            "eval_every": every,
-            "dtype": str(dtype),
-            "devices": devices,
-        }
-        init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
-        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(init_key))
-        cohort = getattr(sampling, "size", task.data.num_clients)
-        place = mesh(devices)
-        size = chunk_size(chunk, params, -(-cohort // devices))
-        identity["chunk"] = size
-        name = label or type(algorithm).__name__
-        algorithm, sampling = _cast(algorithm, dtype), _cast(sampling, dtype)
-        test = None if task.test is None else on_device(task.test, dtype)
-        check_task(task, params, packed, test)
-        judged = packed
-        if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
-            some = task.data.sample(task.eval_examples)
-            judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
-        program = Program(work, size, every, place)
-        state = start(algorithm, params, task.data.num_clients, place)
-        return cls(
-            algorithm=algorithm,
-            task=task,
-            rounds=rounds,
-            eval_every=every,
-            sampling=sampling,
-            program=program,
-            packed=packed,
-            judged=judged,
-            test=test,
-            measures=Measures(task.loss, tuple(task.metrics.items())),
-            state=state,
-            key=key,
-            label=name,
-            identity=identity,
-        )
-
-    def advance(self, state: RunState, rounds: int) -> tuple[RunState, dict[str, np.ndarray]]:
-        """Some rounds, and their logs."""
-        inputs = (self.program, self.algorithm, self.sampling, self.packed, self.key)
-        try:
-            state, logs = advance(*inputs, state, jnp.int32(rounds))
-        except TypeError:
-            check_round(partial(one_round, *inputs), state)  # says it plainly if a shape or type changes
-            raise
-        return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
-
-    def evaluate(self, state: RunState) -> dict[str, float]:
-        """All metrics of the state's model."""
-        model = self.algorithm.export(state.server)
-        found = evaluate(self.measures, self.judged, self.test, model, state.previous)
-        return {name: float(value) for name, value in jax.device_get(found).items()}
-
-    def traffic(self, state: RunState) -> tuple[int, int]:
-        """Bytes that one client sends up and gets down in a round."""
-        down = jax.eval_shape(lambda s: self.algorithm.broadcast(s, jnp.int32(0)), state.server)
-        up = jax.eval_shape(self._message, state)
-        return trees.nbytes(up), trees.nbytes(down)
-
-    def warnings(self, recorder: Recorder) -> tuple[str, ...]:
-        """What the server's reports and the dropped updates give reason to say."""
-        found = []
-        if len(self.judged.counts) < self.task.data.num_clients:
-            seen, judged = int(self.judged.counts.sum()), len(self.judged.counts)
-            found.append(f"training metrics are of {judged} clients drawn at random ({seen} examples)")
-        found += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
-        if dropped := recorder.total("dropped"):
-            found.append(f"{dropped} updates were not finite and left out")
-        return tuple(found)
-
-    def _message(self, state: RunState) -> Any:
-        work = self.program.work
-        oracle = client_oracle(work, self.packed, self.key, jnp.int32(0), jnp.int32(work.max_steps))
-        broadcast = self.algorithm.broadcast(state.server, jnp.int32(0))
-        return self.algorithm.train(broadcast, self.algorithm.enroll(broadcast), oracle)[0]
-
-
-def _cast(module: Any, dtype: Any) -> Any:
-    """Hyper-parameters as arrays of the run's type, so that their values are no part of the program."""
-
-    def leaf(x: Any) -> Any:
-        keep = hasattr(x, "dtype") and not jnp.issubdtype(x.dtype, jnp.floating)
-        return jnp.asarray(x) if keep else jnp.asarray(x, dtype)
-
-    return jax.tree.map(leaf, module)
-
-
-def _loop(setup: Setup, checkpoints: Checkpoints, progress: Callable[[Progress], None] | None) -> Result:
-    clock = CompileClock()
+def _loop(
+    setup: Setup,
+    checkpoints: Checkpoints,
+    clock: CompileClock,
+    progress: Callable[[Progress], None] | None,
+) -> Result:
     state, recorder = checkpoints.restore(setup.state, Recorder())
     traffic = setup.traffic(state)
     if not recorder.evaluated:
         recorder.evaluation(0, 0.0, setup.evaluate(state))
     speed = None  # seconds of a round, once known
-    with Interruptible() as interrupt, clock:
-        begun = time.perf_counter() - recorder.seconds
+    with Interruptible() as interrupt:
+        begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
         while (done := int(state.round)) < setup.rounds:
             stop = min(setup.rounds, (done // setup.eval_every + 1) * setup.eval_every)
             some = 1 if speed is None else max(1, int(_CALL_SECONDS / speed))
@@ -295,7 +141,7 @@ def _loop(setup: Setup, checkpoints: Checkpoints, progress: Callable[[Progress],
             if asked and new < setup.rounds:
                 raise Interrupted(checkpoints.how_to_resume(new, setup.rounds))
     history = recorder.history(
-        setup.label, setup.task.name, setup.identity, clock.seconds, setup.warnings(recorder)
+        setup.label, setup.task.name, setup.settings, clock.seconds, setup.warnings(recorder)
     )
     model = setup.task.assemble(setup.algorithm.export(state.server))
     return Result(model, history)
@@ -310,7 +156,7 @@ def _check_alive(setup: Setup, state: RunState, recorder: Recorder, checkpoints:
     server_lr = recorder.last("server_lr")
     nothing = {name: float("nan") for name in recorder.latest if name not in ("round", "seconds")}
     recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
-    history = recorder.history(setup.label, setup.task.name, setup.identity, 0.0, ())
+    history = recorder.history(setup.label, setup.task.name, setup.settings, 0.0, ())
     raise Diverged(
         f"round {failed + 1}: every client's update of {setup.label} is not finite "
         f"(client_lr {client_lr:g}, last server_lr {server_lr:g}); lower the rates. "

@@ -1,0 +1,180 @@
+"""A run made ready: arguments checked, data on the device, the program chosen, and what it is known by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm
+from fedsolve.engine.clients import PackedClients, client_oracle, on_device, pack
+from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.evaluate import Measures, evaluate
+from fedsolve.engine.identity import describe
+from fedsolve.engine.layout import chunk_size, mesh
+from fedsolve.engine.preflight import check_round, check_task
+from fedsolve.engine.record import Recorder
+from fedsolve.engine.round import RunState, advance, one_round, start
+from fedsolve.engine.train import Program
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.task import Task
+from fedsolve.types import reports
+
+
+def _integer(name: str, value: Any, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InvalidInput(f"{name} = {value} must be an integer of at least {least}")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run made ready: arguments checked, data on the device, the program chosen."""
+
+    algorithm: Algorithm
+    task: Task
+    rounds: int
+    eval_every: int
+    sampling: Sampling
+    program: Program
+    packed: PackedClients
+    judged: PackedClients
+    test: Any
+    measures: Measures
+    state: RunState
+    key: Any
+    label: str
+    identity: dict[str, Any]
+
+    @classmethod
+    def make(
+        cls,
+        algorithm: Algorithm,
+        task: Task,
+        rounds: int,
+        sampling: Sampling,
+        seed: int,
+        batch_size: Any,
+        epochs: int | None,
+        local_steps: int | None,
+        eval_every: int | None,
+        dtype: Any,
+        chunk: int | None,
+        devices: int,
+        label: str | None,
+    ) -> Setup:
+        """Check, place and choose."""
+        if not isinstance(algorithm, Algorithm):
+            raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
+        rounds, seed = _integer("rounds", rounds), _integer("seed", seed, 0)
+        every = _integer("eval_every", max(1, round(rounds / 50)) if eval_every is None else eval_every)
+        batch = None if batch_size == "full" else (task.batch_size if batch_size is None else batch_size)
+        if epochs is None and local_steps is None:
+            epochs, local_steps = task.epochs, task.local_steps
+        packed, work = pack(
+            task.data, task.loss, dtype, batch_size=batch, epochs=epochs, local_steps=local_steps
+        )
+        identity = {
+            "task": task.name,
+            "clients": task.data.num_clients,
+            "examples": task.data.num_examples,
+            "algorithm": describe(algorithm),
+            "sampling": describe(sampling),
+            "seed": seed,
+            "batch_size": work.batch_size,
+            "epochs": epochs,
+            "local_steps": local_steps,
+            "dtype": str(dtype),
+            "devices": devices,
+        }
+        init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(init_key))
+        cohort = getattr(sampling, "size", task.data.num_clients)
+        place = mesh(devices)
+        size = chunk_size(chunk, params, -(-cohort // devices))
+        identity["chunk"] = size
+        name = label or type(algorithm).__name__
+        algorithm, sampling = _cast(algorithm, dtype), _cast(sampling, dtype)
+        test = None if task.test is None else on_device(task.test, dtype)
+        check_task(task, params, packed, test)
+        judged = packed
+        if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
+            some = task.data.sample(task.eval_examples)
+            judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
+        program = Program(work, size, every, place)
+        state = start(algorithm, params, task.data.num_clients, place)
+        return cls(
+            algorithm=algorithm,
+            task=task,
+            rounds=rounds,
+            eval_every=every,
+            sampling=sampling,
+            program=program,
+            packed=packed,
+            judged=judged,
+            test=test,
+            measures=Measures(task.loss, tuple(task.metrics.items())),
+            state=state,
+            key=key,
+            label=name,
+            identity=identity,
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the record says the run was: its identity, and how long and how often it was looked at."""
+        return {**self.identity, "rounds": self.rounds, "eval_every": self.eval_every}
+
+    def advance(self, state: RunState, rounds: int) -> tuple[RunState, dict[str, np.ndarray]]:
+        """Some rounds, and their logs."""
+        inputs = (self.program, self.algorithm, self.sampling, self.packed, self.key)
+        try:
+            state, logs = advance(*inputs, state, jnp.int32(rounds))
+        except TypeError:
+            check_round(partial(one_round, *inputs), state)  # says it plainly if a shape or type changes
+            raise
+        return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
+
+    def evaluate(self, state: RunState) -> dict[str, float]:
+        """All metrics of the state's model."""
+        model = self.algorithm.export(state.server)
+        found = evaluate(self.measures, self.judged, self.test, model, state.previous)
+        return {name: float(value) for name, value in jax.device_get(found).items()}
+
+    def traffic(self, state: RunState) -> tuple[int, int]:
+        """Bytes that one client sends up and gets down in a round."""
+        down = jax.eval_shape(lambda s: self.algorithm.broadcast(s, jnp.int32(0)), state.server)
+        up = jax.eval_shape(self._message, state)
+        return trees.nbytes(up), trees.nbytes(down)
+
+    def warnings(self, recorder: Recorder) -> tuple[str, ...]:
+        """What the server's reports and the dropped updates give reason to say."""
+        found = []
+        if len(self.judged.counts) < self.task.data.num_clients:
+            seen, judged = int(self.judged.counts.sum()), len(self.judged.counts)
+            found.append(f"training metrics are of {judged} clients drawn at random ({seen} examples)")
+        found += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
+        if dropped := recorder.total("dropped"):
+            found.append(f"{dropped} updates were not finite and left out")
+        return tuple(found)
+
+    def _message(self, state: RunState) -> Any:
+        work = self.program.work
+        oracle = client_oracle(work, self.packed, self.key, jnp.int32(0), jnp.int32(work.max_steps))
+        broadcast = self.algorithm.broadcast(state.server, jnp.int32(0))
+        return self.algorithm.train(broadcast, self.algorithm.enroll(broadcast), oracle)[0]
+
+
+def _cast(module: Any, dtype: Any) -> Any:
+    """Hyper-parameters as arrays of the run's type, so that their values are no part of the program."""
+
+    def leaf(x: Any) -> Any:
+        keep = hasattr(x, "dtype") and not jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.asarray(x) if keep else jnp.asarray(x, dtype)
+
+    return jax.tree.map(leaf, module)
