@@ -42,6 +42,18 @@ def test_resume_continues(folder):
     np.testing.assert_array_equal(result.metrics["round"], [0, 2, 4])
 
 
+def test_another_spacing_of_evaluations_is_the_same_run(folder):
+    """Evaluations decide no number: resumed with eval_every 3 instead of 2, the model has the same bits."""
+    for a, b in zip(
+        *(
+            jax.tree.leaves(r.params)
+            for r in (run(folder, rounds=4, resume=True, eval_every=3), run(None, rounds=4))
+        ),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_finished_run_resumed_is_itself(folder):
     """Nothing left to do: same model, same record."""
     again = run(folder, resume=True)
@@ -75,7 +87,7 @@ def test_another_algorithm(folder):
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"dtype": "float64"}, {"clients_per_round": 2}, {"eval_every": 3}, {"batch_size": 2}],
+    [{"seed": 1}, {"dtype": "float64"}, {"clients_per_round": 2}, {"epochs": 1}, {"batch_size": 2}],
 )
 def test_another_run(folder, change):
     """Whatever decides the numbers must be as it was; the first difference is named."""

@@ -79,6 +79,18 @@ def test_overflow_means_too_far():
     assert np.expm1(50 * x) - 49.999999 * x == pytest.approx(1.0, rel=1e-11)
 
 
+def test_not_a_number_means_too_far():
+    """h = y^2 / (1 + y), y = exp(2000 x) - 1, is inf/inf at the first guess 1; h = 1 at y = (1 + sqrt 5)/2."""
+
+    def h(x):
+        y = jnp.expm1(2000 * x)
+        return y**2 / (1 + y)
+
+    root = solve_increasing(h, jnp.asarray(1.0))
+    assert int(root.status) == FOUND
+    assert float(root.value) == pytest.approx(np.log1p((1 + 5**0.5) / 2) / 2000, rel=1e-9)
+
+
 def test_flat_start():
     """h = x^9 has slope 0 at 0: the search starts at 1 and still finds 10^(1/9) and 1e-3^(1/9)."""
     for y in (10.0, 1e-3):

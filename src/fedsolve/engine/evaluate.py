@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.engine.clients import PackedClients, per_example
+from fedsolve.engine.compiled import compiler_options
 from fedsolve.types import Batch, Params, Scalar
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
@@ -32,7 +33,6 @@ class Measures:
         return {"loss": self.loss, **dict(self.others)}
 
 
-@partial(jax.jit, static_argnames="measures")
 def evaluate(
     measures: Measures, packed: PackedClients, test: Batch | None, last: Params, previous: Params
 ) -> dict[str, Array]:
@@ -41,6 +41,18 @@ def evaluate(
     `train_NAME` and `test_NAME` are means over all examples; `client_NAME_mean`, `_p10`, `_p90` and
     `_worst` describe the clients' own means (worst: largest loss, smallest of anything else).
     """
+    return compiled_evaluate()(measures, packed, test, last, previous)
+
+
+@cache
+def compiled_evaluate() -> Any:
+    """The one compiled function of all evaluations; it is made when the backend is known."""
+    return jax.jit(_evaluate, static_argnums=0, compiler_options=compiler_options())
+
+
+def _evaluate(
+    measures: Measures, packed: PackedClients, test: Batch | None, last: Params, previous: Params
+) -> dict[str, Array]:
     averaged = jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, averaged)
     train = lax.map(lambda p: on_all(measures, p, packed.examples), both)

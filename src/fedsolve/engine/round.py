@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.train import Program, train_cohort
 from fedsolve.types import Params, Scalar, module, reports
 
@@ -50,7 +51,6 @@ def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> 
     return jax.device_put(own, NamedSharding(mesh, P()))
 
 
-@partial(jax.jit, static_argnames="program", donate_argnames="state")
 def advance(
     program: Program,
     algorithm: Algorithm,
@@ -61,10 +61,20 @@ def advance(
     rounds: Scalar,
 ) -> tuple[RunState, dict[str, Array]]:
     """`rounds` rounds (at most `program.capacity`) in one call, with logs; stops if all clients fail."""
-    spread = jax.shard_map(
-        partial(simulate, program), mesh=program.mesh, in_specs=P(), out_specs=P(), check_vma=False
-    )
-    return spread(algorithm, sampling, packed, key, state, rounds)
+    return compiled_advance()(program, algorithm, sampling, packed, key, state, rounds)
+
+
+@cache
+def compiled_advance() -> Any:
+    """The one compiled function of all runs; it is made when the backend is known."""
+
+    def on_all_devices(program: Program, *arguments: Any) -> Any:
+        body = partial(simulate, program)
+        return jax.shard_map(body, mesh=program.mesh, in_specs=P(), out_specs=P(), check_vma=False)(
+            *arguments
+        )
+
+    return jax.jit(on_all_devices, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
 
 
 def simulate(
