@@ -10,6 +10,7 @@ import pytest
 
 pytest.register_assert_rewrite("equations.cases", "conformance.properties")
 
+collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # for doctests they would all be a module of one name
 CACHE = Path(os.environ.get("FEDSOLVE_TEST_CACHE", Path(__file__).parent.parent / ".cache" / "jax-tests"))
 
 

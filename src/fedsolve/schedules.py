@@ -47,7 +47,7 @@ class Exponential(Schedule):
 class InverseSqrt(Schedule):
     """initial / sqrt(round + 1).
 
-    >>> float(InverseSqrt(0.1)(3))
+    >>> round(float(InverseSqrt(0.1)(3)), 6)
     0.05
     """
 

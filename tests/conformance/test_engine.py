@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from conformance.methods import CLIENT_LR, METHODS
+from conformance.entries import CLIENT_LR, METHODS
 from conformance.properties import COHORTS, ROUNDS, SAMPLING, SIZES, by_hand, close, compiled, flat, task
 from fedsolve.engine.round import compiled_advance, simulate
 from harness import Listed, prepare

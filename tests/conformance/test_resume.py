@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from conformance.methods import CLIENT_LR, METHODS
+from conformance.entries import CLIENT_LR, METHODS
 from conformance.properties import SAMPLING, task
 
 EVERY = pytest.mark.parametrize("name", METHODS)
@@ -68,7 +68,7 @@ KILLED = """
     import sys
     sys.path.insert(0, sys.argv[2])
     import fedsolve.engine.run as engine, fedsolve.engine.checkpoint as checkpoint
-    from conformance.methods import METHODS
+    from conformance.entries import METHODS
     from conformance.properties import SAMPLING, task
     import fedsolve as fs, numpy as np, jax, time
     engine._CALL_SECONDS = 0.0  # a call of one round ...

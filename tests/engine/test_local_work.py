@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from conformance.methods import METHODS
+from conformance.entries import METHODS
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import pack
 from fedsolve.engine.round import simulate
@@ -101,3 +101,11 @@ def test_a_float64_run_is_float64_throughout(name):
         text = str(jax.make_jaxpr(lambda *a: simulate(setup.program, *a))(*inputs))
     assert "f64[" in text
     assert "f32[" not in text
+
+
+def test_the_start_of_a_float64_run_keeps_its_digits():
+    """1/3 given as float64 outside a float64 run is 1/3 in it, not its float32 neighbour .333333343."""
+    task = fs.Task.from_arrays(linear, np.full(1, 1 / 3), [np.ones((2, 1))])
+    with jax.enable_x64(True):
+        setup = prepare(fs.FedAvg(1.0), task, Listed.of([[0]]))
+        assert float(setup.algorithm.export(setup.state.server)[0]) == 1 / 3

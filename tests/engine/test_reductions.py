@@ -113,6 +113,7 @@ def jump(round):
     return jnp.where(round < 4, 0.1, 1e300)  # infinite in float32
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_all_clients_fail():
     """From round 5 on the client rate is infinite: Diverged names round, method and rates; exit code 3."""
     with pytest.raises(fs.Diverged) as error:
@@ -125,6 +126,7 @@ def test_all_clients_fail():
     assert error.value.exit_code == 3
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_the_last_good_checkpoint_is_kept(tmp_path):
     """Saved after round 3; the run to 8 diverges in round 5 and names that checkpoint, which still loads."""
     task, options = make_task(make_clients()), {"eval_every": 8, "out": tmp_path / "run"}

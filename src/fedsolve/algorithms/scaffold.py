@@ -128,8 +128,9 @@ class ControlVariates(Wrapper):
             change = trees.sub(oracle.full(broadcast.params)[1], client.control)
         else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
             elapsed: Any = self.local.elapsed(oracle.steps, broadcast.inner.round)
+            per = -1 / elapsed
             change = jax.tree.map(
-                lambda d, c: (-d / elapsed - c).astype(c.dtype), message.delta, broadcast.control
+                lambda d, c: (per * d - c).astype(c.dtype), message.delta, broadcast.control
             )
         return ScaffoldMessage(message, change), ScaffoldClient(inner, trees.add(client.control, change))
 

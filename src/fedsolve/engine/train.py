@@ -121,7 +121,7 @@ def _train_one(
     """One client's message, state, weight and whether it is used: absent and non-finite ones are not."""
     oracle = client_oracle(program.work, packed, key, client, bound)
     message, after = algorithm.train(broadcast, before, oracle)
-    used = present & trees.all_finite((message, after))
+    used = present & trees.all_finite(message)
     dtype = jax.tree.leaves(message)[0].dtype
     weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
     return message, trees.where(used, after, before), weight, used

@@ -70,7 +70,12 @@ def comparison(histories: Sequence[History]) -> Figure:
     figure.suptitle(context(histories), x=0.01, ha="left", fontsize=11)
     handles, labels = panels[0, 1].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, handlelength=4.5
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(4, len(labels)),
+        frameon=False,
+        handlelength=4.5,
     )
     return figure
 

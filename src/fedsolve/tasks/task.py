@@ -108,6 +108,11 @@ def _is_trainable(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
+def _array(leaf: Any) -> Any:
+    """An array; one of NumPy stays, since a float64 run wants all its digits."""
+    return np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else jnp.asarray(leaf)
+
+
 def split_trainable(params: Params) -> tuple[Params, Callable[[Params], Params] | None]:
     """The floating-point arrays of a model, and the function that puts other leaves back (None if none)."""
     leaves, structure = jax.tree.flatten(params)
@@ -115,8 +120,8 @@ def split_trainable(params: Params) -> tuple[Params, Callable[[Params], Params] 
     if not any(kept):
         raise InvalidInput("the parameters hold no floating-point array: nothing to train")
     if all(kept):
-        return jax.tree.map(jnp.asarray, params), None
-    trainable = [jnp.asarray(leaf) for leaf, k in zip(leaves, kept, strict=True) if k]
+        return jax.tree.map(_array, params), None
+    trainable = [_array(leaf) for leaf, k in zip(leaves, kept, strict=True) if k]
 
     def merge(values: Params) -> Params:
         left = iter(values)
