@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
@@ -37,6 +37,7 @@ class Algorithm(ABC):
     """
 
     weighting: Weighting
+    name: str
 
     @abstractmethod
     def init(self, params: Params) -> Any:
@@ -67,6 +68,13 @@ class Wrapper(Algorithm):
     """A method around another: clients are weighted as the inner method weights them."""
 
     inner: Algorithm
+    title: ClassVar[str]
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The wrapper's title, and the inner method's name unless that is FedAvg."""
+        inner = name_of(self.inner)
+        return self.title if inner == "FedAvg" else f"{self.title}+{inner}"
 
     @property
     def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -77,6 +85,11 @@ class Wrapper(Algorithm):
     def local(self) -> Any:
         """The inner method's local solver, None if it has none."""
         return getattr(self.inner, "local", None)
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """What tables call a method: its name, or its class where it has none."""
+    return getattr(algorithm, "name", type(algorithm).__name__)
 
 
 def check_weighting(value: object) -> None:

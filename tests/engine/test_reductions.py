@@ -143,3 +143,10 @@ def test_one_failing_client_alone_is_a_failed_round():
     task = replace(broken_task(), loss=overflowing)
     with pytest.raises(fs.Diverged, match="round 3"):
         fs.run(fs.FedAvg(0.3), task, rounds=3, sampling=Listed.of([[0], [], [2]]), dtype="float64")
+
+
+def test_a_model_that_overflows_in_the_last_round():
+    """D is finite but 1e38 D is not: nobody trains from that model, so the end of the run has to notice."""
+    task = make_task(make_clients())
+    with pytest.raises(fs.Diverged, match=r"round 1: the model of FedAvg is not finite"):
+        fs.run(fs.FedAvg(1e3, 3e38), task, rounds=1)

@@ -48,6 +48,7 @@ class FedOpt(Algorithm):
         local: the client's solver.
         rule: the server's rule.
         weighting: p_i `uniform` or by `examples`.
+        name: what tables call it.
 
     >>> from fedsolve import local, rules
     >>> FedOpt(local.SGD(0.1), rules.ServerSGD()).weighting
@@ -57,6 +58,7 @@ class FedOpt(Algorithm):
     local: LocalSolver
     rule: Rule
     weighting: Weighting = static(default="uniform")
+    name: str = static(default="FedOpt")
 
     def __post_init__(self) -> None:
         check_weighting(self.weighting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -41,6 +41,7 @@ class Proximal(Wrapper):
         mu: weight of the proximal term, at least 0, in units of the loss per squared parameter.
     """
 
+    title: ClassVar[str] = "FedProx"
     inner: Algorithm
     mu: Scalar
 

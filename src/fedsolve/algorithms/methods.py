@@ -39,13 +39,13 @@ class ClientOptions(TypedDict, total=False):
 CLIENT_OPTIONS = ("client_momentum", "weight_decay", "clip_norm")
 
 
-def _compose(client_lr: Rate, rule: Rule, weighting: Weighting, options: ClientOptions) -> FedOpt:
-    for name in options:
-        if name not in CLIENT_OPTIONS:
-            raise unknown("argument", name, (*CLIENT_OPTIONS, "client_lr", "server_lr", "weighting"))
+def _compose(name: str, client_lr: Rate, rule: Rule, weighting: Weighting, options: ClientOptions) -> FedOpt:
+    for option in options:
+        if option not in CLIENT_OPTIONS:
+            raise unknown("argument", option, (*CLIENT_OPTIONS, "client_lr", "server_lr", "weighting"))
     momentum = options.get("client_momentum")
     local = SGD(client_lr, momentum, options.get("weight_decay"), options.get("clip_norm"))
-    return FedOpt(local, rule, weighting)
+    return FedOpt(local, rule, weighting, name)
 
 
 def FedAvg(
@@ -56,7 +56,7 @@ def FedAvg(
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
     """FedAvg (McMahan et al. 2017): w <- w + server_lr D. Sends D (d numbers) up, w down, keeps nothing."""
-    return _compose(client_lr, ServerSGD(server_lr), weighting, client)
+    return _compose("FedAvg", client_lr, ServerSGD(server_lr), weighting, client)
 
 
 def FedAvgM(
@@ -69,7 +69,7 @@ def FedAvgM(
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
     """FedAvgM (Hsu et al. 2019): heavy-ball server momentum; `ema` damps the new term by 1 - momentum."""
-    return _compose(client_lr, ServerSGD(server_lr, momentum, ema), weighting, client)
+    return _compose("FedAvgM", client_lr, ServerSGD(server_lr, momentum, ema), weighting, client)
 
 
 # (server_lr, tau, beta2, initial accumulator, bias correction); None is the paper's tau^2
@@ -113,7 +113,7 @@ def FedAdagrad(
 ) -> FedOpt:
     """FedAdagrad (Reddi et al. 2021, Algorithm 2): v <- v + D^2; defaults: server_lr 0.1, tau 1e-3."""
     rule = _adaptive("adagrad", preset, beta1, lr=server_lr, tau=tau)
-    return _compose(client_lr, rule, weighting, client)
+    return _compose("FedAdagrad", client_lr, rule, weighting, client)
 
 
 def FedAdam(
@@ -132,7 +132,7 @@ def FedAdam(
     Presets `flower` and `tff` start v at 0 and correct the bias with exponent t + 1, as their code does.
     """
     rule = _adaptive("adam", preset, beta1, lr=server_lr, tau=tau, beta2=beta2)
-    return _compose(client_lr, rule, weighting, client)
+    return _compose("FedAdam", client_lr, rule, weighting, client)
 
 
 def FedYogi(
@@ -148,7 +148,7 @@ def FedYogi(
 ) -> FedOpt:
     """FedYogi (Reddi et al. 2021, Algorithm 2): v <- v - (1 - b2) D^2 sign(v - D^2); defaults as FedAdam."""
     rule = _adaptive("yogi", preset, beta1, lr=server_lr, tau=tau, beta2=beta2)
-    return _compose(client_lr, rule, weighting, client)
+    return _compose("FedYogi", client_lr, rule, weighting, client)
 
 
 def FedExP(
@@ -169,7 +169,9 @@ def FedExP(
         raise unknown("preset", preset, presets)
     default, clamp, per_client = presets[preset]
     rule = DoublyAdaptive(eps_g=default if eps_g is None else eps_g, clamp=clamp, eps_per_client=per_client)
-    return _compose(client_lr, rule, weighting or ("examples" if preset == "code" else "uniform"), client)
+    return _compose(
+        "FedExP", client_lr, rule, weighting or ("examples" if preset == "code" else "uniform"), client
+    )
 
 
 def FedExPM(
@@ -181,7 +183,7 @@ def FedExPM(
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
     """FedExP with momentum (Takakura et al. 2025): FedDuAdam's v and m with G = I."""
-    return _compose(client_lr, DoublyAdaptive(beta1, eps_g=eps_g), weighting, client)
+    return _compose("FedExPM", client_lr, DoublyAdaptive(beta1, eps_g=eps_g), weighting, client)
 
 
 def FedDuAdagrad(
@@ -194,7 +196,7 @@ def FedDuAdagrad(
 ) -> FedOpt:
     """FedDuAdagrad (Takakura et al. 2025, Algorithm 1): no server rate to tune. Sends |D_i|^2 besides D_i."""
     rule = DoublyAdaptive(eps=eps, eps_g=eps_g, preconditioner="adagrad")
-    return _compose(client_lr, rule, weighting, client)
+    return _compose("FedDuAdagrad", client_lr, rule, weighting, client)
 
 
 def FedDuAdam(
@@ -209,7 +211,7 @@ def FedDuAdam(
 ) -> FedOpt:
     """FedDuAdam (Takakura et al. 2025, Algorithm 1): no server rate to tune. Sends |D_i|^2 besides D_i."""
     rule = DoublyAdaptive(beta1, beta2, eps, eps_g, preconditioner="adam")
-    return _compose(client_lr, rule, weighting, client)
+    return _compose("FedDuAdam", client_lr, rule, weighting, client)
 
 
 def FedDuA(
@@ -223,7 +225,7 @@ def FedDuA(
     """FedDuA in the geometry of any mirror map of `fedsolve.geometry` (Takakura et al. 2025, eq. 3)."""
     if not isinstance(mirror, Mirror):
         raise InvalidInput(f"FedDuA needs a mirror map such as Entropy() or PNorm(1.5), not {mirror!r}")
-    return _compose(client_lr, MirrorDescent(mirror, beta1), weighting, client)
+    return _compose("FedDuA", client_lr, MirrorDescent(mirror, beta1), weighting, client)
 
 
 def FedProx(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 
@@ -82,7 +82,7 @@ class ControlVariates(Wrapper):
     Down: the model and c. Up: the displacement and c_i+ - c_i. Kept: c_i (all shapes of the model);
     c and c_i start at 0. K eta_l is the sum of the rates that the client's own steps applied, so that
     momentum, schedules and uneven clients are right; clipping and weight decay act on the raw gradient,
-    before the correction.
+    before the correction (around `Proximal` they act on all of it: wrap the other way round).
 
     Attributes:
         inner: the method whose local steps are corrected, such as `FedAvg` or `FedDuAdam`.
@@ -92,6 +92,7 @@ class ControlVariates(Wrapper):
         InvalidInput: option II with a local solver whose displacement is not a sum of gradients.
     """
 
+    title: ClassVar[str] = "SCAFFOLD"
     inner: Algorithm
     option: Literal["I", "II"] = static(default="II")
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.checkpoint import Checkpoints
@@ -23,6 +24,7 @@ from fedsolve.engine.setup import Setup
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.schedules import rate_at
 from fedsolve.tasks.task import Task
+from fedsolve.types import Params
 
 _CALL_SECONDS = 1.0  # one compiled call lasts at most about this long, so that progress and Ctrl-C stay live
 
@@ -73,7 +75,7 @@ def run(
         devices: devices that share each cohort.
         out: folder for checkpoints, so that the run can be interrupted and resumed.
         resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run.
-        label: the method's name in tables; default its class.
+        label: the method's name in tables; default its name.
         progress: called after each compiled call.
 
     Returns:
@@ -148,8 +150,12 @@ def _loop(
 
 
 def _check_alive(setup: Setup, state: RunState, recorder: Recorder, checkpoints: Checkpoints) -> None:
-    failed = int(state.failed)
-    if failed < 0:
+    failed, done = int(state.failed), int(state.round)
+    if failed >= 0:
+        what = "every client's update of {} is not finite"
+    elif done == setup.rounds and not _finite(setup.algorithm.export(state.server)):
+        failed, what = done - 1, "the model of {} is not finite any more"  # nobody trains from it to notice
+    else:
         return
     lr = getattr(getattr(setup.algorithm, "local", None), "lr", float("nan"))
     client_lr = float(rate_at(lr, failed))
@@ -158,8 +164,12 @@ def _check_alive(setup: Setup, state: RunState, recorder: Recorder, checkpoints:
     recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
     history = recorder.history(setup.label, setup.task.name, setup.settings, 0.0, ())
     raise Diverged(
-        f"round {failed + 1}: every client's update of {setup.label} is not finite "
+        f"round {failed + 1}: {what.format(setup.label)} "
         f"(client_lr {client_lr:g}, last server_lr {server_lr:g}); lower the rates. "
         f"{checkpoints.where_is_last()}",
         history,
     )
+
+
+def _finite(model: Params) -> bool:
+    return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(model))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve import trees
-from fedsolve.algorithm import Algorithm
+from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.clients import PackedClients, client_oracle, on_device, pack
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.evaluate import Measures, evaluate
@@ -98,7 +98,7 @@ class Setup:
         place = mesh(devices)
         size = chunk_size(chunk, params, -(-cohort // devices))
         identity["chunk"] = size
-        name = label or type(algorithm).__name__
+        name = label or name_of(algorithm)
         algorithm, sampling = _cast(algorithm, dtype), _cast(sampling, dtype)
         test = None if task.test is None else on_device(task.test, dtype)
         check_task(task, params, packed, test)
