@@ -1,17 +1,22 @@
-"""Any optax transformation with its hyper-parameters as leaves, so that changing one does not recompile."""
+"""Any optax transformation with its hyper-parameters as leaves, so that changing one does not recompile.
+
+optax is imported where it is used: most runs need none of it, and it takes a quarter of a second.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import optax
 
 from fedsolve.errors import InvalidInput
 from fedsolve.schedules import Schedule, rate_at
 from fedsolve.types import Scalar, module, static
+
+if TYPE_CHECKING:
+    import optax
 
 
 @module
@@ -30,6 +35,8 @@ class Transformation:
 
     def at(self, round: Scalar) -> optax.GradientTransformationExtraArgs:
         """The transformation with the rates of a round."""
+        import optax
+
         values = {name: rate_at(v, round) for name, v in self.values.items()}
         return optax.with_extra_args_support(self.factory(**values, **dict(self.options)))
 
@@ -44,6 +51,8 @@ def transformation(factory: Callable[..., optax.GradientTransformation], **argum
     Raises:
         InvalidInput: `factory` is a finished transformation instead of the function that makes it.
     """
+    import optax
+
     if isinstance(factory, optax.GradientTransformation) or not callable(factory):
         raise InvalidInput(
             "give the optax function and its arguments apart, as Optax(optax.adam, learning_rate=0.1): "

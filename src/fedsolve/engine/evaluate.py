@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
@@ -35,13 +36,14 @@ class Measures:
 
 def evaluate(
     measures: Measures, packed: PackedClients, test: Batch | None, last: Params, previous: Params
-) -> dict[str, Array]:
+) -> dict[str, float]:
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two.
 
     `train_NAME` and `test_NAME` are means over all examples; `client_NAME_mean`, `_p10`, `_p90` and
     `_worst` describe the clients' own means (worst: largest loss, smallest of anything else).
     """
-    return compiled_evaluate()(measures, packed, test, last, previous)
+    pooled, means = jax.device_get(compiled_evaluate()(measures, packed, test, last, previous))
+    return {name: float(value) for name, value in pooled.items()} | by_client(measures.all, means)
 
 
 @cache
@@ -52,7 +54,7 @@ def compiled_evaluate() -> Any:
 
 def _evaluate(
     measures: Measures, packed: PackedClients, test: Batch | None, last: Params, previous: Params
-) -> dict[str, Array]:
+) -> tuple[dict[str, Array], Array]:
     averaged = jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, averaged)
     train = lax.map(lambda p: on_all(measures, p, packed.examples), both)
@@ -60,7 +62,7 @@ def _evaluate(
     if test is not None:
         held_out = lax.map(lambda p: on_all(measures, p, test), both)
         found |= {f"test_{k}{s}": jnp.mean(v[i]) for k, v in held_out.items() for i, s in _ITERATES}
-    return found | by_client({name: values[0] for name, values in train.items()}, packed)
+    return found, client_means(jnp.stack([values[0] for values in train.values()], axis=1), packed)
 
 
 _ITERATES = ((0, ""), (1, "_averaged"))
@@ -99,20 +101,24 @@ def on_rows(measures: Measures, params: Params, rows: Batch) -> dict[str, Array]
     return values
 
 
-def by_client(each: dict[str, Array], packed: PackedClients) -> dict[str, Array]:
-    """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
-    clients, values = packed.counts.shape[0], jnp.stack(list(each.values()), axis=1)
+def client_means(values: Array, packed: PackedClients) -> Array:
+    """The clients' own means of values (examples, metrics), shape (clients, metrics)."""
+    clients = packed.counts.shape[0]
     owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=len(values))
-    counts = packed.counts.astype(values.dtype)[:, None]
-    means = jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True) / counts
-    average, percentiles = jnp.mean(means, axis=0), jnp.percentile(means, jnp.array([10, 90]), axis=0)
-    largest, smallest = jnp.max(means, axis=0), jnp.min(means, axis=0)
-    found: dict[str, Array] = {}
-    for i, name in enumerate(each):
+    sums = jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True)
+    return sums / packed.counts.astype(values.dtype)[:, None]
+
+
+def by_client(names: Iterable[str], means: np.ndarray) -> dict[str, float]:
+    """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
+    found: dict[str, float] = {}
+    for name, column in zip(names, means.T, strict=True):
+        p10, p90 = np.percentile(column, [10, 90])
+        worst = column.max() if name == "loss" else column.min()
         found |= {
-            f"client_{name}_mean": average[i],
-            f"client_{name}_p10": percentiles[0, i],
-            f"client_{name}_p90": percentiles[1, i],
-            f"client_{name}_worst": (largest if name == "loss" else smallest)[i],
+            f"client_{name}_mean": float(column.mean()),
+            f"client_{name}_p10": float(p10),
+            f"client_{name}_p90": float(p90),
+            f"client_{name}_worst": float(worst),
         }
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from fedsolve.types import Scalar, module, reductions
@@ -68,7 +69,16 @@ def nothing(shapes: Totals) -> Totals:
 
 
 def across_devices(totals: Totals, axis: str) -> Totals:
-    """The totals of all devices together."""
-    join = {"mean": lax.psum, "average": lax.psum, "max": lax.pmax}
-    message = jax.tree.map(lambda by, x: join[by](x, axis), reductions(totals.message), totals.message)
-    return Totals(message, lax.psum(totals.weight, axis), lax.psum(totals.size, axis))
+    """The totals of all devices together: all sums meet as one vector, since every meeting costs a wait."""
+    how = reductions(totals.message)
+    sums = (
+        jax.tree.map(lambda by, x: jnp.zeros(()) if by == "max" else x, how, totals.message),
+        totals.weight,
+        totals.size.astype(totals.weight.dtype),
+    )
+    flat, unravel = ravel_pytree(sums)
+    message, weight, size = unravel(lax.psum(flat, axis))
+    message = jax.tree.map(
+        lambda by, total, x: lax.pmax(x, axis) if by == "max" else total, how, message, totals.message
+    )
+    return Totals(message, weight, size.astype(totals.size.dtype))

@@ -143,8 +143,7 @@ class Setup:
     def evaluate(self, state: RunState) -> dict[str, float]:
         """All metrics of the state's model."""
         model = self.algorithm.export(state.server)
-        found = evaluate(self.measures, self.judged, self.test, model, state.previous)
-        return {name: float(value) for name, value in jax.device_get(found).items()}
+        return evaluate(self.measures, self.judged, self.test, model, state.previous)
 
     def traffic(self, state: RunState) -> tuple[int, int]:
         """Bytes that one client sends up and gets down in a round."""

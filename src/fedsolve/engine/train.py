@@ -84,7 +84,8 @@ def train_cohort(
         after = jax.tree.map(lambda r: r.reshape(-1, *r.shape[2:]), rows)
     if devices > 1:
         totals = across_devices(totals, AXIS)
-        ids, present, after = lax.all_gather((ids, present, after), AXIS, tiled=True)
+        if jax.tree.leaves(clients):
+            ids, present, after = lax.all_gather((ids, present, after), AXIS, tiled=True)
     return totals, _scatter(clients, ids, present, after)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-import optax
 
 from fedsolve import trees
 from fedsolve.local.solver import LocalSolver, Solution, local_loop, mean_loss
 from fedsolve.optax_bridge import Transformation, transformation
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, module
+
+if TYPE_CHECKING:
+    import optax
 
 
 @module
@@ -23,6 +25,8 @@ class OptaxSolver(LocalSolver):
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """`oracle.steps` steps of the optimiser from `params`."""
+        import optax
+
         tx = self.transformation.at(round)
 
         def step(k: Scalar, carry: tuple[Params, Any, Scalar]) -> tuple[Params, Any, Scalar]:
@@ -39,6 +43,7 @@ class OptaxSolver(LocalSolver):
 def Optax(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> OptaxSolver:
     """A client optimiser from an optax function and its arguments; numbers are leaves.
 
+    >>> import optax
     >>> Optax(optax.adam, learning_rate=0.01).transformation.values
     {'learning_rate': 0.01}
     """

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-import optax
 
 from fedsolve import trees
 from fedsolve.algorithm import Cohort
 from fedsolve.optax_bridge import Transformation, transformation
 from fedsolve.rules.rule import Rule
 from fedsolve.types import Params, Scalar, module, reported
+
+if TYPE_CHECKING:
+    import optax
 
 
 @module
@@ -37,6 +39,8 @@ class OptaxRule(Rule):
         self, params: Params, state: OptaxRuleState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, OptaxRuleState]:
         """One server step on the gradient -D."""
+        import optax
+
         tx = self.transformation.at(cohort.round)
         change, inner = tx.update(trees.scale(-1.0, delta), state.optax, params)
         lr = self.transformation.rate(cohort.round)
@@ -48,6 +52,7 @@ class OptaxRule(Rule):
 def Optax(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> OptaxRule:
     """A server rule from an optax function and its arguments; numbers are leaves.
 
+    >>> import optax
     >>> Optax(optax.lion, learning_rate=0.01).transformation.values
     {'learning_rate': 0.01}
     """
