@@ -62,7 +62,9 @@ def _evaluate(
     if test is not None:
         held_out = lax.map(lambda p: on_all(measures, p, test), both)
         found |= {f"test_{k}{s}": jnp.mean(v[i]) for k, v in held_out.items() for i, s in _ITERATES}
-    return found, client_means(jnp.stack([values[0] for values in train.values()], axis=1), packed)
+    # by name: a mapped dict comes back in another order
+    each = jnp.stack([train[name][0] for name in measures.all], axis=1)
+    return found, client_means(each, packed)
 
 
 _ITERATES = ((0, ""), (1, "_averaged"))
@@ -113,7 +115,8 @@ def by_client(names: Iterable[str], means: np.ndarray) -> dict[str, float]:
     """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
     found: dict[str, float] = {}
     for name, column in zip(names, means.T, strict=True):
-        p10, p90 = np.percentile(column, [10, 90])
+        with np.errstate(invalid="ignore"):  # infinite losses
+            p10, p90 = np.percentile(column, [10, 90])
         worst = column.max() if name == "loss" else column.min()
         found |= {
             f"client_{name}_mean": float(column.mean()),
