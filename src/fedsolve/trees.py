@@ -59,10 +59,14 @@ def where(condition: Any, a: Params, b: Params) -> Params:
 
 def all_finite(a: Any) -> Array:
     """Whether every floating-point entry of a is finite."""
-    floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
+    if not floats:
+        return jnp.array(True)
+    # the largest leaf as it is, the others as one vector: each reduction costs compile time
+    *rest, largest = sorted(floats, key=lambda x: x.size)
+    parts = [largest, jnp.concatenate([jnp.ravel(x) for x in rest])] if rest else [largest]
     # a maximum is vectorised, unlike `isfinite(x).all()`; NaN and infinity both fail the comparison
-    flags = [jnp.max(jnp.abs(x), initial=0) < jnp.inf for x in floats]
-    return jnp.stack(flags).all() if flags else jnp.array(True)
+    return jnp.stack([jnp.max(jnp.abs(x)) < jnp.inf for x in parts]).all()
 
 
 def size(a: Any) -> int:

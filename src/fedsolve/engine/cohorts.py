@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,13 @@ from fedsolve.types import Scalar, module, static
 
 
 class Sampling(ABC):
-    """Draws the cohort of each round. Present clients come first in the returned ids."""
+    """Draws the cohort of each round. Present clients come first in the returned ids.
+
+    Attributes:
+        never_empty: every cohort has a client; then no care for empty ones is compiled.
+    """
+
+    never_empty: ClassVar[bool] = False
 
     @abstractmethod
     def draw(
@@ -43,6 +49,7 @@ def _check_size(size: Any, population: int) -> None:
 class Uniform(Sampling):
     """`size` clients uniformly without replacement: the default of every paper here."""
 
+    never_empty: ClassVar[bool] = True
     size: int = static()
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
@@ -79,6 +86,7 @@ class Weighted(Sampling):
         size: clients per round.
     """
 
+    never_empty: ClassVar[bool] = True
     weights: Array
     size: int = static()
 

@@ -121,11 +121,13 @@ def one_round(
     size = totals.size
     cohort = Cohort(state.round, size, population)
     server = algorithm.update(state.server, totals.reduce(), cohort)
-    some = size > 0  # an empty cohort leaves everything as it was
+    some = size > 0
+    if not sampling.never_empty:  # an empty cohort leaves everything as it was
+        server = trees.where(some, server, state.server)
     drawn = jnp.sum(present)
     failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
     new = RunState(
-        trees.where(some, server, state.server),
+        server,
         clients,
         algorithm.export(state.server),
         state.round + 1,
