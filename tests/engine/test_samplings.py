@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.cohorts import Bernoulli, Trace, Uniform, Weighted
+from fedsolve.engine.cohorts import Bernoulli, Sampling, Trace, Uniform, Weighted
+from fedsolve.types import module
 from harness import engine, make_clients, make_task
 
 DRAWS = 4000
@@ -123,3 +124,24 @@ def test_a_sampling_that_does_not_fit(bad):
     """Refused before anything runs: population 5."""
     with pytest.raises(fs.InvalidInput):
         fs.run(fs.FedAvg(), make_task(make_clients()), rounds=1, sampling=bad)
+
+
+@module
+class Scattered(Sampling):
+    """Clients 1 and 3, listed among absent ones instead of first."""
+
+    def draw(self, key, round, population):
+        return jnp.arange(4), jnp.array([False, True, False, True])
+
+
+def test_present_clients_listed_last_are_still_trained():
+    """A pluggable sampling that lists absent clients first loses nobody, whatever the chunk."""
+    task = make_task(make_clients())
+    one, all_at_once = (
+        fs.run(fs.FedAvg(0.3), task, rounds=3, sampling=Scattered(), chunk=chunk, dtype="float64")
+        for chunk in (1, 4)
+    )
+    assert (one.rounds["participants"] == 2).all()
+    assert (one.rounds["dropped"] == 0).all()
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(all_at_once.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)

@@ -139,3 +139,11 @@ def test_float32_is_solved_to_its_own_rounding():
     assert root.value.dtype == jnp.float32
     assert int(root.status) == FOUND
     assert float(root.value) == pytest.approx(2.5 ** (1 / 3), rel=1e-6)
+
+
+def test_an_infinite_slope_at_zero():
+    """h = sqrt(eta) has an infinite slope at 0, where Newton's first guess is 0: the root of 3 is still 9."""
+    with jax.enable_x64(True):
+        root = solve_increasing(jnp.sqrt, jnp.asarray(3.0))
+    assert int(root.status) == 0
+    assert float(root.value) == pytest.approx(9.0, rel=1e-11)

@@ -81,7 +81,9 @@ def pack(
     if (epochs is None) == (local_steps is None):
         raise InvalidInput(f"epochs = {epochs}, local_steps = {local_steps}: give exactly one of them")
     for name, value in (("epochs", epochs), ("local_steps", local_steps), ("batch_size", batch_size)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
+        ):
             raise InvalidInput(f"{name} = {value} must be an integer of at least 1")
     counts = data.counts
     rows = int(counts.max())

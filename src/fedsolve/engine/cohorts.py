@@ -17,7 +17,7 @@ from fedsolve.types import Scalar, module, static
 
 
 class Sampling(ABC):
-    """Draws the cohort of each round. Present clients come first in the returned ids.
+    """Draws the cohort of each round; present clients are best listed first, so that idle chunks are skipped.
 
     Attributes:
         never_empty: every cohort has a client; then no care for empty ones is compiled.

@@ -70,8 +70,8 @@ def train_cohort(
     else:
         blocks = (ids.reshape(-1, chunk), present.reshape(-1, chunk))
         shapes, row_shapes = jax.eval_shape(train, blocks[0][0], blocks[1][0])
-        # cohorts of random size come sorted, present clients first: empty chunks are not run
-        busy = jnp.sum(jnp.any(blocks[1], axis=1))
+        # cohorts of random size come with present clients first: chunks after the last of them are not run
+        busy = jnp.max(jnp.where(jnp.any(blocks[1], axis=1), jnp.arange(len(blocks[1])) + 1, 0))
 
         def step(i: Scalar, carry: tuple[Totals, Any]) -> tuple[Totals, Any]:
             totals, rows = carry

@@ -49,7 +49,8 @@ def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar, tolerance: f
         return jnp.where(jnp.isfinite(value), value, jnp.inf)  # overflow means: too far
 
     slope = jax.jvp(h, (jnp.zeros((), dtype),), (jnp.ones((), dtype),))[1]
-    first = jnp.where((slope > 0) & jnp.isfinite(target / slope), target / slope, 1).astype(dtype)
+    guess = target / slope  # 0 for an infinite slope, from which no doubling would lead away
+    first = jnp.where((guess > 0) & jnp.isfinite(guess), guess, 1).astype(dtype)
 
     def widen(s: tuple[Scalar, Scalar, Scalar, Scalar]) -> tuple[Scalar, Scalar, Scalar, Scalar]:
         _, high, _, k = s
