@@ -41,6 +41,8 @@ class Task:
         eval_examples: training metrics look at whole clients, drawn at random, of at least so many examples
             together; None looks at all.
         assemble: trained parameters -> the model as the user gave it.
+        truth: the parameters that made the data, of the shapes of `init`, where they are known: measures of
+            recovery compare with them. None if unknown.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Task:
     citation: str = ""
     eval_examples: int | None = None
     assemble: Callable[[Params], Params] = lambda params: params
+    truth: Params | None = None
 
     def __post_init__(self) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.test):

@@ -1,0 +1,256 @@
+"""Penalties and sets on the leaves of a model: the whole vector, each leaf apart, or leaves chosen by path.
+
+    L1Ball(10.0)                                       one ball for the whole parameter vector
+    L1Ball(10.0).each()                                a ball for each leaf
+    L1Ball(10.0).on("weight")                          a ball for each leaf whose path ends in `weight`; others free
+    L1(0.1).on("hidden.weight") + SquaredL2(0.01).on("output.*")
+
+A path is written with dots, such as `layers.0.weight`; a pattern matches a path or the end of one, and `*`
+stands for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array
+
+from fedsolve import trees
+from fedsolve.errors import InvalidInput
+from fedsolve.geometry.regularizer import FACES, Regularizer
+from fedsolve.types import Params, Scalar, module, static
+
+
+@module
+class Block:
+    """One penalty or set, and the leaves it acts on: `together` as one vector, or each apart."""
+
+    psi: Regularizer
+    pattern: str = static(default="*")
+    together: bool = static(default=True)
+
+
+@module
+class Blocks:
+    """Penalties and sets on a model's leaves. Leaves that no pattern matches are free.
+
+    Shows the faces that all of its parts show, on pytrees instead of arrays.
+    """
+
+    parts: tuple[Block, ...]
+
+    def __add__(self, other: Any) -> Blocks:
+        """Both together, on the leaves of each."""
+        return Blocks(self.parts + as_blocks(other).parts)
+
+    @property
+    def faces(self) -> tuple[str, ...]:
+        """The faces that all parts show."""
+        return tuple(f for f in FACES if all(f in part.psi.faces for part in self.parts))
+
+    @property
+    def warm(self) -> bool:
+        """Whether a vertex starts from an earlier one's code."""
+        return any(getattr(part.psi, "warm", False) for part in self.parts)
+
+    def check(self, params: Params) -> None:
+        """Whether this fits a model.
+
+        Raises:
+            InvalidInput: a pattern that matches no leaf, a leaf matched twice, or a psi that has no meaning
+                on a leaf's shape.
+        """
+        paths, leaves = _flatten(params)
+        seen: dict[int, str] = {}
+        for part in self.parts:
+            found = _matching(paths, part.pattern)
+            kind = type(part.psi).__name__
+            if not found:
+                raise InvalidInput(
+                    f"{kind} on '{part.pattern}': no leaf of the model is called so; it has {', '.join(paths)}"
+                )
+            for i in found:
+                if i in seen:
+                    raise InvalidInput(
+                        f"leaf {paths[i]} is under {seen[i]} and {kind}: put one on it (L1 and squared l2 "
+                        "together are ElasticNet)"
+                    )
+                seen[i] = kind
+            if part.together and len(found) > 1 and not part.psi.separable:
+                total = sum(int(jnp.size(leaves[i])) for i in found)
+                part.psi.check((total,), "the whole parameter vector")
+            else:
+                for i in found:
+                    part.psi.check(jnp.shape(leaves[i]), f"leaf {paths[i]}" if paths[i] else "the model")
+
+    def free(self, params: Params) -> list[str]:
+        """Paths of the leaves that nothing acts on."""
+        paths, _ = _flatten(params)
+        taken = {i for part in self.parts for i in _matching(paths, part.pattern)}
+        return [path for i, path in enumerate(paths) if i not in taken]
+
+    def value(self, w: Params) -> Scalar:
+        """Sum of the parts' psi."""
+        return _total(self._each(lambda psi, x: psi.value(x), w), w)
+
+    def subgradient(self, w: Params) -> Params:
+        """A subgradient of psi, 0 on free leaves."""
+        return self._map(lambda psi, x: psi.subgradient(x), w, free=jnp.zeros_like)  # type: ignore[attr-defined]
+
+    def prox(self, w: Params, step: Scalar) -> Params:
+        """argmin_u step psi(u) + (1/2) |u - w|^2; free leaves stay."""
+        return self._map(lambda psi, x: psi.prox(x, step), w)  # type: ignore[attr-defined]
+
+    def project(self, w: Params) -> Params:
+        """The nearest point of the set; free leaves stay."""
+        return self._map(lambda psi, x: psi.project(x), w)  # type: ignore[attr-defined]
+
+    def contains(self, w: Params, tolerance: float = 1e-6) -> Array:
+        """Whether every part holds to the tolerance."""
+        return self.violation(w) <= tolerance
+
+    def violation(self, w: Params) -> Scalar:
+        """The largest violation of the parts that are sets, 0 inside."""
+        zero = jnp.zeros((), trees.dtype_of(w))
+        outside = self._each(lambda psi, x: psi.violation(x) if hasattr(psi, "violation") else zero, w)
+        return jnp.max(jnp.stack([zero, *outside]))
+
+    def lmo(self, g: Params) -> Params:
+        """argmin over the set of <g, s>."""
+        return self.point(self.vertex(g), g)
+
+    def vertex(self, g: Params, warm: Sequence[Any] | None = None) -> tuple[Any, ...]:
+        """The codes of a minimiser of <g, s>, one for each vector that a set acts on."""
+        leaves, groups = jax.tree.leaves(g), self._groups(g)
+        warm = [None] * len(groups) if warm is None else warm
+        pairs = zip(groups, warm, strict=True)
+        return tuple(group.psi.vertex(group.pack(leaves), w) for group, w in pairs)  # type: ignore[attr-defined]
+
+    def point(self, codes: Sequence[Any], like: Params) -> Params:
+        """The extreme point of some codes, in the shapes of `like`."""
+        left = iter(codes)
+        return self._map(lambda psi, x: psi.point(next(left), x), like)  # type: ignore[attr-defined]
+
+    def gap(self, w: Params, g: Params) -> Scalar:
+        """Frank-Wolfe gap max over s of <g, w - s>."""
+        return trees.dot(g, trees.sub(w, self.lmo(g)))
+
+    def _groups(self, tree: Params) -> list[_Group]:
+        paths, _ = _flatten(tree)
+        groups: list[_Group] = []
+        for part in self.parts:
+            found = _matching(paths, part.pattern)
+            apart = not part.together or (part.psi.separable and len(found) > 1)
+            groups += [_Group(part.psi, [i]) for i in found] if apart else [_Group(part.psi, found)]
+        return groups
+
+    def _each(self, function: Callable[[Any, Array], Any], tree: Params) -> list[Any]:
+        """function(psi, vector) of every vector that a part acts on."""
+        leaves = jax.tree.leaves(tree)
+        return [function(group.psi, group.pack(leaves)) for group in self._groups(tree)]
+
+    def _map(
+        self,
+        function: Callable[[Any, Array], Array],
+        tree: Params,
+        free: Callable[[Array], Array] = lambda x: x,
+    ) -> Params:
+        """The tree with every vector that a part acts on replaced by function(psi, vector)."""
+        leaves, structure = jax.tree.flatten(tree)
+        new = [free(leaf) for leaf in leaves]
+        for group in self._groups(tree):
+            group.unpack(function(group.psi, group.pack(leaves)), leaves, new)
+        return structure.unflatten(new)
+
+
+class _Group:
+    """Leaves that one psi sees as one array: a single leaf as it is, several as one vector."""
+
+    def __init__(self, psi: Regularizer, members: list[int]) -> None:
+        self.psi, self.members = psi, members
+
+    def pack(self, leaves: list[Array]) -> Array:
+        if len(self.members) == 1:
+            return leaves[self.members[0]]
+        return jnp.concatenate([jnp.ravel(leaves[i]) for i in self.members])
+
+    def unpack(self, vector: Array, leaves: list[Array], into: list[Array]) -> None:
+        start = 0
+        for i in self.members:
+            old = leaves[i]
+            part = vector if len(self.members) == 1 else vector[start : start + old.size]
+            into[i] = part.reshape(old.shape).astype(old.dtype)
+            start += old.size
+
+
+Geometry = Regularizer | Blocks
+"""A penalty or a set for the whole parameter vector, or several on chosen leaves."""
+
+
+def as_blocks(psi: Any) -> Blocks:
+    """A penalty or set on the whole parameter vector, or the blocks that it is.
+
+    Raises:
+        InvalidInput: neither.
+    """
+    if isinstance(psi, Blocks):
+        return psi
+    if isinstance(psi, Regularizer):
+        return Blocks((Block(psi),))
+    raise InvalidInput(f"{psi!r} is no penalty or set: give one of fedsolve.geometry, such as L1Ball(10.0)")
+
+
+def require(who: str, psi: Any, face: str, instead: str) -> Blocks:
+    """Blocks that show a face.
+
+    Raises:
+        InvalidInput: they lack it; names the part, what it has and what would work instead.
+    """
+    blocks = as_blocks(psi)
+    for part in blocks.parts:
+        if face not in part.psi.faces:
+            raise InvalidInput(
+                f"{who} needs the face '{face}', which {type(part.psi).__name__} lacks (it has "
+                f"{', '.join(part.psi.faces)}): use {instead}"
+            )
+    return blocks
+
+
+def check_start(who: str, constraint: Blocks, params: Params) -> None:
+    """Whether a method can start from a model: it must lie in the set.
+
+    Raises:
+        InvalidInput: it does not; offers the projection where there is one.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(params)):
+        return
+    outside = float(constraint.violation(params))
+    if outside > 1e-6:
+        remedy = (
+            "start='projected' begins at the nearest point of the set"
+            if "project" in constraint.faces
+            else "begin at a point of it, such as constraint.lmo(params)"
+        )
+        raise InvalidInput(f"{who}: the initial model lies outside the set by {outside:.3g}: {remedy}")
+
+
+def _flatten(tree: Params) -> tuple[list[str], list[Any]]:
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in found], [
+        leaf for _, leaf in found
+    ]
+
+
+def _matching(paths: list[str], pattern: str) -> list[int]:
+    return [
+        i for i, path in enumerate(paths) if fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
+    ]
+
+
+def _total(values: list[Any], like: Params) -> Scalar:
+    return sum(values, jnp.zeros((), trees.dtype_of(like)))

@@ -1,0 +1,132 @@
+"""What a penalty or a set is: a convex psi of one array, and the faces that it shows.
+
+psi is a penalty, or a set, whose psi is 0 inside and infinite outside. An algorithm asks for a face
+(`prox`, `project`, `lmo`) and refuses at construction what lacks it. Objects here see one array of any
+shape; `fedsolve.geometry.blocks` puts them on the leaves of a model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.types import Scalar
+
+if TYPE_CHECKING:
+    from fedsolve.geometry.blocks import Blocks
+
+FACES = ("value", "subgradient", "prox", "project", "lmo", "contains", "gap")
+"""Everything a penalty or a set may show."""
+
+
+class Regularizer(ABC):
+    """A convex psi on arrays.
+
+    Attributes:
+        separable: psi is a sum over entries, so that a whole vector is treated leaf by leaf.
+    """
+
+    separable: ClassVar[bool] = False
+
+    @abstractmethod
+    def value(self, w: Array) -> Scalar:
+        """psi(w), shape ()."""
+
+    def check(self, shape: tuple[int, ...], where: str) -> None:
+        """Raise `InvalidInput` if psi has no meaning on an array of that shape; `where` names the leaf."""
+        return
+
+    @property
+    def faces(self) -> tuple[str, ...]:
+        """The names of the faces that it shows.
+
+        >>> from fedsolve.geometry import L1, L1Ball
+        >>> L1(0.1).faces, L1Ball(10.0).faces
+        (('value', 'subgradient', 'prox'), ('value', 'prox', 'project', 'lmo', 'contains', 'gap'))
+        """
+        return tuple(face for face in FACES if hasattr(self, face))
+
+    def on(self, pattern: str) -> Blocks:
+        """This on each leaf whose path ends like `pattern` (such as `weight` or `hidden.*`), each apart."""
+        from fedsolve.geometry.blocks import Block, Blocks
+
+        return Blocks((Block(self, pattern, False),))
+
+    def each(self) -> Blocks:
+        """This on every leaf apart, instead of on the whole parameter vector."""
+        return self.on("*")
+
+    def __add__(self, other: Any) -> Blocks:
+        """The sum, on the leaves of each."""
+        from fedsolve.geometry.blocks import as_blocks
+
+        return as_blocks(self) + as_blocks(other)
+
+
+class Penalty(Regularizer):
+    """A finite psi with a proximal operator; `weight` is its factor lambda."""
+
+    @abstractmethod
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """argmin_u step psi(u) + (1/2) |u - w|^2, shape of w."""
+
+    def subgradient(self, w: Array) -> Array:
+        """One subgradient of psi at w, 0 where psi has a kink at 0; shape of w."""
+        return jax.grad(lambda u: jnp.asarray(self.value(u)))(w)
+
+
+class ConvexSet(Regularizer):
+    """A compact convex set with a linear minimisation oracle.
+
+    A set knows its extreme points by a code: what has to travel for the other side, which knows the set,
+    to rebuild the point exactly. `vertex` gives the code, `point` the point; the default code is the point.
+
+    Attributes:
+        warm: `vertex` is iterative and starts from the code of a nearby gradient's vertex.
+    """
+
+    warm: ClassVar[bool] = False
+
+    @abstractmethod
+    def violation(self, w: Array) -> Scalar:
+        """How far w is outside, >= 0, in the units of the set's own bound (0 inside)."""
+
+    @abstractmethod
+    def vertex(self, g: Array, warm: Any = None) -> Any:
+        """The code of a minimiser of <g, s> over the set; `warm` is the code of an earlier one."""
+
+    def point(self, code: Any, like: Array) -> Array:
+        """The extreme point of a code, shape and type of `like`."""
+        return code
+
+    def lmo(self, g: Array) -> Array:
+        """argmin over the set of <g, s>, shape of g."""
+        return self.point(self.vertex(g), g)
+
+    def contains(self, w: Array, tolerance: float = 1e-6) -> Array:
+        """Whether w violates the set by `tolerance` at most."""
+        return self.violation(w) <= tolerance
+
+    def value(self, w: Array) -> Scalar:
+        """0 inside (to 1e-6), infinite outside."""
+        return jnp.where(self.contains(w), 0.0, jnp.inf)
+
+    def gap(self, w: Array, g: Array) -> Scalar:
+        """Frank-Wolfe gap max over s of <g, w - s>; >= 0 inside."""
+        return jnp.sum(g * (w - self.lmo(g)))
+
+
+class ProjectableSet(ConvexSet):
+    """A set with an affordable Euclidean projection, which is also its proximal operator."""
+
+    @abstractmethod
+    def project(self, w: Array) -> Array:
+        """The point of the set nearest to w, shape of w."""
+
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """The projection, whatever the step (also at step 0)."""
+        return self.project(w)
