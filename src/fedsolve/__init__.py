@@ -17,15 +17,34 @@ if TYPE_CHECKING:
     from fedsolve import data as data
     from fedsolve import geometry as geometry
     from fedsolve import local as local
+    from fedsolve import measures as measures
     from fedsolve import rules as rules
     from fedsolve import schedules as schedules
     from fedsolve import tasks as tasks
+    from fedsolve import wire as wire
     from fedsolve.algorithm import Algorithm as Algorithm
     from fedsolve.algorithm import Cohort as Cohort
     from fedsolve.algorithms.catalogue import ALGORITHMS as ALGORITHMS
     from fedsolve.algorithms.catalogue import build as build
+    from fedsolve.algorithms.constrained import FedDR as FedDR
+    from fedsolve.algorithms.constrained import FedDualAvgOSP as FedDualAvgOSP
+    from fedsolve.algorithms.constrained import FedFW as FedFW
+    from fedsolve.algorithms.constrained import FedFWPlus as FedFWPlus
+    from fedsolve.algorithms.constrained import FedFWSto as FedFWSto
+    from fedsolve.algorithms.constrained import FedMiDOSP as FedMiDOSP
+    from fedsolve.algorithms.constrained import SubgradientFedAvg as SubgradientFedAvg
+    from fedsolve.algorithms.feddr import DouglasRachford as DouglasRachford
+    from fedsolve.algorithms.feddualavg import FedDualAvg as FedDualAvg
+    from fedsolve.algorithms.fedfw import FrankWolfe as FrankWolfe
+    from fedsolve.algorithms.fedfw import SplitSets as SplitSets
+    from fedsolve.algorithms.fedmid import FedMiD as FedMiD
     from fedsolve.algorithms.fedopt import FedOpt as FedOpt
     from fedsolve.algorithms.fedprox import Proximal as Proximal
+    from fedsolve.algorithms.frankwolfe_steps import Convex as Convex
+    from fedsolve.algorithms.frankwolfe_steps import FrankWolfeSteps as FrankWolfeSteps
+    from fedsolve.algorithms.frankwolfe_steps import NonConvex as NonConvex
+    from fedsolve.algorithms.frankwolfe_steps import OwnSteps as OwnSteps
+    from fedsolve.algorithms.frankwolfe_steps import Stochastic as Stochastic
     from fedsolve.algorithms.methods import SCAFFOLD as SCAFFOLD
     from fedsolve.algorithms.methods import FedAdagrad as FedAdagrad
     from fedsolve.algorithms.methods import FedAdam as FedAdam
@@ -39,6 +58,7 @@ if TYPE_CHECKING:
     from fedsolve.algorithms.methods import FedProx as FedProx
     from fedsolve.algorithms.methods import FedYogi as FedYogi
     from fedsolve.algorithms.scaffold import ControlVariates as ControlVariates
+    from fedsolve.algorithms.subgradient import Subgradient as Subgradient
     from fedsolve.data.federated import FederatedData as FederatedData
     from fedsolve.engine.cohorts import Bernoulli as Bernoulli
     from fedsolve.engine.cohorts import Sampling as Sampling
@@ -61,10 +81,17 @@ _METHODS = (
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
-        "": "data geometry local rules schedules tasks",
+        "": "data geometry local measures rules schedules tasks wire",
         "algorithm": "Algorithm Cohort",
         "algorithms.catalogue": "ALGORITHMS build",
+        "algorithms.constrained": "FedDR FedDualAvgOSP FedFW FedFWPlus FedFWSto FedMiDOSP SubgradientFedAvg",
+        "algorithms.feddr": "DouglasRachford",
+        "algorithms.feddualavg": "FedDualAvg",
+        "algorithms.fedfw": "FrankWolfe SplitSets",
+        "algorithms.fedmid": "FedMiD",
         "algorithms.fedopt": "FedOpt",
+        "algorithms.frankwolfe_steps": "Convex FrankWolfeSteps NonConvex OwnSteps Stochastic",
+        "algorithms.subgradient": "Subgradient",
         "algorithms.fedprox": "Proximal",
         "algorithms.methods": _METHODS,
         "algorithms.scaffold": "ControlVariates",

@@ -19,7 +19,7 @@ class Cohort:
 
     Attributes:
         round: number of the round, from 0.
-        size: clients whose update was used, |S|.
+        size: clients drawn (in `broadcast`), clients whose update was used (in `update`), |S|.
         population: all clients, N.
     """
 
@@ -44,12 +44,15 @@ class Algorithm(ABC):
         """What the server keeps, from the initial model."""
 
     @abstractmethod
-    def broadcast(self, server: Any, round: Scalar) -> Any:
+    def broadcast(self, server: Any, cohort: Cohort) -> Any:
         """What travels down in a round."""
 
     @abstractmethod
     def enroll(self, broadcast: Any) -> Any:
-        """A client's own state before its first round; `()` if it keeps none."""
+        """A client's own state before it ever takes part; `()` if it keeps none.
+
+        `broadcast` is that of the first round, whenever the client joins: all clients start alike.
+        """
 
     @abstractmethod
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
@@ -62,6 +65,23 @@ class Algorithm(ABC):
     @abstractmethod
     def export(self, server: Any) -> Params:
         """The model that is evaluated and shipped."""
+
+    def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
+        """What the server makes of one client's message before it is reduced, and the client's next state.
+
+        For messages that mean something only together with what the server knows already (an extreme
+        point of a known set). `client` is the client's state before the round as far as the server can
+        follow it from the messages alone; a simulation hands in the state itself.
+        """
+        return message, client
+
+    def model(self, broadcast: Any) -> Params:
+        """The model that a broadcast stands for."""
+        return broadcast.params
+
+    def measures(self) -> tuple[Any, ...]:
+        """Measures of its problem that evaluations add (`fedsolve.measures`), such as a Frank-Wolfe gap."""
+        return ()
 
 
 class Wrapper(Algorithm):
@@ -85,6 +105,10 @@ class Wrapper(Algorithm):
     def local(self) -> Any:
         """The inner method's local solver, None if it has none."""
         return getattr(self.inner, "local", None)
+
+    def measures(self) -> tuple[Any, ...]:
+        """The inner method's."""
+        return self.inner.measures()
 
 
 def name_of(algorithm: Algorithm) -> str:

@@ -115,6 +115,55 @@ BIBTEX: dict[str, str] = {
   volume    = {32},
   year      = {2019}
 }""",
+    "trandinh2021feddr": """@inproceedings{trandinh2021feddr,
+  author    = {Tran-Dinh, Quoc and Pham, Nhan H. and Phan, Dzung T. and Nguyen, Lam M.},
+  title     = {{FedDR}: Randomized {Douglas-Rachford} Splitting Algorithms for Nonconvex Federated Composite
+               Optimization},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2021}
+}""",
+    "yuan2021fco": """@inproceedings{yuan2021fco,
+  title     = {Federated Composite Optimization},
+  author    = {Yuan, Honglin and Zaheer, Manzil and Reddi, Sashank},
+  booktitle = {Proceedings of the 38th International Conference on Machine Learning},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {139},
+  pages     = {12253--12266},
+  year      = {2021}
+}""",
+    "dadras2024fedfw": """@inproceedings{dadras2024fedfw,
+  title     = {Federated {F}rank-{W}olfe Algorithm},
+  author    = {Dadras, Ali and Banerjee, Sourasekhar and Prakhya, Karthik and Yurtsever, Alp},
+  booktitle = {Machine Learning and Knowledge Discovery in Databases (ECML PKDD)},
+  year      = {2024}
+}""",
+    "haxby2001": """@article{haxby2001,
+  title   = {Distributed and Overlapping Representations of Faces and Objects in Ventral Temporal Cortex},
+  author  = {Haxby, James V. and Gobbini, M. Ida and Furey, Maura L. and Ishai, Alumit
+             and Schouten, Jennifer L. and Pietrini, Pietro},
+  journal = {Science},
+  volume  = {293},
+  number  = {5539},
+  pages   = {2425--2430},
+  year    = {2001},
+  doi     = {10.1126/science.1063736}
+}""",
+    "guyon1994unipen": """@inproceedings{guyon1994unipen,
+  title     = {{UNIPEN} Project of On-Line Data Exchange and Recognizer Benchmarks},
+  author    = {Guyon, Isabelle and Schomaker, Lambert and Plamondon, R{\\'e}jean and Liberman, Mark
+               and Janet, Stan},
+  booktitle = {Proceedings of the 12th International Conference on Pattern Recognition},
+  volume    = {2},
+  pages     = {29--33},
+  year      = {1994},
+  doi       = {10.1109/ICPR.1994.576870}
+}""",
+    "krizhevsky2009cifar": """@techreport{krizhevsky2009cifar,
+  title       = {Learning Multiple Layers of Features from Tiny Images},
+  author      = {Krizhevsky, Alex},
+  institution = {University of Toronto},
+  year        = {2009}
+}""",
     "bradbury2018jax": """@software{bradbury2018jax,
   title  = {{JAX}: composable transformations of {P}ython+{N}um{P}y programs},
   author = {Bradbury, James and Frostig, Roy and Hawkins, Peter and Johnson, Matthew James and Leary, Chris

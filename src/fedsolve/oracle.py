@@ -23,11 +23,13 @@ class Oracle(ABC):
         bound: a number of steps that no client of the same batch exceeds (a loop's bound); equal to
             `steps` where nothing is batched.
         num_examples: examples of this client.
+        client: the client's number in the federation, from 0.
     """
 
     steps: int | Array
     bound: int | Array
     num_examples: int | Array
+    client: int | Array
 
     @abstractmethod
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
@@ -83,6 +85,11 @@ class WrappedOracle(Oracle):
     def num_examples(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Examples of the inner oracle."""
         return self.inner.num_examples
+
+    @property
+    def client(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The client's number."""
+        return self.inner.client
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,11 @@ def all_finite(a: Any) -> Array:
     return jnp.stack([jnp.max(jnp.abs(x)) < jnp.inf for x in parts]).all()
 
 
+def has_floats(a: Any) -> bool:
+    """Whether a leaf of a is of a floating-point type."""
+    return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(a))
+
+
 def size(a: Any) -> int:
     """Number of entries."""
     return sum(x.size for x in jax.tree.leaves(a))

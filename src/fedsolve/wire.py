@@ -6,7 +6,7 @@ engine counts, and `len(encode(message))`. Both sides know the structure and the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,42 @@ class Index:
     below: int = static()
 
 
+@module
+class OneOf:
+    """One of several messages, such as a vertex of this client's own set: a byte that says which, and it.
+
+    Attributes:
+        which: its number, shape ().
+        options: all of them; those that are not meant hold anything.
+    """
+
+    which: Int[Array, ""]
+    options: tuple[Any, ...]
+
+
+class Variants(NamedTuple):
+    """The lengths that a message may have, and which it has, one-hot of shape (variants,)."""
+
+    sizes: tuple[int, ...]
+    which: Any
+
+
+def variants(message: Any) -> Variants:
+    """The possible lengths of a message, and which of them this one has: one length without a `OneOf`."""
+    choices = [x for x in jax.tree.leaves(message, is_leaf=_is_choice) if _is_choice(x)]
+    if not choices:
+        return Variants((size(message),), jnp.ones(1, bool))
+    if len(choices) > 1:
+        raise NotImplementedError("a message with two OneOf fields: nest them in one")
+    (choice,) = choices
+    rest = size(jax.tree.map(lambda x: None if _is_choice(x) else x, message, is_leaf=_is_choice))
+    sizes = tuple(rest + 1 + size(option) for option in choice.options)
+    which = choice.which if isinstance(choice.which, jax.Array) else jnp.int32(0)
+    return Variants(sizes, jnp.arange(len(sizes)) == which)
+
+
 def size(message: Any) -> int:
-    """Bytes of a message (arrays or their shapes) on the wire.
+    """Bytes of a message (arrays or their shapes) on the wire; of a `OneOf` the concrete choice counts.
 
     >>> size((jnp.zeros(3, jnp.float32), Index(jnp.int32(5), 1000), jnp.zeros(9, bool)))
     16
@@ -54,23 +88,47 @@ def decode(data: bytes, like: Any) -> Any:
     Raises:
         InvalidInput: data of another length than such a message has.
     """
-    if len(data) != size(like):
-        raise InvalidInput(f"a message of {len(data)} bytes where {size(like)} were expected: another model?")
-    parts, structure = jax.tree.flatten(like, is_leaf=_is_index)
-    found, start = [], 0
+    message, used = _decode_from(data, 0, like)
+    if used != len(data):
+        raise InvalidInput(f"a message of {len(data)} bytes where {used} were expected: another model?")
+    return message
+
+
+def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
+    """A message that begins at `start`, and where it ends."""
+    parts, structure = jax.tree.flatten(like, is_leaf=_is_part)
+    found = []
     for part in parts:
+        if isinstance(part, OneOf):
+            which = data[start] if start < len(data) else 0
+            if which >= len(part.options):
+                raise InvalidInput(f"a message of choice {which} where there are {len(part.options)}")
+            option, start = _decode_from(data, start + 1, part.options[which])
+            options = (*part.options[:which], option, *part.options[which + 1 :])
+            found.append(OneOf(jnp.int32(which), options))
+            continue
         stop = start + _bytes(part)
+        if stop > len(data):
+            raise InvalidInput(f"a message of {len(data)} bytes ends early: another model?")
         found.append(_decode(data[start:stop], part))
         start = stop
-    return structure.unflatten(found)
+    return structure.unflatten(found), start
 
 
 def _is_index(x: Any) -> bool:
     return isinstance(x, Index)
 
 
+def _is_choice(x: Any) -> bool:
+    return isinstance(x, OneOf)
+
+
+def _is_part(x: Any) -> bool:
+    return _is_index(x) or _is_choice(x)
+
+
 def _parts(message: Any) -> list[Any]:
-    return jax.tree.leaves(message, is_leaf=_is_index)
+    return jax.tree.leaves(message, is_leaf=_is_part)
 
 
 def _width(index: Index) -> int:
@@ -83,6 +141,8 @@ def _shaped(part: Any) -> Any:
 
 
 def _bytes(part: Any) -> int:
+    if isinstance(part, OneOf):
+        return 1 + size(part.options[int(part.which)])
     if isinstance(part, Index):
         return _width(part) * int(np.prod(np.shape(part.value), dtype=np.int64))
     part = _shaped(part)
@@ -91,6 +151,8 @@ def _bytes(part: Any) -> int:
 
 
 def _encode(part: Any) -> bytes:
+    if isinstance(part, OneOf):
+        return bytes([int(part.which)]) + encode(part.options[int(part.which)])
     if isinstance(part, Index):
         value = np.atleast_1d(np.asarray(part.value)).astype("<i8").ravel()
         if ((value < 0) | (value > part.below)).any():

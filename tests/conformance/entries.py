@@ -6,9 +6,25 @@ import optax
 
 import fedsolve as fs
 from fedsolve.algorithms.catalogue import ALGORITHMS
-from fedsolve.geometry import PNorm
+from fedsolve.geometry import L1, L1Ball, L2Ball, PNorm
 
 CLIENT_LR = 0.3
+
+# rows that need more than a client rate; the Frank-Wolfe methods have none, their penalty takes its place
+PSI = L1(0.02).on("w") + L1Ball(1.5).on("b")
+BALL = L2Ball(9.0).on("w") + L1Ball(20.0).on("b") + L2Ball(3.0).on("scale") + L1Ball(3.0).on("shift.*")
+NEEDS = {
+    "FedMiD": lambda lr: {"client_lr": lr, "psi": PSI},
+    "FedMiD-OSP": lambda lr: {"client_lr": lr, "psi": PSI},
+    "FedDualAvg": lambda lr: {"client_lr": lr, "psi": PSI},
+    "FedDualAvg-OSP": lambda lr: {"client_lr": lr, "psi": PSI},
+    "Subgradient": lambda lr: {"client_lr": lr, "psi": L1(0.02)},
+    "FedFW": lambda lr: {"constraint": BALL, "steps": fs.Convex(lr, 0.5)},
+    "FedFW+": lambda lr: {"constraint": L1Ball(30.0), "steps": fs.Convex(lr, 0.5)},
+    "FedFW-sto": lambda lr: {"constraint": BALL, "steps": fs.Stochastic(lr)},
+    "FedDR": lambda lr: {"client_lr": lr, "psi": PSI, "eta": 0.7, "alpha": 1.3},
+}
+SPLIT = fs.SplitSets((L2Ball(12.0), L1Ball(40.0)), (0, 1, 0, 1, 1, 0))
 COMPOSED = {
     "SCAFFOLD+FedDuAdam": lambda lr: fs.build("SCAFFOLD+FedDuAdam", {"client_lr": lr}),
     "FedProx+FedAdam": lambda lr: fs.build("FedProx+FedAdam", {"client_lr": lr}),
@@ -16,5 +32,16 @@ COMPOSED = {
         fs.local.Optax(optax.adam, learning_rate=lr), fs.rules.Optax(optax.adam, learning_rate=0.1)
     ),
     "FedDuA(PNorm)": lambda lr: fs.FedDuA(PNorm(1.5), lr),
+    "FedFW(split)": lambda lr: fs.FedFW(L2Ball(12.0), fs.Convex(lr, 0.5), split=SPLIT),
+    "FedDualAvg(PNorm)": lambda lr: fs.FedDualAvg(L1(0.02), lr, mirror=PNorm(1.5)),
+    "SCAFFOLD+FedFW": lambda lr: fs.ControlVariates(fs.FedFW(BALL, fs.Convex(lr, 0.5)), "I"),
+    "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }
-METHODS = {name: (lambda lr, name=name: fs.build(name, {"client_lr": lr})) for name in ALGORITHMS} | COMPOSED
+
+
+def catalogue_entry(name):
+    needs = NEEDS.get(name, lambda lr: {"client_lr": lr})
+    return lambda lr: fs.build(name, needs(lr))
+
+
+METHODS = {name: catalogue_entry(name) for name in ALGORITHMS} | COMPOSED

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve import wire
 from fedsolve.algorithm import Cohort
 from fedsolve.data.federated import FederatedData
 from fedsolve.oracle import Oracle
@@ -65,8 +66,8 @@ def flat(state: Any) -> np.ndarray:
 class HandOracle(Oracle):
     """One client with its minibatches written out; plain Python, nothing traced."""
 
-    def __init__(self, rows: Any, batches: list[np.ndarray]) -> None:
-        self.rows, self.batches = rows, batches
+    def __init__(self, rows: Any, batches: list[np.ndarray], client: int) -> None:
+        self.rows, self.batches, self.client = rows, batches, client
         self.steps = self.bound = len(batches)
         self.num_examples = len(rows.y)
 
@@ -90,15 +91,19 @@ def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
     with jax.enable_x64(True):
         setup = prepare(algorithm, data, SAMPLING, capacity=ROUNDS)
         orders = jax.device_get(draws(setup.program.work, ROUNDS, setup.sampling, setup.packed, setup.key)[2])
-        algorithm, states = setup.algorithm, {}
+        algorithm, states, mirrors = setup.algorithm, {}, {}
         with jax.disable_jit():
             server = algorithm.init(jax.tree.map(jnp.asarray, model(START)))
+            first = algorithm.broadcast(server, Cohort(0, len(SIZES), len(SIZES)))
             for t, cohort in enumerate(COHORTS):
-                broadcast, sent, weights = algorithm.broadcast(server, t), [], []
+                start = Cohort(t, len(cohort), len(SIZES))
+                broadcast, sent, weights = algorithm.broadcast(server, start), [], []
                 for i in cohort:
-                    oracle = HandOracle(data.data.client(i), batches(orders[t][i], SIZES[i]))
-                    before = states.get(i, algorithm.enroll(broadcast))
+                    oracle = HandOracle(data.data.client(i), batches(orders[t][i], SIZES[i]), i)
+                    before = states.get(i, algorithm.enroll(first))
                     message, states[i] = algorithm.train(broadcast, before, oracle)
+                    message = wire.decode(wire.encode(message), message)  # what the server gets is bytes
+                    message, mirrors[i] = algorithm.receive(broadcast, message, mirrors.get(i, before))
                     sent.append(message)
                     weights.append(SIZES[i] if algorithm.weighting == "examples" else 1)
                 server = algorithm.update(server, reduce(sent, weights), Cohort(t, len(cohort), len(SIZES)))

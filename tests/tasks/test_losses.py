@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks.losses import Accuracy, CrossEntropy, SquaredError, TopK, check_labels
-from fedsolve.tasks.models import Linear, Softmax
+from fedsolve.tasks.losses import (
+    Accuracy,
+    BinaryAccuracy,
+    CrossEntropy,
+    Logistic,
+    SquaredError,
+    TopK,
+    check_labels,
+)
+from fedsolve.tasks.models import Affine, Linear, Softmax
 from fedsolve.tasks.task import Examples
 
 
@@ -49,6 +57,60 @@ def test_squared_error_is_the_mean_square_and_half_of_it():
         SquaredError(outputs)((), Examples(batch.x, batch.y[:, None]))
 
 
+MARGINS = np.array([0.0, 2.0, -1.5, 30.0, -0.3], np.float32)
+SIDES = np.array([1, 0, 0, 1, 1], np.int32)
+
+
+def test_logistic_is_the_mean_of_log_one_plus_exp_of_minus_the_signed_margin():
+    m, s = MARGINS.astype(np.float64), 2.0 * SIDES - 1
+    each = np.log1p(np.exp(-s * m))
+    batch = Examples(MARGINS, SIDES)
+    np.testing.assert_allclose(Logistic(outputs).each((), batch), each, rtol=1e-5)
+    np.testing.assert_allclose(Logistic(outputs)((), batch), each.mean(), rtol=1e-6)
+    assert each[3] < 1e-12  # a margin of 30 is told from none: 9e-14, which log(1 + small) would round to 0
+    for y in (SIDES.astype(np.float32), SIDES.astype(bool)):
+        assert float(Logistic(outputs)((), Examples(MARGINS, y))) == float(Logistic(outputs)((), batch))
+
+
+def test_logistic_gradient_is_the_sigmoid_minus_the_label():
+    found = jax.grad(lambda x: Logistic(outputs)((), Examples(x, SIDES)))(jnp.asarray(MARGINS))
+    expected = (1 / (1 + np.exp(-MARGINS.astype(np.float64))) - SIDES) / 5
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_logistic_and_its_gradient_stay_exact_at_margins_of_a_thousand():
+    x, y = jnp.array([1000.0, 1000.0, -1000.0, -1000.0]), np.array([1, 0, 1, 0])
+    assert Logistic(outputs).of(x, y).tolist() == [0, 1000, 1000, 0]
+    assert jax.vmap(jax.grad(lambda x, y: Logistic(outputs).of(x[None], y[None])[0]))(x, y).tolist() == [
+        0,
+        1,
+        -1,
+        0,
+    ]
+
+
+def test_logistic_of_a_linear_model_has_the_gradient_of_numpy():
+    rng = np.random.default_rng(0)
+    x, w, b = rng.standard_normal((7, 3)).astype(np.float32), np.float32([0.5, -1, 2]), np.float32(0.3)
+    y = rng.integers(0, 2, 7).astype(np.int32)
+    found = jax.grad(Logistic(Linear(3, bias=True)))(Affine(w, b), Examples(x, y))
+    residual = 1 / (1 + np.exp(-(x @ w + b))) - y
+    np.testing.assert_allclose(found.weight, residual @ x / 7, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.bias, residual.mean(), rtol=1e-5)
+
+
+def test_binary_accuracy_counts_sides_and_a_margin_of_zero_is_label_0():
+    assert BinaryAccuracy(outputs).each((), Examples(MARGINS, SIDES)).tolist() == [0, 0, 1, 1, 0]
+    assert float(BinaryAccuracy(outputs)((), Examples(MARGINS, SIDES))) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("make", [Logistic, BinaryAccuracy])
+def test_binary_losses_refuse_a_column_of_margins(make):
+    """(n, 1) against (n,) would broadcast to (n, n)."""
+    with pytest.raises(InvalidInput, match=r"\(5, 1\), targets \(5,\)"):
+        make(outputs)((), Examples(MARGINS[:, None], SIDES))
+
+
 def test_accuracy_and_top_k_count_by_hand():
     """Ranks of the labels: 0, 1, 2."""
     assert float(Accuracy(outputs)((), BATCH)) == pytest.approx(1 / 3)
@@ -70,7 +132,15 @@ def test_every_one_is_a_mean_over_the_first_axis(make):
     np.testing.assert_allclose(f((), Examples(LOGITS, y)), np.mean(single), rtol=1e-6)
 
 
+@pytest.mark.parametrize("make", [Logistic, BinaryAccuracy])
+def test_binary_ones_are_means_over_the_first_axis(make):
+    f = make(outputs)
+    single = [float(f((), Examples(MARGINS[i : i + 1], SIDES[i : i + 1]))) for i in range(5)]
+    np.testing.assert_allclose(f((), Examples(MARGINS, SIDES)), np.mean(single), rtol=1e-6)
+
+
 def test_equal_losses_of_equal_models_are_equal_keys():
+    assert Logistic(Linear(3)) == Logistic(Linear(3)) != Logistic(Linear(4))
     assert CrossEntropy(Softmax(3, 2)) == CrossEntropy(Softmax(3, 2)) != CrossEntropy(Softmax(3, 4))
     assert hash(TopK(Softmax(3, 2), 2)) == hash(TopK(Softmax(3, 2), 2))
     assert SquaredError(Linear(3)) != SquaredError(Linear(3), half=True)

@@ -8,10 +8,17 @@ import pytest
 from fedsolve import trees
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.conv import max_pool2x2
-from fedsolve.tasks.models import CNN, MLP, Affine, Linear, Softmax, check_model
+from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax, check_model
 
 KEY = jax.random.key(0)
-MODELS = [Linear(6), Linear(6, bias=True), Softmax(6, 3), MLP((6, 5, 3)), CNN(5, 8, 9, (2, 3), 4, inputs=2)]
+MODELS = [
+    Linear(6),
+    Linear(6, bias=True),
+    MatrixLinear(2, 3, bias=True),
+    Softmax(6, 3),
+    MLP((6, 5, 3)),
+    CNN(5, 8, 9, (2, 3), 4, inputs=2),
+]
 
 
 def normal(seed, *shape):
@@ -29,6 +36,22 @@ def test_convex_models_start_at_zero_and_are_affine():
     w, b = normal(1, 6, 3), normal(2, 3)
     images = x.reshape(4, 2, 3)
     np.testing.assert_allclose(Softmax(6, 3)(Affine(w.T, b), images), x @ w + b, rtol=1e-5, atol=1e-6)
+
+
+def test_matrix_linear_is_the_inner_product_of_matrices():
+    x, w, b = normal(0, 5, 3, 4), normal(1, 3, 4), np.float32(0.5)
+    expected = np.einsum("nij,ij->n", x, w)
+    np.testing.assert_allclose(MatrixLinear(3, 4)(Affine(w, None), x), expected, rtol=1e-5)
+    np.testing.assert_allclose(MatrixLinear(3, 4, bias=True)(Affine(w, b), x), expected + b, rtol=1e-5)
+    start = MatrixLinear(3, 4, bias=True).init(KEY)
+    assert (start.weight.shape, start.bias.shape) == ((3, 4), ())
+    assert not any(leaf.any() for leaf in jax.tree.leaves(start))
+    assert len(jax.tree.leaves(MatrixLinear(3, 4).init(KEY))) == 1
+
+
+def test_matrix_linear_refuses_transposed_matrices():
+    with pytest.raises(InvalidInput, match=r"does not take examples of shape \(4, 3\)"):
+        check_model(MatrixLinear(3, 4), (4, 3), ())
 
 
 def test_mlp_is_relu_layers_with_an_affine_output():
@@ -103,7 +126,8 @@ def test_equal_models_are_one_compilation(model):
         traces.append(model)
         return model(params, x)
 
-    x = normal(0, 2, 8, 9, 2) if isinstance(model, CNN) else normal(0, 2, 6)
+    shapes = {CNN: (2, 8, 9, 2), MatrixLinear: (2, 2, 3)}
+    x = normal(0, *shapes.get(type(model), (2, 6)))
     copy = type(model)(**vars(model))
     assert copy is not model
     outputs(model, model.init(KEY), x)
@@ -129,6 +153,8 @@ def test_a_list_of_sizes_is_as_good_as_a_tuple():
     ("make", "message"),
     [
         (lambda: Linear(0), "features = 0"),
+        (lambda: MatrixLinear(0, 3), "rows = 0"),
+        (lambda: MatrixLinear(3, True), "columns = True"),
         (lambda: Softmax(4, 1), "classes = 1"),
         (lambda: Softmax(2.0, 3), "features = 2.0"),
         (lambda: MLP((4,)), "two or more"),

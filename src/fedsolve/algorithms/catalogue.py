@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.algorithms import methods
+from fedsolve.algorithms import constrained, methods
+from fedsolve.algorithms.feddualavg import FedDualAvg
+from fedsolve.algorithms.fedmid import FedMiD
 from fedsolve.algorithms.fedprox import Proximal
 from fedsolve.algorithms.scaffold import ControlVariates
+from fedsolve.algorithms.subgradient import Subgradient
 from fedsolve.errors import InvalidInput, unknown
 
 
@@ -37,17 +40,35 @@ ALGORITHMS: dict[str, Entry] = {
     "FedDuAdam": Entry(methods.FedDuAdam, "takakura2025feddua", "doubly adaptive step, Adam geometry"),
     "FedProx": Entry(methods.FedProx, "li2020fedprox", "FedAvg on proximal local objectives"),
     "SCAFFOLD": Entry(methods.SCAFFOLD, "karimireddy2020scaffold", "FedAvg with control variates"),
+    "FedMiD": Entry(FedMiD, "yuan2021fco", "mirror descent for F + psi, averaged in the primal"),
+    "FedMiD-OSP": Entry(constrained.FedMiDOSP, "yuan2021fco", "FedMiD with the prox on the server only"),
+    "FedDualAvg": Entry(FedDualAvg, "yuan2021fco", "dual averaging for F + psi, averaged in the dual"),
+    "FedDualAvg-OSP": Entry(
+        constrained.FedDualAvgOSP, "yuan2021fco", "FedDualAvg with the prox on the server only"
+    ),
+    "Subgradient": Entry(constrained.SubgradientFedAvg, "yuan2021fco", "FedAvg on subgradients of F + psi"),
+    "FedFW": Entry(constrained.FedFW, "dadras2024fedfw", "Frank-Wolfe over a set, no projections"),
+    "FedFW+": Entry(constrained.FedFWPlus, "dadras2024fedfw", "FedFW with a dual variable on each client"),
+    "FedFW-sto": Entry(constrained.FedFWSto, "dadras2024fedfw", "FedFW on running means of minibatches"),
+    "FedDR": Entry(constrained.FedDR, "trandinh2021feddr", "Douglas-Rachford splitting for F + psi"),
 }
 
 # a wrapper's own arguments; the rest belongs to the method it wraps
 WRAPPERS: dict[str, tuple[Callable[..., Algorithm], dict[str, Any]]] = {
     "SCAFFOLD": (ControlVariates, {"option": "II"}),
     "FedProx": (Proximal, {"mu": 0.1}),
+    "Subgradient": (Subgradient, {"psi": inspect.Parameter.empty}),
+}
+
+
+_EXAMPLES = {
+    "psi": "a penalty or a set such as L1(0.1); in a configuration {name = 'L1', weight = 0.1, on = 'weight'}",
+    "constraint": "a set such as L1Ball(10.0); in a configuration {name = 'L1Ball', radius = 10.0}",
 }
 
 
 def arguments(name: str) -> dict[str, Any]:
-    """The arguments of a method and their defaults, client options included."""
+    """The arguments of a method and their defaults (`Parameter.empty` for none), client options included."""
     wrapper, inner = _split(name)
     if wrapper:
         return arguments(inner) | WRAPPERS[wrapper][1]
@@ -57,7 +78,8 @@ def arguments(name: str) -> dict[str, Any]:
         for p in signature.parameters.values()
         if p.kind is not inspect.Parameter.VAR_KEYWORD
     }
-    return own | dict.fromkeys(methods.CLIENT_OPTIONS)
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
+    return own | (dict.fromkeys(methods.CLIENT_OPTIONS) if open_ended else {})
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
@@ -75,6 +97,9 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
     for key in settings:
         if key not in known:
             raise unknown(f"setting of {name}", key, known)
+    for key, default in known.items():
+        if default is inspect.Parameter.empty and key not in settings:
+            raise InvalidInput(f"{name} needs {key}, {_EXAMPLES[key]}")
     if not wrapper:
         try:
             return _entry(name).build(**settings)
@@ -93,6 +118,8 @@ def citations(name: str) -> tuple[str, ...]:
 
 def _split(name: str) -> tuple[str, str]:
     wrapper, plus, inner = name.partition("+")
+    if name in ALGORITHMS:  # FedFW+
+        return "", name
     if plus and wrapper not in WRAPPERS:
         raise unknown("wrapper", wrapper, WRAPPERS)
     return (wrapper, inner) if plus else ("", name)

@@ -67,9 +67,9 @@ class FedOpt(Algorithm):
         """The initial model and the rule's initial state."""
         return FedOptServer(params, self.rule.init(params))
 
-    def broadcast(self, server: FedOptServer, round: Scalar) -> FedOptBroadcast:
+    def broadcast(self, server: FedOptServer, cohort: Cohort) -> FedOptBroadcast:
         """The model."""
-        return FedOptBroadcast(server.params, round)
+        return FedOptBroadcast(server.params, cohort.round)
 
     def enroll(self, broadcast: FedOptBroadcast) -> tuple[()]:
         """Clients keep nothing."""

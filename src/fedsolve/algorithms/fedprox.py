@@ -15,7 +15,7 @@ from fedsolve.types import Params, Scalar, module
 
 @dataclass(frozen=True)
 class ProximalOracle(WrappedOracle):
-    """Adds the gradient of (mu/2) |y - anchor|^2."""
+    """Adds the gradient of (mu/2) |y - anchor|^2; the reported losses are the inner ones."""
 
     anchor: Params
     mu: Scalar
@@ -25,6 +25,11 @@ class ProximalOracle(WrappedOracle):
         return jax.tree.map(
             lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
         )
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss of the inner oracle and the changed gradient on all examples."""
+        loss, gradient = self.inner.full(params)
+        return loss, self.change(params, gradient)
 
 
 @module
@@ -52,9 +57,9 @@ class Proximal(Wrapper):
         """The inner server."""
         return self.inner.init(params)
 
-    def broadcast(self, server: Any, round: Scalar) -> Any:
+    def broadcast(self, server: Any, cohort: Cohort) -> Any:
         """The inner broadcast."""
-        return self.inner.broadcast(server, round)
+        return self.inner.broadcast(server, cohort)
 
     def enroll(self, broadcast: Any) -> Any:
         """The inner client."""
@@ -62,11 +67,20 @@ class Proximal(Wrapper):
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work on the proximal objective."""
-        return self.inner.train(broadcast, client, ProximalOracle(oracle, broadcast.params, self.mu))
+        anchor = self.inner.model(broadcast)
+        return self.inner.train(broadcast, client, ProximalOracle(oracle, anchor, self.mu))
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
         """The inner update."""
         return self.inner.update(server, message, cohort)
+
+    def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
+        """What the inner method makes of it."""
+        return self.inner.receive(broadcast, message, client)
+
+    def model(self, broadcast: Any) -> Params:
+        """The inner method's."""
+        return self.inner.model(broadcast)
 
     def export(self, server: Any) -> Params:
         """The inner model."""

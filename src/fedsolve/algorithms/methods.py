@@ -39,13 +39,17 @@ class ClientOptions(TypedDict, total=False):
 CLIENT_OPTIONS = ("client_momentum", "weight_decay", "clip_norm")
 
 
-def _compose(name: str, client_lr: Rate, rule: Rule, weighting: Weighting, options: ClientOptions) -> FedOpt:
+def local_sgd(client_lr: Rate, options: ClientOptions) -> SGD:
+    """The client's SGD with its options, checked."""
     for option in options:
         if option not in CLIENT_OPTIONS:
             raise unknown("argument", option, (*CLIENT_OPTIONS, "client_lr", "server_lr", "weighting"))
     momentum = options.get("client_momentum")
-    local = SGD(client_lr, momentum, options.get("weight_decay"), options.get("clip_norm"))
-    return FedOpt(local, rule, weighting, name)
+    return SGD(client_lr, momentum, options.get("weight_decay"), options.get("clip_norm"))
+
+
+def _compose(name: str, client_lr: Rate, rule: Rule, weighting: Weighting, options: ClientOptions) -> FedOpt:
+    return FedOpt(local_sgd(client_lr, options), rule, weighting, name)
 
 
 def FedAvg(

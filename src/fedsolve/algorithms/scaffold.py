@@ -12,7 +12,7 @@ from fedsolve.algorithm import Algorithm, Cohort, Wrapper
 from fedsolve.errors import InvalidInput
 from fedsolve.local.solver import LocalSolver
 from fedsolve.oracle import GradientMap, Oracle, WrappedOracle
-from fedsolve.types import Params, Scalar, module, reduced, static
+from fedsolve.types import Params, module, reduced, static
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,6 @@ class ScaffoldBroadcast:
 
     inner: Any
     control: Params
-
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
 
 
 @module
@@ -111,9 +106,9 @@ class ControlVariates(Wrapper):
         """The inner server and c = 0."""
         return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
 
-    def broadcast(self, server: ScaffoldServer, round: Scalar) -> ScaffoldBroadcast:
+    def broadcast(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldBroadcast:
         """The inner broadcast and c."""
-        return ScaffoldBroadcast(self.inner.broadcast(server.inner, round), server.control)
+        return ScaffoldBroadcast(self.inner.broadcast(server.inner, cohort), server.control)
 
     def enroll(self, broadcast: ScaffoldBroadcast) -> ScaffoldClient:
         """The inner client and c_i = 0."""
@@ -126,7 +121,7 @@ class ControlVariates(Wrapper):
         correction = trees.sub(broadcast.control, client.control)
         message, inner = self.inner.train(broadcast.inner, client.inner, CorrectedOracle(oracle, correction))
         if self.option == "I":  # c_i+ = grad f_i(w)
-            change = trees.sub(oracle.full(broadcast.params)[1], client.control)
+            change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
         else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
             elapsed: Any = self.local.elapsed(oracle.steps, broadcast.inner.round)
             per = -1 / elapsed
@@ -140,6 +135,18 @@ class ControlVariates(Wrapper):
         inner = self.inner.update(server.inner, message.inner, cohort)
         share = cohort.size / cohort.population
         return ScaffoldServer(inner, trees.axpy(share, message.control_delta, server.control))
+
+    def receive(
+        self, broadcast: ScaffoldBroadcast, message: ScaffoldMessage, client: ScaffoldClient
+    ) -> tuple[ScaffoldMessage, ScaffoldClient]:
+        """What the inner method makes of its part."""
+        inner, followed = self.inner.receive(broadcast.inner, message.inner, client.inner)
+        control = trees.add(client.control, message.control_delta)
+        return ScaffoldMessage(inner, message.control_delta), ScaffoldClient(followed, control)
+
+    def model(self, broadcast: ScaffoldBroadcast) -> Params:
+        """The inner method's."""
+        return self.inner.model(broadcast.inner)
 
     def export(self, server: ScaffoldServer) -> Params:
         """The inner model."""

@@ -127,6 +127,7 @@ class ClientOracle(Oracle):
     num_examples: Any
     steps: Any
     bound: Any
+    client: Any
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
@@ -174,7 +175,7 @@ def client_oracle(
         order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
     batches = work.rows // batch if work.even else -(-count // batch)
     steps = work.max_steps if work.in_step else packed.steps[client]
-    return ClientOracle(work, packed, packed.offsets[client], order, batches, count, steps, bound)
+    return ClientOracle(work, packed, packed.offsets[client], order, batches, count, steps, bound, client)
 
 
 def _rows(examples: Batch, rows: Array) -> Batch:

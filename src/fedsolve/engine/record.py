@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.engine.round import SENT
+from fedsolve.engine.traffic import Traffic
 from fedsolve.report.history import History
 
 
@@ -31,13 +33,13 @@ class Recorder:
         """Add an evaluation after `round` rounds."""
         self._evaluations.append({"round": round, "seconds": seconds, **metrics})
 
-    def log(self, first: int, last: int, logs: dict[str, np.ndarray], traffic: tuple[int, int]) -> None:
+    def log(self, first: int, last: int, logs: dict[str, np.ndarray], traffic: Traffic) -> None:
         """Add the logs of rounds `first` to `last` (exclusive, from 0)."""
         count = last - first
-        columns = {name: log[:count].tolist() for name, log in logs.items()}
+        columns = {name: log[:count].tolist() for name, log in logs.items() if name != SENT}
         columns["round"] = list(range(first + 1, last + 1))
-        for name, size in zip(("bytes_up", "bytes_down"), traffic, strict=True):
-            columns[name] = [size * int(n) for n in columns["participants"]]
+        columns["bytes_up"] = (logs[SENT][:count].astype(np.int64) @ np.array(traffic.up)).tolist()
+        columns["bytes_down"] = [traffic.down * int(n) for n in columns["participants"]]
         for name, values in columns.items():
             self._rounds.setdefault(name, []).extend(values)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from fedsolve.types import Scalar, module, reductions
 
@@ -21,11 +21,13 @@ class Totals:
         message: each leaf a weighted sum, a plain sum or a maximum, as its field says.
         weight: sum of the weights.
         size: clients whose message was finite.
+        sent: messages sent, counted by their variant, shape (variants,); most have one.
     """
 
     message: Any
     weight: Scalar
     size: Scalar
+    sent: Int[Array, " variants"]
 
     def reduce(self) -> Any:
         """The reduced message; zeros for an empty cohort."""
@@ -39,8 +41,11 @@ class Totals:
         return jax.tree.map(finish, reductions(self.message), self.message)
 
 
-def sum_messages(message: Any, weight: Array, used: Array) -> Totals:
-    """Sums over the first axis; a message that is not used counts for nothing, even if it is not finite."""
+def sum_messages(message: Any, weight: Array, used: Array, variant: Array, present: Array) -> Totals:
+    """Sums over the first axis; a message that is not used counts for nothing, even if it is not finite.
+
+    `variant` is the one-hot form of each message, shape (clients, variants).
+    """
 
     def total(by: str, x: Array) -> Array:
         keep = used.reshape(-1, *(1,) * (x.ndim - 1))
@@ -49,14 +54,15 @@ def sum_messages(message: Any, weight: Array, used: Array) -> Totals:
         w = (weight if by == "mean" else used).astype(x.dtype)
         return jnp.tensordot(w, jnp.where(keep, x, 0), 1, precision=lax.Precision.HIGHEST)
 
-    return Totals(jax.tree.map(total, reductions(message), message), jnp.sum(weight), jnp.sum(used))
+    sent = jnp.sum(variant & present[:, None], axis=0, dtype=jnp.int32)
+    return Totals(jax.tree.map(total, reductions(message), message), jnp.sum(weight), jnp.sum(used), sent)
 
 
 def merge(a: Totals, b: Totals) -> Totals:
     """The totals of two disjoint groups of clients together."""
     join = {"mean": jnp.add, "average": jnp.add, "max": jnp.maximum}
     message = jax.tree.map(lambda by, x, y: join[by](x, y), reductions(a.message), a.message, b.message)
-    return Totals(message, a.weight + b.weight, a.size + b.size)
+    return Totals(message, a.weight + b.weight, a.size + b.size, a.sent + b.sent)
 
 
 def nothing(shapes: Totals) -> Totals:
@@ -65,7 +71,7 @@ def nothing(shapes: Totals) -> Totals:
     lowest = jax.tree.map(
         lambda by, x: jnp.full_like(x, -jnp.inf) if by == "max" else x, reductions(zero.message), zero.message
     )
-    return Totals(lowest, zero.weight, zero.size)
+    return Totals(lowest, zero.weight, zero.size, zero.sent)
 
 
 def across_devices(totals: Totals, axis: str) -> Totals:
@@ -75,10 +81,11 @@ def across_devices(totals: Totals, axis: str) -> Totals:
         jax.tree.map(lambda by, x: jnp.zeros(()) if by == "max" else x, how, totals.message),
         totals.weight,
         totals.size.astype(totals.weight.dtype),
+        totals.sent.astype(totals.weight.dtype),
     )
     flat, unravel = ravel_pytree(sums)
-    message, weight, size = unravel(lax.psum(flat, axis))
+    message, weight, size, sent = unravel(lax.psum(flat, axis))
     message = jax.tree.map(
         lambda by, total, x: lax.pmax(x, axis) if by == "max" else total, how, message, totals.message
     )
-    return Totals(message, weight, size.astype(totals.size.dtype))
+    return Totals(message, weight, size.astype(totals.size.dtype), sent.astype(totals.sent.dtype))

@@ -21,6 +21,9 @@ from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.train import Program, train_cohort
 from fedsolve.types import Params, Scalar, module, reports
 
+SENT = "sent"
+"""The column of messages sent by variant, shape (variants,) a round; the record turns it into bytes."""
+
 
 @module
 class RunState:
@@ -44,7 +47,8 @@ class RunState:
 def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> RunState:
     """The state before the first round, on all devices; every client is enrolled."""
     server = algorithm.init(params)
-    one = algorithm.enroll(algorithm.broadcast(server, jnp.int32(0)))
+    first = Cohort(jnp.int32(0), jnp.int32(population), population)
+    one = algorithm.enroll(algorithm.broadcast(server, first))
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
     state = RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
     own = jax.tree.map(lambda x: np.array(x, copy=True), state)  # buffers of its own: they are donated
@@ -88,7 +92,8 @@ def simulate(
 ) -> tuple[RunState, dict[str, Array]]:
     """The body of `advance` on one device: it can itself be vmapped over algorithms and keys."""
     one = partial(one_round, program, algorithm, sampling, packed, key)
-    logs = jax.tree.map(lambda x: jnp.zeros(program.capacity, x.dtype), log_entry(state.server, 0, 0))
+    entry = log_entry(state.server, 0, 0, jnp.zeros(program.variants, jnp.int32))
+    logs = jax.tree.map(lambda x: jnp.zeros((program.capacity, *x.shape), x.dtype), entry)
     first = state.round
 
     def body(carry: tuple[RunState, Any]) -> tuple[RunState, Any]:
@@ -116,7 +121,8 @@ def one_round(
     population = packed.counts.shape[0]
     key = jax.random.fold_in(key, state.round)
     ids, present = sampling.draw(key, state.round, population)
-    broadcast = algorithm.broadcast(state.server, state.round)
+    drawn = jnp.sum(present)
+    broadcast = algorithm.broadcast(state.server, Cohort(state.round, drawn, population))
     totals, clients = train_cohort(program, algorithm, packed, key, broadcast, state.clients, ids, present)
     size = totals.size
     cohort = Cohort(state.round, size, population)
@@ -124,7 +130,6 @@ def one_round(
     some = size > 0
     if not sampling.never_empty:  # an empty cohort leaves everything as it was
         server = trees.where(some, server, state.server)
-    drawn = jnp.sum(present)
     failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
     new = RunState(
         server,
@@ -133,13 +138,14 @@ def one_round(
         state.round + 1,
         failed.astype(jnp.int32),
     )
-    return new, log_entry(new.server, drawn, drawn - size)
+    return new, log_entry(new.server, drawn, drawn - size, totals.sent)
 
 
-def log_entry(server: Any, participants: Scalar, dropped: Scalar) -> dict[str, Array]:
-    """The log of one round: who took part, who was left out, and what the server reports."""
+def log_entry(server: Any, participants: Scalar, dropped: Scalar, sent: Array) -> dict[str, Array]:
+    """The log of one round: who took part, who was left out, what was sent, and what the server reports."""
     counts = {
         "participants": jnp.asarray(participants, jnp.int32),
         "dropped": jnp.asarray(dropped, jnp.int32),
+        SENT: sent,
     }
     return counts | {name: value for name, (value, _) in reports(server).items()}

@@ -115,7 +115,6 @@ def _loop(
     progress: Callable[[Progress], None] | None,
 ) -> Result:
     state, recorder = checkpoints.restore(setup.state, Recorder())
-    traffic = setup.traffic(state)
     if not recorder.evaluated:
         recorder.evaluation(0, 0.0, setup.evaluate(state))
     speed = None  # seconds of a round, once known
@@ -129,7 +128,7 @@ def _loop(
             new = int(state.round)
             spent = time.perf_counter() - before - (clock.seconds - compiled)
             speed = max(spent / max(new - done, 1), 1e-6)
-            recorder.log(done, new, logs, traffic)
+            recorder.log(done, new, logs, setup.traffic)
             _check_alive(setup, state, recorder, checkpoints)
             if new == stop:
                 metrics = setup.evaluate(state)

@@ -10,18 +10,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve import trees
 from fedsolve.algorithm import Algorithm, name_of
-from fedsolve.engine.clients import PackedClients, client_oracle, on_device, pack
+from fedsolve.engine.clients import PackedClients, on_device, pack
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.evaluate import Measures, evaluate
 from fedsolve.engine.identity import describe
+from fedsolve.engine.judge import measure
 from fedsolve.engine.layout import chunk_size, mesh
 from fedsolve.engine.preflight import check_round, check_task
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState, advance, one_round, start
+from fedsolve.engine.traffic import Traffic, traffic
 from fedsolve.engine.train import Program
 from fedsolve.errors import InvalidInput
+from fedsolve.measures.measure import Measure
 from fedsolve.tasks.task import Task
 from fedsolve.types import reports
 
@@ -46,10 +48,12 @@ class Setup:
     judged: PackedClients
     test: Any
     measures: Measures
+    extra: tuple[Measure, ...]
     state: RunState
     key: Any
     label: str
     identity: dict[str, Any]
+    traffic: Traffic
 
     @classmethod
     def make(
@@ -106,8 +110,9 @@ class Setup:
         if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
             some = task.data.sample(task.eval_examples)
             judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
-        program = Program(work, size, every, place)
         state = start(algorithm, params, task.data.num_clients, place)
+        sent = traffic(algorithm, work, packed, key, state.server)
+        program = Program(work, size, every, place, len(sent.up))
         return cls(
             algorithm=algorithm,
             task=task,
@@ -119,10 +124,12 @@ class Setup:
             judged=judged,
             test=test,
             measures=Measures(task.loss, tuple(task.metrics.items())),
+            extra=_cast((*task.measures, *algorithm.measures()), dtype),
             state=state,
             key=key,
             label=name,
             identity=identity,
+            traffic=sent,
         )
 
     @property
@@ -143,13 +150,9 @@ class Setup:
     def evaluate(self, state: RunState) -> dict[str, float]:
         """All metrics of the state's model."""
         model = self.algorithm.export(state.server)
-        return evaluate(self.measures, self.judged, self.test, model, state.previous)
-
-    def traffic(self, state: RunState) -> tuple[int, int]:
-        """Bytes that one client sends up and gets down in a round."""
-        down = jax.eval_shape(lambda s: self.algorithm.broadcast(s, jnp.int32(0)), state.server)
-        up = jax.eval_shape(self._message, state)
-        return trees.nbytes(up), trees.nbytes(down)
+        found = evaluate(self.measures, self.judged, self.test, model, state.previous)
+        uniform = self.algorithm.weighting == "uniform"
+        return found | measure(self.extra, self.task.loss, uniform, self.judged, model)
 
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
         """What the server's reports and the dropped updates give reason to say."""
@@ -161,12 +164,6 @@ class Setup:
         if dropped := recorder.total("dropped"):
             found.append(f"{dropped} updates were not finite and left out")
         return tuple(found)
-
-    def _message(self, state: RunState) -> Any:
-        work = self.program.work
-        oracle = client_oracle(work, self.packed, self.key, jnp.int32(0), jnp.int32(work.max_steps))
-        broadcast = self.algorithm.broadcast(state.server, jnp.int32(0))
-        return self.algorithm.train(broadcast, self.algorithm.enroll(broadcast), oracle)[0]
 
 
 def _cast(module: Any, dtype: Any) -> Any:

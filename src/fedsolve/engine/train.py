@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from fedsolve import trees
+from fedsolve import trees, wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.clients import LocalWork, PackedClients, client_oracle
 from fedsolve.engine.reduce import Totals, across_devices, merge, nothing, sum_messages
@@ -30,12 +30,14 @@ class Program:
         chunk: clients trained side by side (vmapped); 1 trains one after another.
         capacity: rounds of the longest call, the length of the logs.
         mesh: the devices that share each cohort.
+        variants: forms that a client's message may have (see `fedsolve.wire.variants`).
     """
 
     work: LocalWork
     chunk: int
     capacity: int
     mesh: Mesh
+    variants: int = 1
 
 
 def train_cohort(
@@ -62,8 +64,8 @@ def train_cohort(
             results = _stack_one(one(ids[0], present[0], _gather(before, 0), bound))
         else:
             results = jax.vmap(one, in_axes=(0, 0, 0, None))(ids, present, before, bound)
-        message, after, weight, used = results
-        return sum_messages(message, weight, used), after
+        message, after, weight, used, variant = results
+        return sum_messages(message, weight, used, variant, present), after
 
     if len(ids) == chunk:
         totals, after = train(ids, present)
@@ -118,14 +120,17 @@ def _train_one(
     present: Scalar,
     before: Any,
     bound: Scalar,
-) -> tuple[Any, Any, Scalar, Scalar]:
-    """One client's message, state, weight and whether it is used: absent and non-finite ones are not."""
+) -> tuple[Any, Any, Scalar, Scalar, Array]:
+    """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
     oracle = client_oracle(program.work, packed, key, client, bound)
-    message, after = algorithm.train(broadcast, before, oracle)
-    used = present & trees.all_finite(message)
-    dtype = jax.tree.leaves(message)[0].dtype
+    sent, after = algorithm.train(broadcast, before, oracle)
+    message, _ = algorithm.receive(broadcast, sent, before)
+    # a message of integers alone cannot show that its client failed: the client's state does
+    used = present & trees.all_finite(sent if trees.has_floats(sent) else after)
+    dtype = trees.dtype_of(message)
     weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
-    return message, trees.where(used, after, before), weight, used
+    variant = wire.variants(sent).which
+    return message, trees.where(used, after, before), weight, used, variant
 
 
 def _gather(clients: Any, ids: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from fedsolve.geometry.balls import L1Ball, L2Ball
 from fedsolve.geometry.blocks import Block, Blocks, Geometry, as_blocks
-from fedsolve.geometry.mirrors import DiagonalQuadratic, Entropy, Mirror, PNorm, Quadratic
+from fedsolve.geometry.mirrors import DiagonalQuadratic, Entropy, Euclidean, Mirror, PNorm, Quadratic
 from fedsolve.geometry.regularizer import ConvexSet, Penalty, ProjectableSet, Regularizer
 from fedsolve.geometry.vectors import L1
 
@@ -13,6 +13,7 @@ __all__ = [
     "ConvexSet",
     "DiagonalQuadratic",
     "Entropy",
+    "Euclidean",
     "Geometry",
     "L1Ball",
     "L2Ball",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from numbers import Real
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Bool
 
-from fedsolve.errors import check_range
-from fedsolve.geometry.regularizer import ProjectableSet
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
+from fedsolve.geometry.simplex import concrete, first_largest, onto_simplex, unit_entry
 from fedsolve.types import Scalar, module
 from fedsolve.wire import Index
 
@@ -29,27 +33,19 @@ class L1Ball(ProjectableSet):
     def vertex(self, g: Array, warm: Any = None) -> Index:
         """2 j + (g_j > 0) for the largest |g_j|, the first of them in a tie."""
         flat = g.ravel()
-        size = jnp.abs(flat)
-        top = jnp.max(size)
-        # a maximum and a minimum are vectorised on a CPU, argmax is not
-        place = jnp.min(jnp.where(size == top, jnp.arange(flat.size, dtype=jnp.int32), flat.size))
-        code = jnp.where(place < flat.size, 2 * place + (flat[place % flat.size] > 0), 2 * flat.size)
+        place = first_largest(jnp.abs(flat))
+        code = jnp.where(jnp.isnan(flat[place]), 2 * flat.size, 2 * place + (flat[place] > 0))
         return Index(code.astype(jnp.int32), 2 * flat.size)
 
     def point(self, code: Index, like: Array) -> Array:
         """-radius sign(g_j) e_j; NaN everywhere for no valid vertex."""
-        sign = jnp.where(code.value < code.below, 1 - 2 * (code.value % 2), jnp.nan).astype(like.dtype)
-        where = jnp.arange(like.size, dtype=jnp.int32) == code.value // 2
-        return jnp.where(where, sign * self.radius, 0 * sign).reshape(like.shape).astype(like.dtype)
+        return unit_entry(code.value // 2, self.radius * (1 - 2 * (code.value % 2)), like)
 
     def project(self, w: Array) -> Array:
         """Soft threshold by the amount that makes |w|_1 = radius (Duchi et al. 2008); w itself inside."""
-        size = jnp.abs(w).ravel()
-        ordered = jnp.sort(size)[::-1]
-        excess = jnp.cumsum(ordered) - self.radius
-        active = jnp.sum(ordered * jnp.arange(1, size.size + 1) > excess)
-        threshold = jnp.maximum(excess[active - 1] / active, 0)
-        return (jnp.sign(w) * jnp.maximum(jnp.abs(w) - threshold, 0)).astype(w.dtype)
+        size = jnp.abs(w)
+        outer = onto_simplex(size.ravel(), self.radius).reshape(w.shape)
+        return jnp.where(jnp.sum(size) <= self.radius, w, jnp.sign(w) * outer).astype(w.dtype)
 
 
 @module
@@ -68,9 +64,138 @@ class L2Ball(ProjectableSet):
     def vertex(self, g: Array, warm: Any = None) -> Array:
         """-radius g / |g|; 0 if g is 0, where every point is a minimiser."""
         norm = jnp.linalg.norm(g.ravel())
-        return (-self.radius * g / jnp.where(norm > 0, norm, 1)).astype(g.dtype)
+        return (g * (-self.radius / jnp.where(norm > 0, norm, 1))).astype(g.dtype)
 
     def project(self, w: Array) -> Array:
         """w scaled down to the radius if it is longer."""
         norm = jnp.linalg.norm(w.ravel())
         return (w * jnp.minimum(1, self.radius / jnp.where(norm > 0, norm, 1))).astype(w.dtype)
+
+
+@module
+class LInfBall(ProjectableSet):
+    """max |w_j| <= radius. A vertex is a corner and travels as one bit a coordinate.
+
+    Bits cannot say NaN: where g is NaN the corner is the one of g = 0.
+    """
+
+    radius: Scalar
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_range("radius of LInfBall", self.radius, above=0)
+
+    def violation(self, w: Array) -> Scalar:
+        """max(max |w_j| - radius, 0)."""
+        return jnp.maximum(jnp.max(jnp.abs(w)) - self.radius, 0)
+
+    def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
+        """Where g_j > 0: there the corner is -radius, elsewhere +radius."""
+        return g > 0
+
+    def point(self, code: Array, like: Array) -> Array:
+        """-radius where the bit is set, radius elsewhere."""
+        return jnp.where(code, -jnp.asarray(self.radius), self.radius).astype(like.dtype)
+
+    def project(self, w: Array) -> Array:
+        """w clipped to [-radius, radius]."""
+        return jnp.clip(w, -self.radius, self.radius).astype(w.dtype)
+
+
+@module
+class Box(ProjectableSet):
+    """lower <= w <= upper, each a number or an array of the leaf's shape. One bit a coordinate travels.
+
+    Bits cannot say NaN: where g is NaN the corner is the one of g = 0.
+
+    Raises:
+        InvalidInput: a bound that is not finite, or lower not below upper.
+    """
+
+    lower: Any
+    upper: Any
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            if isinstance(getattr(self, name), list | tuple):
+                object.__setattr__(self, name, np.asarray(getattr(self, name), float))  # one leaf, not many
+        if not (concrete(self.lower) and concrete(self.upper)):
+            return
+        low, high = np.asarray(self.lower), np.asarray(self.upper)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise InvalidInput("lower and upper of Box must be finite")
+        if low.shape and high.shape and low.shape != high.shape:
+            raise InvalidInput(f"lower and upper of Box have shapes {low.shape} and {high.shape}")
+        if not (low < high).all():
+            gap = float((high - low).min())
+            raise InvalidInput(
+                f"lower of Box must be below upper everywhere: upper - lower falls to {gap:.3g}"
+            )
+
+    def check(self, shape: tuple[int, ...], where: str) -> None:
+        """Raise `InvalidInput` unless the bounds are numbers or have the leaf's shape."""
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            if jnp.shape(bound) not in ((), tuple(shape)):
+                raise InvalidInput(
+                    f"{name} of Box has shape {jnp.shape(bound)}, {where} {shape}: give a number or that shape"
+                )
+
+    def violation(self, w: Array) -> Scalar:
+        """max over j of max(lower_j - w_j, w_j - upper_j, 0)."""
+        return jnp.maximum(jnp.max(jnp.maximum(self.lower - w, w - self.upper)), 0).astype(w.dtype)
+
+    def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
+        """Where g_j > 0: there the corner is at lower, elsewhere at upper."""
+        return g > 0
+
+    def point(self, code: Array, like: Array) -> Array:
+        """lower where the bit is set, upper elsewhere."""
+        return jnp.where(code, self.lower, self.upper).astype(like.dtype)
+
+    def project(self, w: Array) -> Array:
+        """w clipped to the bounds."""
+        return jnp.clip(w, self.lower, self.upper).astype(w.dtype)
+
+
+@module
+class LpBall(ConvexSet):
+    """|w|_p <= radius for any p > 1, fractional ones included. Its extreme points are dense.
+
+    Raises:
+        InvalidInput: p = 1 or infinity, which have sets of their own; p < 1, where no norm is.
+    """
+
+    radius: Scalar
+    p: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("radius of LpBall", self.radius, above=0)
+        if isinstance(self.p, Real) and float(self.p) in (1.0, math.inf):
+            other = "L1Ball" if float(self.p) == 1.0 else "LInfBall"
+            raise InvalidInput(f"p = {self.p} of LpBall: use {other}(radius), which is exact and sends less")
+        check_range("p of LpBall", self.p, above=1)
+
+    def violation(self, w: Array) -> Scalar:
+        """max(|w|_p - radius, 0), scaled by the largest entry so that no power overflows."""
+        size, top = _scaled(w)
+        norm = top * jnp.sum(size**self.p) ** (1 / jnp.asarray(self.p))
+        return jnp.maximum(norm - self.radius, 0).astype(w.dtype)
+
+    def vertex(self, g: Array, warm: Any = None) -> Array:
+        """-radius sign(g) |g|^(q-1) / | |g|^(q-1) |_p with q = p / (p - 1); 0 if g is 0.
+
+        |g|^((q-1) p) = |g|^q is the power times |g|: one power an entry.
+        """
+        size, _ = _scaled(g)
+        power = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** (1 / (jnp.asarray(self.p) - 1)), size)
+        total = jnp.sum(power * size)
+        scale = self.radius * jnp.where(total > 0, total, 1) ** (-1 / jnp.asarray(self.p))
+        return (-scale * jnp.sign(g) * power).astype(g.dtype)
+
+
+def _scaled(x: Array) -> tuple[Array, Array]:
+    """|x| divided by its largest entry, and that entry (1 if all are 0)."""
+    top = jnp.max(jnp.abs(x))
+    top = jnp.where(top == 0, 1, top)
+    return jnp.abs(x) / top, top

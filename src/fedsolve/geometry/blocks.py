@@ -98,17 +98,21 @@ class Blocks:
         """Sum of the parts' psi."""
         return _total(self._each(lambda psi, x: psi.value(x), w), w)
 
+    def finite_value(self, w: Params) -> Scalar:
+        """Sum of the penalties' psi; sets, which are 0 or infinite, are left out."""
+        return _total(self._each(lambda psi, x: 0.0 if hasattr(psi, "violation") else psi.value(x), w), w)
+
     def subgradient(self, w: Params) -> Params:
         """A subgradient of psi, 0 on free leaves."""
-        return self._map(lambda psi, x: psi.subgradient(x), w, free=jnp.zeros_like)  # type: ignore[attr-defined]
+        return self.map(lambda psi, x: psi.subgradient(x), w, free=jnp.zeros_like)  # type: ignore[attr-defined]
 
     def prox(self, w: Params, step: Scalar) -> Params:
         """argmin_u step psi(u) + (1/2) |u - w|^2; free leaves stay."""
-        return self._map(lambda psi, x: psi.prox(x, step), w)  # type: ignore[attr-defined]
+        return self.map(lambda psi, x: psi.prox(x, step), w)  # type: ignore[attr-defined]
 
     def project(self, w: Params) -> Params:
         """The nearest point of the set; free leaves stay."""
-        return self._map(lambda psi, x: psi.project(x), w)  # type: ignore[attr-defined]
+        return self.map(lambda psi, x: psi.project(x), w)  # type: ignore[attr-defined]
 
     def contains(self, w: Params, tolerance: float = 1e-6) -> Array:
         """Whether every part holds to the tolerance."""
@@ -134,7 +138,7 @@ class Blocks:
     def point(self, codes: Sequence[Any], like: Params) -> Params:
         """The extreme point of some codes, in the shapes of `like`."""
         left = iter(codes)
-        return self._map(lambda psi, x: psi.point(next(left), x), like)  # type: ignore[attr-defined]
+        return self.map(lambda psi, x: psi.point(next(left), x), like)  # type: ignore[attr-defined]
 
     def gap(self, w: Params, g: Params) -> Scalar:
         """Frank-Wolfe gap max over s of <g, w - s>."""
@@ -154,7 +158,7 @@ class Blocks:
         leaves = jax.tree.leaves(tree)
         return [function(group.psi, group.pack(leaves)) for group in self._groups(tree)]
 
-    def _map(
+    def map(
         self,
         function: Callable[[Any, Array], Array],
         tree: Params,
@@ -237,6 +241,19 @@ def check_start(who: str, constraint: Blocks, params: Params) -> None:
             else "begin at a point of it, such as constraint.lmo(params)"
         )
         raise InvalidInput(f"{who}: the initial model lies outside the set by {outside:.3g}: {remedy}")
+
+
+def chosen_leaves(tree: Params, pattern: str) -> list[Any]:
+    """The leaves whose path matches a pattern.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    paths, leaves = _flatten(tree)
+    found = [leaves[i] for i in _matching(paths, pattern)]
+    if not found:
+        raise InvalidInput(f"no leaf of the model is called '{pattern}'; it has {', '.join(paths)}")
+    return found
 
 
 def _flatten(tree: Params) -> tuple[list[str], list[Any]]:

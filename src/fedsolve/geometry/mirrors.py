@@ -19,6 +19,8 @@ from jaxtyping import Array, Float
 
 from fedsolve import trees
 from fedsolve.errors import InvalidInput, check_range
+from fedsolve.geometry.blocks import Blocks, require
+from fedsolve.geometry.regularizer import Penalty
 from fedsolve.types import Params, Scalar, module
 
 
@@ -36,6 +38,50 @@ class Mirror(ABC):
     def check(self, w: Params) -> None:
         """Raise `InvalidInput` if a concrete w has the wrong shape or lies outside the domain of psi."""
         return
+
+    def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
+        """grad (h + step psi)*(theta) = argmin_u h(u) + step psi(u) - <theta, u>, h this mirror map."""
+        raise NotImplementedError
+
+    def composes(self) -> tuple[str, ...]:
+        """Names of the penalties and sets for which `composite` has a closed form."""
+        return ()
+
+    def check_composite(self, who: str, psi: Blocks) -> None:
+        """Whether a method can use this mirror map with psi.
+
+        Raises:
+            InvalidInput: there is no closed form; names those there are.
+        """
+        for part in psi.parts:
+            kind = type(part.psi).__name__
+            if kind not in self.composes():
+                known = ", ".join(self.composes()) or "no penalty or set"
+                raise InvalidInput(
+                    f"{who}: the mirror map {type(self).__name__} has no closed form with {kind} (it has one "
+                    f"with {known}); the default mirror map Euclidean() works with any that has a prox"
+                )
+
+
+@module
+class Euclidean(Mirror):
+    """h(w) = (1/2) |w|^2: the dual variable is the model, and the composite map the proximal operator."""
+
+    def forward(self, w: Params) -> Params:
+        """w."""
+        return w
+
+    def inverse(self, theta: Params) -> Params:
+        """theta."""
+        return theta
+
+    def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
+        """prox of step psi at theta."""
+        return psi.prox(theta, step)
+
+    def check_composite(self, who: str, psi: Blocks) -> None:
+        """Anything with a prox."""
+        require(who, psi, "prox", "one with a prox, such as L1(0.1) or L1Ball(10.0)")
 
 
 @module
@@ -64,6 +110,15 @@ class DiagonalQuadratic(Mirror):
         shapes = jax.tree.map(jnp.shape, self._like(w))
         if shapes != jax.tree.map(jnp.shape, w):
             raise InvalidInput(f"diagonal has shapes {shapes}, the model {jax.tree.map(jnp.shape, w)}")
+
+    def composes(self) -> tuple[str, ...]:
+        """L1 and coordinatewise sets."""
+        return ("L1", "Box", "LInfBall")
+
+    def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
+        """Coordinate by coordinate: soft threshold of theta, then theta / g, then clipped."""
+        thresholded = psi.map(lambda p, x: p.prox(x, step) if isinstance(p, Penalty) else x, theta)
+        return psi.map(lambda p, x: x if isinstance(p, Penalty) else p.project(x), self.inverse(thresholded))
 
     def _like(self, w: Params) -> Params:
         if jax.tree.structure(self.diagonal) == jax.tree.structure(0) and jnp.ndim(self.diagonal) == 0:
@@ -138,6 +193,14 @@ class PNorm(Mirror):
         """The same map with the conjugate exponent q = p / (p - 1)."""
         return _p_map(theta, self.p / (self.p - 1))
 
+    def composes(self) -> tuple[str, ...]:
+        """L1."""
+        return ("L1",)
+
+    def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
+        """The inverse map of the soft threshold: grad h keeps signs and zeros."""
+        return self.inverse(psi.prox(theta, step))
+
 
 def _p_map(w: Params, p: Scalar) -> Params:
     top = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(w)]))
@@ -170,6 +233,23 @@ class Entropy(Mirror):
     def inverse(self, theta: Params) -> Params:
         """exp theta."""
         return jax.tree.map(jnp.exp, theta)
+
+    def composes(self) -> tuple[str, ...]:
+        """L1 (linear on positive models), coordinatewise sets and the simplex."""
+        return ("L1", "Box", "Simplex")
+
+    def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
+        """exp(theta - step weight) for L1, clipped exp(theta) in a box, radius softmax(theta) on a simplex."""
+
+        def of(p: Any, x: Array) -> Array:
+            kind = type(p).__name__
+            if kind == "L1":
+                return jnp.exp(x - step * p.weight)
+            if kind == "Simplex":
+                return p.radius * jax.nn.softmax(x.ravel()).reshape(x.shape)
+            return p.project(jnp.exp(x))
+
+        return psi.map(of, theta, free=jnp.exp)
 
     def check(self, w: Params) -> None:
         """Every parameter must be > 0."""

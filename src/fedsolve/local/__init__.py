@@ -1,7 +1,8 @@
 """Local solvers: what a client does between two messages."""
 
+from fedsolve.local.conjugate import ConjugateGradient
 from fedsolve.local.optax import Optax, OptaxSolver
 from fedsolve.local.sgd import SGD
 from fedsolve.local.solver import LocalSolver, Solution
 
-__all__ = ["SGD", "LocalSolver", "Optax", "OptaxSolver", "Solution"]
+__all__ = ["SGD", "ConjugateGradient", "LocalSolver", "Optax", "OptaxSolver", "Solution"]

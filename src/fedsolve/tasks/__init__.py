@@ -1,13 +1,25 @@
 """Federated tasks: models, losses, metrics and the catalogue of ready problems."""
 
 from fedsolve.tasks.catalogue import TASKS, TaskEntry, build
+from fedsolve.tasks.cifar import cifar
+from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
-from fedsolve.tasks.losses import Accuracy, CrossEntropy, SquaredError, TopK, check_labels
+from fedsolve.tasks.handwriting import handwriting
+from fedsolve.tasks.losses import (
+    Accuracy,
+    BinaryAccuracy,
+    CrossEntropy,
+    Logistic,
+    SquaredError,
+    TopK,
+    check_labels,
+)
 from fedsolve.tasks.mnist import mnist_by_writer
-from fedsolve.tasks.models import CNN, MLP, Affine, Linear, Softmax
+from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.voxels import voxels
 
 __all__ = [
     "CNN",
@@ -15,9 +27,12 @@ __all__ = [
     "TASKS",
     "Accuracy",
     "Affine",
+    "BinaryAccuracy",
     "CrossEntropy",
     "Examples",
     "Linear",
+    "Logistic",
+    "MatrixLinear",
     "Softmax",
     "SquaredError",
     "Task",
@@ -26,7 +41,12 @@ __all__ = [
     "anisotropic_regression",
     "build",
     "check_labels",
+    "cifar",
     "digits",
+    "handwriting",
+    "lasso",
+    "lowrank",
     "mnist_by_writer",
     "synthetic",
+    "voxels",
 ]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.tasks.cifar import cifar
+from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
+from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Task
+from fedsolve.tasks.voxels import voxels
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,33 @@ TASKS: dict[str, TaskEntry] = {
     ),
     "mnist": TaskEntry(
         mnist_by_writer,
-        "MNIST by writer: 539 clients, 60,000 digits (needs the data folder)",
+        "MNIST by writer (539 clients) or in any partition, 60,000 digits (needs the data folder)",
         "yadav2019qmnist",
+    ),
+    "lasso": TaskEntry(
+        lasso,
+        "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known truth",
+        "yuan2021fco",
+    ),
+    "lowrank": TaskEntry(
+        lowrank,
+        "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known truth",
+        "yuan2021fco",
+    ),
+    "voxels": TaskEntry(
+        voxels,
+        "two kinds of pictures from 530 voxels of fMRI, 12 runs as clients (needs the data folder)",
+        "haxby2001",
+    ),
+    "handwriting": TaskEntry(
+        handwriting,
+        "UNIPEN characters by writer, 62 classes or digits, 315 clients (needs the data folder)",
+        "guyon1994unipen",
+    ),
+    "cifar": TaskEntry(
+        cifar,
+        "CIFAR-10, 20,000 images, any partition (needs the data folder)",
+        "krizhevsky2009cifar",
     ),
 }
 """Every task by its name."""
@@ -111,6 +140,7 @@ def _describe(kind: Any) -> str:
         str: "a text",
         Path: "a path",
         Mapping: "a table",
+        Sequence: "a list",
         type(None): "nothing",
     }
     return words.get(kind, f"a {getattr(kind, '__name__', kind)}")

@@ -64,10 +64,33 @@ class SquaredError(OfOutputs):
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The mean square over the entries of each example."""
-        if outputs.shape != y.shape:
-            raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree")
+        _check_shapes(outputs, y)
         squares = jnp.mean(jnp.square(outputs - y).reshape(len(outputs), -1), axis=1)
         return 0.5 * squares if self.half else squares
+
+
+@dataclass(frozen=True)
+class Logistic(OfOutputs):
+    """Mean of log(1 + exp(-(2 y - 1) m)), m = model(x): margins (n,), labels 0 or 1 (n,), in nats."""
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """log(1 + exp(-m)) of each example of label 1, log(1 + exp(m)) of label 0."""
+        _check_shapes(outputs, y)
+        return jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))  # neither overflows nor cancels
+
+
+@dataclass(frozen=True)
+class BinaryAccuracy(OfOutputs):
+    """Share of examples of label 1 with a margin model(x) > 0, or of label 0 with a margin <= 0."""
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """1 where the margin is on the label's side, else 0."""
+        _check_shapes(outputs, y)
+        return ((outputs > 0) == (y > 0)).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
@@ -97,6 +120,12 @@ class TopK(OfOutputs):
             raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} classes")
         best = jax.lax.top_k(outputs, self.k)[1]
         return jnp.any(best == y[:, None], axis=-1).astype(outputs.dtype)
+
+
+def _check_shapes(outputs: Array, y: Array) -> None:
+    """One output for each target: (n,) against (n, 1) would broadcast to (n, n)."""
+    if outputs.shape != y.shape:
+        raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree")
 
 
 def check_labels(y: Any, classes: int) -> np.ndarray:

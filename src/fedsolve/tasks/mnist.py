@@ -1,4 +1,4 @@
-"""MNIST with the writers of its digits as clients (LeCun et al. 1998; Yadav and Bottou 2019)."""
+"""MNIST, by the writers of its digits or in any partition (LeCun et al. 1998; Yadav and Bottou 2019)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedsolve.data import sources
+from fedsolve.data.checks import check_whole
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitions import Natural
+from fedsolve.data.partition import Partition
+from fedsolve.data.partitions import Natural, as_partition
 from fedsolve.data.sources import checksum, read_idx, read_npz
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks.choices import classification, pick
+from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.losses import TopK
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
@@ -36,34 +38,60 @@ def mnist_by_writer(
     model: Any = "cnn",
     num_clients: int | None = None,
     seed: int = 0,
+    partition: Partition | Choice | None = None,
+    examples: int | None = None,
 ) -> Task:
     """MNIST by writer: 539 clients of 19 to 131 digits, 60,000 in all, and the 10,000 test digits.
 
     x is float32 of shape (n, 28, 28, 1) in [0, 1] with ink 1, y int32 of shape (n,). No writer of the test
-    digits is a client.
+    digits is a client. With `partition` the 60,000 are pooled and dealt anew instead.
     The files are read from `mnist/` in the data folder and their check sums verified.
 
     Args:
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
         model: "cnn", "mlp" (one hidden layer of 128), "softmax", or any model of such inputs and 10 logits.
-        num_clients: that many writers, drawn at random; default all.
-        seed: of the drawn writers.
+        num_clients: that many writers, drawn at random (default all), or that many clients of the partition.
+        seed: of the drawn examples and writers, and of the partition.
+        partition: a partition, its name or a table of name and parameters, such as
+            {"name": "labels", "k": 3}; needs `num_clients`. Default (and "natural"): by writer.
+        examples: that many training digits, drawn at random before anything else; default all. Writers left
+            without any are no clients.
 
     Raises:
         InvalidInput: a file is missing, damaged or another version, or an argument that cannot be used.
     """
     chosen = pick("model", model, MODELS)
+    deal = Natural() if partition is None else as_partition(partition)
+    by_writer = isinstance(deal, Natural)
+    if num_clients is None and not by_writer:
+        raise InvalidInput(
+            f"partition {deal.name} needs num_clients: give the clients to deal to, such as 100"
+        )
     folder = sources.data_dir(data_dir) / "mnist"
     for name, sha256 in SHA256.items():
         checksum(folder / name, sha256)
     writers = read_npz(folder / "mnist_writers.npz", ["train_writer"])["train_writer"]
-    parts = Natural()(writers, num_clients, seed)
+    column = writers if by_writer else read_idx(folder / "train-labels-idx1-ubyte.gz")
+    drawn = _draw(len(column), examples, seed)
+    parts = [drawn[part] for part in deal(column[drawn], num_clients, seed)]  # type: ignore[arg-type]
     rows = np.concatenate(parts)
-    names = tuple(f"writer {writers[part[0]]}" for part in parts)
+    names = tuple(f"writer {writers[part[0]]}" for part in parts) if by_writer else ()
     data = FederatedData(_read(folder, "train", rows), np.array([len(part) for part in parts]), names)
     task = classification("mnist", chosen, 10, data, _read(folder, "t10k"), "yadav2019qmnist")
     metrics = {**task.metrics, "top3_accuracy": TopK(chosen, 3)}
     return replace(task, metrics=metrics, batch_size=20, eval_examples=5_000)
+
+
+def _draw(total: int, examples: int | None, seed: int) -> np.ndarray:
+    """The rows to use, in ascending order."""
+    if examples is None:
+        return np.arange(total)
+    if check_whole("examples", examples, 1) > total:
+        raise InvalidInput(
+            f"examples = {examples} is more than the {total} training digits: give at most {total}"
+        )
+    rng = np.random.default_rng((check_whole("seed", seed), 1))  # not the stream of the partition
+    return np.sort(rng.choice(total, examples, replace=False))
 
 
 def _read(folder: Path, split: str, rows: np.ndarray | None = None) -> Examples:

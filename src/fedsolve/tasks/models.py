@@ -19,7 +19,10 @@ from fedsolve.tasks.conv import conv3x3, max_pool2x2
 
 
 class Affine(NamedTuple):
-    """Weight and bias of one layer: dense (out, in) or (3, 3, in, out), and (out,); bias None for none."""
+    """Weight and bias of one layer: dense (out, in) or (3, 3, in, out), and (out,); bias None for none.
+
+    Of one output: (in,) or, for a matrix, (rows, columns), and ().
+    """
 
     weight: Any
     bias: Any
@@ -70,6 +73,28 @@ class Linear:
     def __call__(self, params: Affine, x: Array) -> Array:
         """Predictions of shape (n,)."""
         y = _flat(x) @ params.weight
+        return y + params.bias if self.bias else y
+
+
+@dataclass(frozen=True)
+class MatrixLinear:
+    """<W, X>, plus a scalar b with `bias`: x of shape (n, rows, columns) to (n,); starts at zero."""
+
+    rows: int
+    columns: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("rows", self.rows, 1)
+        check_whole("columns", self.columns, 1)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (rows, columns), bias () or None."""
+        return Affine(jnp.zeros((self.rows, self.columns)), jnp.zeros(()) if self.bias else None)
+
+    def __call__(self, params: Affine, x: Array) -> Array:
+        """Predictions of shape (n,)."""
+        y = jnp.tensordot(x, params.weight, axes=2)  # not flattened: a transposed matrix is an error
         return y + params.bias if self.bias else y
 
 

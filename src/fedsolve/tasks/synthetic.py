@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fedsolve.data.checks import check_number, check_whole
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks.choices import classification
-from fedsolve.tasks.models import Softmax
+from fedsolve.tasks.choices import classification, pick
+from fedsolve.tasks.models import MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
 FEATURES, CLASSES = 60, 10
+MODELS = {"softmax": Softmax(FEATURES, CLASSES), "mlp": MLP((FEATURES, 20, 20, CLASSES))}
+"""Models of the task by name; the MLP is the network of Dadras et al. 2024."""
 
 
 def synthetic(
-    alpha: float = 1.0, beta: float = 1.0, num_clients: int = 30, iid: bool = False, seed: int = 0
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    num_clients: int = 30,
+    iid: bool = False,
+    seed: int = 0,
+    labels_per_client: int | None = None,
+    model: Any = "softmax",
+    max_examples: int | None = None,
 ) -> Task:
     """synthetic(alpha, beta) of Li et al. 2020: 60 features, 10 classes, softmax regression from zero.
 
@@ -28,35 +39,61 @@ def synthetic(
     With `iid` every client has the same W, b ~ N(0, 1) and v = 0. A random fifth of each client's
     examples (rounded down) is held out, all of it together.
 
+    With `labels_per_client` = c, client k (from 0) knows only the labels (k + j) mod 10, j = 0 .. c - 1: y is
+    the largest of these c logits. Its inputs and size stay as they are without it; no example is thrown
+    away, because a client's own model may hardly ever choose the labels it is given. Dadras et al. 2024 have
+    c = 3, alpha = beta = 0.5 and 10 or 100 clients; their code makes the whole problem one of c classes
+    instead.
+
     Args:
         alpha: >= 0; keep 1 with `iid`, where it has no meaning.
         beta: >= 0; keep 1 with `iid`, where it has no meaning.
         num_clients: 30 in the paper.
         iid: identical clients but for their sizes.
         seed: of the data.
+        labels_per_client: labels of a client, 1 to 10; default all. Not with `iid`.
+        model: "softmax", "mlp" (two hidden layers of 20), or any model of 60 inputs and 10 logits.
+        max_examples: at most so many examples of a client, held-out ones included, >= 5; default no limit
+            (the largest of 100 clients has tens of thousands).
 
     Raises:
-        InvalidInput: a negative or non-finite number, or alpha or beta given with `iid`.
+        InvalidInput: a negative or non-finite number, an option given with `iid` that has no meaning there,
+            or a model that does not fit.
     """
     check_number("alpha", alpha, at_least=0)
     check_number("beta", beta, at_least=0)
     if iid and (alpha, beta) != (1.0, 1.0):
         raise InvalidInput(f"alpha = {alpha}, beta = {beta} have no meaning with iid = True: leave them out")
+    _check_labels_per_client(labels_per_client, iid)
+    chosen = pick("model", model, MODELS)
     rng = np.random.default_rng(check_whole("seed", seed))
     sizes = rng.lognormal(4.0, 2.0, check_whole("num_clients", num_clients, 1)).astype(np.int64) + 50
+    if max_examples is not None:  # 5 so that each client holds out one: the test set is never empty
+        sizes = np.minimum(sizes, check_whole("max_examples", max_examples, 5))
     shared = _weights(rng, 0.0)
     train, test = [], []
-    for n in sizes:
+    for k, n in enumerate(sizes):
         weight, bias = shared if iid else _weights(rng, alpha * rng.standard_normal())
         center = 0.0 if iid else beta * rng.standard_normal() + rng.standard_normal(FEATURES)
-        examples = _examples(rng, n, weight, bias, center)
+        labels = (k + np.arange(labels_per_client or CLASSES)) % CLASSES
+        examples = _examples(rng, n, weight, bias, center, np.sort(labels))
         held_out = n // 5  # the examples are independent draws: the first ones are as random as any
         test.append(Examples(*(a[:held_out] for a in examples)))
         train.append(Examples(*(a[held_out:] for a in examples)))
     pooled = Examples(np.concatenate([t.x for t in test]), np.concatenate([t.y for t in test]))
     name = "synthetic-iid" if iid else f"synthetic-{alpha:g}-{beta:g}"
+    name += "" if labels_per_client is None else f"-{labels_per_client}labels"
     data = FederatedData.from_clients(train)
-    return classification(name, Softmax(FEATURES, CLASSES), CLASSES, data, pooled, "li2020fedprox")
+    return classification(name, chosen, CLASSES, data, pooled, "li2020fedprox")
+
+
+def _check_labels_per_client(count: int | None, iid: bool) -> None:
+    if count is None:
+        return
+    if iid:
+        raise InvalidInput(f"labels_per_client = {count} has no meaning with iid = True: leave one out")
+    if check_whole("labels_per_client", count, 1) > CLASSES:
+        raise InvalidInput(f"labels_per_client = {count} is more than the {CLASSES} classes: give fewer")
 
 
 def _weights(rng: np.random.Generator, center: float) -> tuple[np.ndarray, np.ndarray]:
@@ -65,10 +102,15 @@ def _weights(rng: np.random.Generator, center: float) -> tuple[np.ndarray, np.nd
 
 
 def _examples(
-    rng: np.random.Generator, n: int, weight: np.ndarray, bias: np.ndarray, center: np.ndarray | float
+    rng: np.random.Generator,
+    n: int,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    center: np.ndarray | float,
+    labels: np.ndarray,
 ) -> Examples:
-    """n inputs around the center and their labels."""
+    """n inputs around the center, and for each the best of the labels."""
     deviation = np.arange(1, FEATURES + 1) ** -0.6  # variance j^-1.2
     x = center + deviation * rng.standard_normal((n, FEATURES))
-    y = np.argmax(x @ weight + bias, axis=1)
+    y = labels[np.argmax((x @ weight + bias)[:, labels], axis=1)]
     return Examples(x.astype(np.float32), y.astype(np.int32))

@@ -41,6 +41,7 @@ class Task:
         eval_examples: training metrics look at whole clients, drawn at random, of at least so many examples
             together; None looks at all.
         assemble: trained parameters -> the model as the user gave it.
+        measures: measures of the model and the full objective that evaluations add (`fedsolve.measures`).
         truth: the parameters that made the data, of the shapes of `init`, where they are known: measures of
             recovery compare with them. None if unknown.
     """
@@ -57,6 +58,7 @@ class Task:
     citation: str = ""
     eval_examples: int | None = None
     assemble: Callable[[Params], Params] = lambda params: params
+    measures: tuple[Any, ...] = ()
     truth: Params | None = None
 
     def __post_init__(self) -> None:

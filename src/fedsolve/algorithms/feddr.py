@@ -1,0 +1,116 @@
+"""FedDR: randomised Douglas-Rachford splitting for F + psi (Tran Dinh, Pham, Phan and Nguyen 2021, Algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.algorithms.fedopt import FedOptBroadcast
+from fedsolve.algorithms.fedprox import ProximalOracle
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.geometry.blocks import as_blocks, require
+from fedsolve.local.solver import LocalSolver
+from fedsolve.measures.optimality import measures_of
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params, Scalar, module
+
+
+@module
+class FedDRServer:
+    """xbar, and xtilde, the mean of all clients' xhat_i."""
+
+    params: Params
+    mean: Params
+
+
+@module
+class FedDRClient:
+    """x_i, y_i and xhat_i (all shapes of the model)."""
+
+    params: Params
+    anchor: Params
+    reflected: Params
+
+
+@module
+class FedDRMessage:
+    """xhat_i+ - xhat_i (shapes of the model)."""
+
+    delta: Params
+
+
+@module
+class DouglasRachford(Algorithm):
+    """FedDR: proximal steps on the clients' own losses, reflected, averaged, and one prox of psi on the server.
+
+        client i in S:  y_i <- y_i + alpha (xbar - x_i),   x_i ~ prox_{eta f_i}(y_i),   xhat_i <- 2 x_i - y_i
+        server:         xtilde <- xtilde + (1/n) sum over S of (xhat_i+ - xhat_i),   xbar = prox_{eta psi}(xtilde)
+
+    Down: xbar. Up: the change of xhat_i. Kept: x_i, y_i, xhat_i; all start at the initial model x^0.
+    xtilde stays the mean of all xhat_i, whoever takes part, and is not overwritten by xbar. F weighs clients
+    alike, F = (1/n) sum f_i; psi may be a penalty or a set (its projection).
+
+    Attributes:
+        psi: penalty or set.
+        local: solves min f_i(x) + |x - y_i|^2 / (2 eta), from the last x_i: `local.SGD(lr)` inexactly, by the
+            run's local steps; `local.ConjugateGradient()` exactly where f_i is quadratic.
+        eta: step of both proximal operators, > 0.
+        alpha: relaxation in (0, 2); the authors' experiments take 1.95, 1 is stable.
+
+    Raises:
+        InvalidInput: psi has no prox; eta or alpha out of range.
+    """
+
+    weighting: ClassVar[Weighting] = "uniform"
+    name: ClassVar[str] = "FedDR"
+
+    psi: Any
+    local: LocalSolver
+    eta: Scalar = 1.0
+    alpha: Scalar = 1.0
+
+    def __post_init__(self) -> None:
+        instead = "one with a prox, such as L1(0.1) or L1Ball(10.0)"
+        object.__setattr__(self, "psi", require("FedDR", as_blocks(self.psi), "prox", instead))
+        if not isinstance(self.local, LocalSolver):
+            raise InvalidInput(f"local = {self.local!r} must be a local solver such as local.SGD(0.1)")
+        check_range("eta", self.eta, above=0)
+        check_range("alpha", self.alpha, above=0, below=2)
+
+    def init(self, params: Params) -> FedDRServer:
+        """xbar = xtilde = x^0."""
+        self.psi.check(params)
+        return FedDRServer(params, params)
+
+    def broadcast(self, server: FedDRServer, cohort: Cohort) -> FedOptBroadcast:
+        """xbar."""
+        return FedOptBroadcast(server.params, cohort.round)
+
+    def enroll(self, broadcast: FedOptBroadcast) -> FedDRClient:
+        """x_i = y_i = xhat_i = x^0."""
+        return FedDRClient(broadcast.params, broadcast.params, broadcast.params)
+
+    def train(
+        self, broadcast: FedOptBroadcast, client: FedDRClient, oracle: Oracle
+    ) -> tuple[FedDRMessage, FedDRClient]:
+        """The anchor moved, the proximal problem solved, the reflection."""
+        y = trees.axpy(self.alpha, trees.sub(broadcast.params, client.params), client.anchor)
+        problem = ProximalOracle(oracle, y, 1 / self.eta)
+        x = self.local.solve(client.params, problem, broadcast.round).params
+        reflected = trees.sub(trees.scale(2, x), y)
+        message = FedDRMessage(trees.sub(reflected, client.reflected))
+        return message, FedDRClient(x, y, reflected)
+
+    def update(self, server: FedDRServer, message: FedDRMessage, cohort: Cohort) -> FedDRServer:
+        """The mean of the reflections, and its prox."""
+        mean = trees.axpy(cohort.size / cohort.population, message.delta, server.mean)
+        return FedDRServer(self.psi.prox(mean, self.eta), mean)
+
+    def export(self, server: FedDRServer) -> Params:
+        """xbar."""
+        return server.params
+
+    def measures(self) -> tuple[Any, ...]:
+        """What psi gives reason to measure."""
+        return measures_of(self.psi)

@@ -1,0 +1,182 @@
+"""Federated dual averaging for F + psi (Yuan, Zaheer and Reddi 2021, Algorithms 3 and 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.errors import InvalidInput
+from fedsolve.geometry.blocks import as_blocks
+from fedsolve.geometry.mirrors import Euclidean, Mirror
+from fedsolve.local.solver import local_loop
+from fedsolve.measures.optimality import measures_of
+from fedsolve.oracle import Oracle
+from fedsolve.schedules import Rate, as_rate, rate_at
+from fedsolve.types import Params, Scalar, module, static
+
+
+@module
+class FedDualAvgServer:
+    """The dual state z, the rate e elapsed so far, and with `averaged` the sum of the shadow models and
+    their number.
+    """
+
+    dual: Params
+    elapsed: Scalar
+    total: Params
+    count: Scalar
+
+
+@module
+class FedDualAvgBroadcast:
+    """z, e and the number of the round."""
+
+    dual: Params
+    elapsed: Scalar
+    round: Scalar
+
+
+@module
+class FedDualAvgMessage:
+    """Dual displacement z_K - z (shapes of the model), and the sum of the rates of its steps (K eta_c).
+
+    With `averaged` also z_k - z after each step, shapes (steps, ...), and the rates elapsed by then (steps,).
+    """
+
+    delta: Params
+    elapsed: Scalar
+    path: Params
+    times: Any
+
+
+@module
+class FedDualAvg(Algorithm):
+    """FedDualAvg: clients run dual averaging, the server averages in the dual; psi counts with all rates so far.
+
+        client:  z from the server;   w = grad(h + (e + eta_c k) psi)*(z),   z <- z - eta_c g_i(w)
+                 OSP:                 w = grad h*(z)
+        server:  z <- z + eta_s sum_i p_i (z_i - z),   e <- e + eta_s sum_i p_i K_i eta_c
+        model:   w = grad(h + e psi)*(z),   z_0 = grad h(w_0),   e_0 = 0
+
+    Down: z and one number. Up: the dual displacement and one number. Kept: nothing. The paper's
+    e = eta_s eta_c r K is carried as one scalar, so that schedules and unequal numbers of steps are right.
+    An indicator psi projects also at e = 0. psi = 0 is FedAvg.
+
+    Attributes:
+        psi: penalty or set.
+        client_lr, server_lr: eta_c, eta_s, numbers or schedules by round.
+        mirror: h.
+        weighting: p_i, `uniform` (the paper's) or by `examples`.
+        server_only: the OSP form.
+        averaged: export the output of Theorem 4.2, the mean over all rounds and steps k = 1 ... K of
+            grad(h + e_k psi)*(mean of the clients' z_k), instead of the last model. Clients then send every
+            z_k, K times the traffic, and must all take K steps.
+
+    Raises:
+        InvalidInput: psi has no prox, or no closed form with the mirror map; a rate that is not positive;
+            a start outside the mirror map's domain; `averaged` with clients of unequal steps.
+    """
+
+    psi: Any
+    client_lr: Rate = 0.1
+    server_lr: Rate = 1.0
+    mirror: Mirror = Euclidean()
+    weighting: Weighting = static(default="uniform")
+    server_only: bool = static(default=False)
+    averaged: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        check_weighting(self.weighting)
+        object.__setattr__(self, "psi", as_blocks(self.psi))
+        self.mirror.check_composite(self.name, self.psi)
+        for field in ("client_lr", "server_lr"):
+            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What tables call it."""
+        return "FedDualAvg-OSP" if self.server_only else "FedDualAvg"
+
+    def init(self, params: Params) -> FedDualAvgServer:
+        """z = grad h(w_0)."""
+        self.psi.check(params)
+        self.mirror.check(params)
+        zero = jnp.zeros((), trees.dtype_of(params))
+        total = trees.zeros_like(params) if self.averaged else ()
+        return FedDualAvgServer(self.mirror.forward(params), zero, total, zero if self.averaged else ())
+
+    def broadcast(self, server: FedDualAvgServer, cohort: Cohort) -> FedDualAvgBroadcast:
+        """The dual state."""
+        return FedDualAvgBroadcast(server.dual, server.elapsed, cohort.round)
+
+    def enroll(self, broadcast: FedDualAvgBroadcast) -> tuple[()]:
+        """Clients keep nothing."""
+        return ()
+
+    def train(
+        self, broadcast: FedDualAvgBroadcast, client: tuple[()], oracle: Oracle
+    ) -> tuple[FedDualAvgMessage, tuple[()]]:
+        """Dual averaging from the server's dual state."""
+        lr, start = rate_at(self.client_lr, broadcast.round), broadcast.dual
+
+        def step(k: Scalar, carry: tuple[Params, Params]) -> tuple[Params, Params]:
+            z, path = carry
+            w = self.mirror.inverse(z) if self.server_only else self._primal(z, broadcast.elapsed + lr * k)
+            z = trees.axpy(-lr, oracle(w, k)[1], z)
+            return z, jax.tree.map(
+                lambda p, a, b: p.at[k].set(a - b), path, z, start
+            ) if self.averaged else ()
+
+        path, times = self._empty_path(start, oracle, lr)
+        last, path = local_loop(oracle, step, (start, path))
+        elapsed = jnp.asarray(lr * oracle.steps, trees.dtype_of(last))
+        return FedDualAvgMessage(trees.sub(last, start), elapsed, path, times), client
+
+    def update(
+        self, server: FedDualAvgServer, message: FedDualAvgMessage, cohort: Cohort
+    ) -> FedDualAvgServer:
+        """The dual state moved by the mean dual displacement, its clock by the mean elapsed rate."""
+        lr = rate_at(self.server_lr, cohort.round)
+        total, count = server.total, server.count
+        if self.averaged:
+            shadow = jax.vmap(
+                lambda step, time: self._primal(trees.add(server.dual, step), server.elapsed + time)
+            )(message.path, message.times)
+            total = jax.tree.map(lambda t, x: t + jnp.sum(x, axis=0), total, shadow)
+            count = count + len(message.times)
+        elapsed = (server.elapsed + lr * message.elapsed).astype(server.elapsed.dtype)
+        return FedDualAvgServer(trees.axpy(lr, message.delta, server.dual), elapsed, total, count)
+
+    def model(self, broadcast: FedDualAvgBroadcast) -> Params:
+        """The primal model of the dual state."""
+        return self._primal(broadcast.dual, broadcast.elapsed)
+
+    def export(self, server: FedDualAvgServer) -> Params:
+        """The primal model, or the average of Theorem 4.2."""
+        last = self._primal(server.dual, server.elapsed)
+        if not self.averaged:
+            return last
+        mean = trees.scale(1 / jnp.maximum(server.count, 1), server.total)
+        return trees.where(server.count > 0, mean, last)
+
+    def measures(self) -> tuple[Any, ...]:
+        """What psi gives reason to measure."""
+        return measures_of(self.psi)
+
+    def _primal(self, z: Params, elapsed: Scalar) -> Params:
+        return self.mirror.composite(self.psi, z, elapsed)
+
+    def _empty_path(self, z: Params, oracle: Oracle, lr: Scalar) -> tuple[Params, Any]:
+        if not self.averaged:
+            return (), ()
+        steps = oracle.steps
+        if not isinstance(steps, int):
+            raise InvalidInput(
+                f"{self.name} with averaged=True needs clients that all take as many steps: give local_steps"
+            )
+        path = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), z)
+        return path, (lr * jnp.arange(1, steps + 1)).astype(trees.dtype_of(z))

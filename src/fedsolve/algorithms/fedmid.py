@@ -1,0 +1,121 @@
+"""Federated mirror descent for F + psi (Yuan, Zaheer and Reddi 2021, Algorithms 2 and 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.algorithms.fedopt import FedOptBroadcast
+from fedsolve.geometry.blocks import as_blocks
+from fedsolve.geometry.mirrors import Euclidean, Mirror
+from fedsolve.local.solver import local_loop
+from fedsolve.measures.optimality import measures_of
+from fedsolve.oracle import Oracle
+from fedsolve.schedules import Rate, as_rate, rate_at
+from fedsolve.types import Params, Scalar, module, static
+
+
+@module
+class FedMiDServer:
+    """The model."""
+
+    params: Params
+
+
+@module
+class FedMiDMessage:
+    """Displacement w_K - w (shapes of the model), and the sum of the rates of its steps (K eta_c)."""
+
+    delta: Params
+    elapsed: Scalar
+
+
+@module
+class FedMiD(Algorithm):
+    """FedMiD: proximal steps on the clients, averaged in the primal, and a proximal step on the server.
+
+        client:  w <- grad(h + eta_c psi)*(grad h(w) - eta_c g_i(w))          OSP: without psi
+        server:  D = sum_i p_i (w_i - w),   e = sum_i p_i K_i eta_c
+                 w <- grad(h + eta_s e psi)*(grad h(w) + eta_s D)
+
+    Down: w. Up: the displacement and one number. Kept: nothing. With h = (1/2)|.|^2 the maps are proximal
+    operators, with an indicator psi projections. The paper has one K; e is the clients' own elapsed rate,
+    so that unequal numbers of steps are right. psi = 0 is FedAvg.
+
+    Attributes:
+        psi: penalty or set.
+        client_lr, server_lr: eta_c, eta_s, numbers or schedules by round.
+        mirror: h.
+        weighting: p_i, `uniform` (the paper's) or by `examples`.
+        server_only: the OSP form.
+
+    Raises:
+        InvalidInput: psi has no prox, or no closed form with the mirror map; a rate that is not positive;
+            a start outside the mirror map's domain.
+    """
+
+    psi: Any
+    client_lr: Rate = 0.1
+    server_lr: Rate = 1.0
+    mirror: Mirror = Euclidean()
+    weighting: Weighting = static(default="uniform")
+    server_only: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        check_weighting(self.weighting)
+        object.__setattr__(self, "psi", as_blocks(self.psi))
+        self.mirror.check_composite(self.name, self.psi)
+        for field in ("client_lr", "server_lr"):
+            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What tables call it."""
+        return "FedMiD-OSP" if self.server_only else "FedMiD"
+
+    def init(self, params: Params) -> FedMiDServer:
+        """The initial model."""
+        self.psi.check(params)
+        self.mirror.check(params)
+        return FedMiDServer(params)
+
+    def broadcast(self, server: FedMiDServer, cohort: Cohort) -> FedOptBroadcast:
+        """The model."""
+        return FedOptBroadcast(server.params, cohort.round)
+
+    def enroll(self, broadcast: FedOptBroadcast) -> tuple[()]:
+        """Clients keep nothing."""
+        return ()
+
+    def train(
+        self, broadcast: FedOptBroadcast, client: tuple[()], oracle: Oracle
+    ) -> tuple[FedMiDMessage, tuple[()]]:
+        """Proximal gradient steps from the model."""
+        lr = rate_at(self.client_lr, broadcast.round)
+
+        def step(k: Scalar, w: Params) -> Params:
+            theta = trees.axpy(-lr, oracle(w, k)[1], self.mirror.forward(w))
+            return (
+                self.mirror.inverse(theta) if self.server_only else self.mirror.composite(self.psi, theta, lr)
+            )
+
+        last = local_loop(oracle, step, broadcast.params)
+        elapsed = jnp.asarray(lr * oracle.steps, trees.dtype_of(last))
+        return FedMiDMessage(trees.sub(last, broadcast.params), elapsed), client
+
+    def update(self, server: FedMiDServer, message: FedMiDMessage, cohort: Cohort) -> FedMiDServer:
+        """A proximal step along the mean displacement."""
+        lr = rate_at(self.server_lr, cohort.round)
+        theta = trees.axpy(lr, message.delta, self.mirror.forward(server.params))
+        return FedMiDServer(self.mirror.composite(self.psi, theta, lr * message.elapsed))
+
+    def export(self, server: FedMiDServer) -> Params:
+        """The model."""
+        return server.params
+
+    def measures(self) -> tuple[Any, ...]:
+        """What psi gives reason to measure."""
+        return measures_of(self.psi)

@@ -1,0 +1,29 @@
+"""Small data files of the formats that the tasks read, and where the real ones are."""
+
+import hashlib
+import importlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DATA = Path(os.environ.get("FEDSOLVE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def needs(name):
+    return pytest.mark.skipif(
+        not (DATA / name).exists(), reason=f"no {name} in FEDSOLVE_DATA or in ../shared/data"
+    )
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write(monkeypatch, folder, task, **fields):
+    """A small file of a task, whose check sum the task then expects."""
+    module = importlib.import_module(f"fedsolve.tasks.{task}")  # the function hides the module's name
+    np.savez_compressed(folder / module.FILE, **fields)
+    monkeypatch.setattr(module, "SHA256", sha256(folder / module.FILE))
+    return folder
