@@ -91,14 +91,15 @@ def run(
     clock = CompileClock()
     with jax.enable_x64(dtype == "float64"), clock:
         setup = Setup.make(
-            algorithm, task, rounds, _sampling(clients_per_round, sampling, task), seed, batch_size, epochs,
+            algorithm, task, rounds, choose_sampling(clients_per_round, sampling, task), seed, batch_size, epochs,
             local_steps, eval_every, jnp.dtype(dtype), chunk, devices, label,
         )  # fmt: skip
         with Checkpoints.at(out, setup.identity, resume) as checkpoints:
             return _loop(setup, checkpoints, clock, progress)
 
 
-def _sampling(clients_per_round: int | None, sampling: Sampling | None, task: Task) -> Sampling:
+def choose_sampling(clients_per_round: int | None, sampling: Sampling | None, task: Task) -> Sampling:
+    """The sampling of a run: as given, else a uniform cohort of a size, else all clients."""
     if clients_per_round is not None and sampling is not None:
         raise InvalidInput("give clients_per_round or sampling, not both")
     population = task.data.num_clients

@@ -121,7 +121,7 @@ def _start(g: Array, wide: bool, start: tuple[Array, Array] | None) -> Array:
     lengths = jnp.max(jnp.abs(g), axis=0 if wide else 1)
     place = jnp.argmax(lengths)
     row = g[:, place] if wide else g[place]
-    x = fixed_unit(row.size, g.dtype) + _unit(row)
+    x = fixed_unit(row.size, g.dtype) + 2 * _unit(row)  # of unlike lengths, so that they cannot cancel
     if start is not None:
         x = _unit(start[0] if wide else start[1]).astype(g.dtype) + _NUDGE * x
     return _unit(x)

@@ -1,0 +1,156 @@
+"""A grid of settings of one method as one program: the settings vmapped, the rounds scanned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.evaluate import Measures, on_all
+from fedsolve.engine.interrupt import Interruptible
+from fedsolve.engine.judge import measured, objective
+from fedsolve.engine.round import RunState, simulate
+from fedsolve.engine.run import choose_sampling
+from fedsolve.engine.setup import Setup
+from fedsolve.errors import Interrupted, InvalidInput
+from fedsolve.tasks.task import Task
+from fedsolve.types import Params
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a grid found.
+
+    Attributes:
+        rounds: rounds done at each evaluation, shape (evaluations,), 0 first.
+        metrics: name -> values of shape (settings, evaluations); NaN once a setting has diverged.
+        params: final models, leaves of shape (settings, ...).
+        seconds: wall time in all, compilation included.
+    """
+
+    rounds: np.ndarray
+    metrics: dict[str, np.ndarray]
+    params: Params
+    seconds: float
+
+
+def run_grid(
+    algorithms: Sequence[Algorithm],
+    task: Task,
+    *,
+    rounds: int,
+    clients_per_round: int | None = None,
+    seed: int = 0,
+    batch_size: int | Literal["full"] | None = None,
+    epochs: int | None = None,
+    local_steps: int | None = None,
+    eval_every: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    progress: Callable[[int, int], None] | None = None,
+) -> Grid:
+    """Run one method with many settings on a task; all see the same cohorts, shuffles and start.
+
+    Arguments are those of `fedsolve.run`. A setting that diverges stops alone, and its values are NaN from
+    there on. Metrics are the task's and the methods' measures, `train_loss` and the test metrics.
+
+    Raises:
+        InvalidInput: the algorithms differ in more than the values of their hyper-parameters.
+        Interrupted: Ctrl-C.
+    """
+    begun = time.perf_counter()
+    with jax.enable_x64(dtype == "float64"), Interruptible() as interrupt:
+        first, stacked, extra = _stack(
+            [
+                Setup.make(
+                    a, task, rounds, choose_sampling(clients_per_round, None, task), seed, batch_size, epochs,
+                    local_steps, eval_every, jnp.dtype(dtype), None, 1, None,
+                )
+                for a in algorithms
+            ]
+        )  # fmt: skip
+        count = len(algorithms)
+        states = jax.vmap(lambda a: first.state)(stacked) if count else first.state
+        look = partial(_compiled_look(), _Looks.of(first), extra, first.judged, first.test, stacked)
+        seen, found, done = [0], [look(states)], 0
+        while done < rounds:
+            step = min(first.eval_every, rounds - done)
+            states = _compiled_step()(
+                first.program, stacked, first.sampling, first.packed, first.key, states, jnp.int32(step)
+            )
+            done += step
+            seen.append(done)
+            found.append(look(states))
+            jax.block_until_ready(found[-1])
+            if progress is not None:
+                progress(done, rounds)
+            if interrupt.asked:
+                raise Interrupted(f"interrupted after round {done} of {rounds} of a grid of {count} settings")
+        metrics = {name: np.stack([np.asarray(f[name]) for f in found], axis=1) for name in found[0]}
+        params = jax.device_get(jax.vmap(lambda a, s: a.export(s.server))(stacked, states))
+    return Grid(np.array(seen), metrics, params, time.perf_counter() - begun)
+
+
+@dataclass(frozen=True)
+class _Looks:
+    """What is static in an evaluation."""
+
+    loss: Any
+    uniform: bool
+    measures: Measures
+
+    @classmethod
+    def of(cls, setup: Setup) -> _Looks:
+        return cls(setup.task.loss, setup.algorithm.weighting == "uniform", setup.measures)
+
+
+def _stack(setups: list[Setup]) -> tuple[Setup, Algorithm, Any]:
+    """The first setup, and all algorithms and their measures as one of each with a leading axis."""
+    if not setups:
+        raise InvalidInput("a grid needs at least one setting")
+    first = setups[0]
+    shape = jax.tree.structure((first.algorithm, first.extra))
+    for other in setups:
+        if jax.tree.structure((other.algorithm, other.extra)) != shape:
+            raise InvalidInput("the settings of a grid must be of one method and differ in numbers alone")
+    stack = partial(jax.tree.map, lambda *x: jnp.stack(x))
+    return first, stack(*[s.algorithm for s in setups]), stack(*[s.extra for s in setups])
+
+
+@cache
+def _compiled_step() -> Any:
+    def all_settings(
+        program: Any, algorithms: Any, sampling: Any, packed: Any, key: Any, states: RunState, rounds: Any
+    ) -> RunState:
+        def one(algorithm: Any, state: RunState) -> RunState:
+            return simulate(program, algorithm, sampling, packed, key, state, rounds)[0]
+
+        return jax.vmap(one)(algorithms, states)
+
+    return jax.jit(all_settings, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
+
+
+@cache
+def _compiled_look() -> Any:
+    def all_settings(
+        looks: _Looks, extra: Any, judged: Any, test: Any, algorithms: Any, states: RunState
+    ) -> dict[str, Any]:
+        def one(measures: Any, algorithm: Any, state: RunState) -> dict[str, Any]:
+            params = algorithm.export(state.server)
+            found = {"train_loss": objective(looks.loss, looks.uniform, judged, params, False)[0]}
+            found |= measured(looks.loss, looks.uniform, measures, judged, params) if measures else {}
+            if test is not None:
+                values = on_all(looks.measures, params, test)
+                found |= {f"test_{name}": jnp.mean(v) for name, v in values.items()}
+            return {name: jnp.where(state.failed < 0, x, jnp.nan) for name, x in found.items()}
+
+        return jax.vmap(one)(extra, algorithms, states)
+
+    return jax.jit(all_settings, static_argnums=0, compiler_options=compiler_options())
