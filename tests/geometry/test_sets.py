@@ -144,9 +144,10 @@ def test_vertex_minimises_as_cvxpy(case: Case, x64: None) -> None:
 def test_vertex_beats_1000_feasible_points(case: Case, x64: None) -> None:
     rng = np.random.default_rng(1)
     points = np.stack([case.inside(rng) for _ in range(1000)]).reshape(1000, -1)
+    lmo = jax.jit(case.make().lmo)
     for _ in range(5):
         g = rng.standard_normal(case.shape)
-        found = float(jnp.sum(g * case.make().lmo(jnp.asarray(g))))
+        found = float(jnp.sum(g * lmo(jnp.asarray(g))))
         assert found <= (points @ g.ravel()).min() + 1e-10
 
 
@@ -180,13 +181,14 @@ def test_violation_is_zero_inside_and_positive_outside(case: Case, x64: None) ->
     assert float(jax.vmap(psi.violation)(inside).max()) <= 1e-10
     assert bool(psi.contains(inside[0]))
     assert float(psi.value(inside[0])) == 0
+    violation = jax.jit(psi.violation)
     for _ in range(20):
         x = 3 * rng.standard_normal(case.shape)
         if case.norm is not None:
             expected = max(case.norm(x) - case.bound, 0)
-            assert float(psi.violation(jnp.asarray(x))) == pytest.approx(expected, abs=1e-8)
+            assert float(violation(jnp.asarray(x))) == pytest.approx(expected, abs=1e-8)
         else:
-            assert float(psi.violation(jnp.asarray(20 + x))) > 1
+            assert float(violation(jnp.asarray(20 + x))) > 1
             assert float(psi.value(jnp.asarray(20 + x))) == np.inf
 
 
@@ -268,25 +270,27 @@ def test_projection_is_that_of_cvxpy(case: Case, x64: None) -> None:
 @each_projectable
 def test_projection_is_feasible_idempotent_and_obtuse(case: Case, x64: None) -> None:
     psi, rng = case.make(), np.random.default_rng(8)
+    project, gap, prox = jax.jit(psi.project), jax.jit(psi.gap), jax.jit(psi.prox)
     for w in (jnp.asarray(3 * rng.standard_normal(case.shape)) for _ in range(10)):
-        p = jax.jit(psi.project)(w)
+        p = project(w)
         assert float(psi.violation(p)) <= 1e-10
-        np.testing.assert_allclose(psi.project(p), p, atol=1e-10)
+        np.testing.assert_allclose(project(p), p, atol=1e-10)
         feasible = np.stack([case.inside(rng) for _ in range(100)])
         angle = ((np.asarray(w) - np.asarray(p)) * (feasible - np.asarray(p))).reshape(100, -1).sum(1)
         assert angle.max() <= 1e-10
-        assert float(psi.gap(p, p - w)) <= 1e-9  # the same against the best vertex
-        np.testing.assert_allclose(psi.prox(w, 0.0), p, rtol=1e-14, atol=1e-15)
+        assert float(gap(p, p - w)) <= 1e-9  # the same against the best vertex
+        np.testing.assert_allclose(prox(w, 0.0), p, rtol=1e-14, atol=1e-15)
 
 
 @each_projectable
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_projection_keeps_inside_points_and_types(case: Case, dtype: str, x64: None) -> None:
     psi, rng = case.make(), np.random.default_rng(9)
+    project = jax.jit(psi.project)
     exact = not isinstance(psi, Simplex)  # the sum of a simplex point is only right to rounding
     for _ in range(10):
         w = jnp.asarray(case.inside(rng) * (0.999 if exact and case.norm else 1), dtype)
-        p = psi.project(w)
+        p = project(w)
         assert p.dtype == dtype
         assert p.shape == case.shape
         np.testing.assert_allclose(p, w, rtol=0, atol=0 if exact else 1e-6)

@@ -19,7 +19,10 @@ NUMBERS = [
     (lambda: LInfBall(-1), "radius of LInfBall = -1 must be finite and > 0"),
     (lambda: LpBall(1.0, 0.5), "p of LpBall = 0.5 must be finite and > 1"),
     (lambda: LpBall(1.0, 1), "p = 1 of LpBall: use L1Ball(radius), which is exact and sends less"),
-    (lambda: LpBall(1.0, float("inf")), "p = inf of LpBall: use LInfBall(radius), which is exact and sends less"),
+    (
+        lambda: LpBall(1.0, float("inf")),
+        "p = inf of LpBall: use LInfBall(radius), which is exact and sends less",
+    ),
     (lambda: Box(0, float("nan")), "lower and upper of Box must be finite"),
     (lambda: Box([0.0, 1.0], 1.0), "lower of Box must be below upper everywhere: upper - lower falls to 0"),
     (lambda: Box(jnp.zeros(2), jnp.ones(3)), "lower and upper of Box have shapes (2,) and (3,)"),

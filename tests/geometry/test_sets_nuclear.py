@@ -17,7 +17,9 @@ def x64():
         yield
 
 
-def matrix(m: int, n: int, spectrum: np.ndarray, seed: int = 0, first: np.ndarray | None = None) -> np.ndarray:
+def matrix(
+    m: int, n: int, spectrum: np.ndarray, seed: int = 0, first: np.ndarray | None = None
+) -> np.ndarray:
     """U diag(spectrum) V', with a given first column of V."""
     rng = np.random.default_rng(seed)
     k = min(m, n)

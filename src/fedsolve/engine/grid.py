@@ -11,18 +11,19 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.evaluate import Measures, on_all
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.judge import measured, objective
-from fedsolve.engine.round import RunState, simulate
+from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.engine.run import choose_sampling
-from fedsolve.engine.setup import Setup
+from fedsolve.engine.setup import Setup, cast
 from fedsolve.errors import Interrupted, InvalidInput
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params
+from fedsolve.types import Params, replace
 
 
 @dataclass(frozen=True)
@@ -67,23 +68,28 @@ def run_grid(
     """
     begun = time.perf_counter()
     with jax.enable_x64(dtype == "float64"), Interruptible() as interrupt:
-        first, stacked, extra = _stack(
-            [
-                Setup.make(
-                    a, task, rounds, choose_sampling(clients_per_round, None, task), seed, batch_size, epochs,
-                    local_steps, eval_every, jnp.dtype(dtype), None, 1, None,
-                )
-                for a in algorithms
-            ]
+        if not algorithms:
+            raise InvalidInput("a grid needs at least one setting")
+        first = Setup.make(
+            algorithms[0], task, rounds, choose_sampling(clients_per_round, None, task), seed, batch_size,
+            epochs, local_steps, eval_every, jnp.dtype(dtype), None, 1, None,
         )  # fmt: skip
-        count = len(algorithms)
-        states = jax.vmap(lambda a: first.state)(stacked) if count else first.state
+        stacked, extra = _stack(algorithms, task, jnp.dtype(dtype))
+        population = task.data.num_clients
+        states = jax.vmap(lambda a: initial(a, first.params, population))(stacked)
         look = partial(_compiled_look(), _Looks.of(first), extra, first.judged, first.test, stacked)
         seen, found, done = [0], [look(states)], 0
         while done < rounds:
             step = min(first.eval_every, rounds - done)
             states = _compiled_step()(
-                first.program, stacked, first.sampling, first.packed, first.key, states, jnp.int32(step)
+                first.program,
+                stacked,
+                first.sampling,
+                first.packed,
+                first.key,
+                states,
+                jnp.int32(done),
+                jnp.int32(step),
             )
             done += step
             seen.append(done)
@@ -92,7 +98,9 @@ def run_grid(
             if progress is not None:
                 progress(done, rounds)
             if interrupt.asked:
-                raise Interrupted(f"interrupted after round {done} of {rounds} of a grid of {count} settings")
+                raise Interrupted(
+                    f"interrupted after round {done} of {rounds} of a grid of {len(algorithms)} settings"
+                )
         metrics = {name: np.stack([np.asarray(f[name]) for f in found], axis=1) for name in found[0]}
         params = jax.device_get(jax.vmap(lambda a, s: a.export(s.server))(stacked, states))
     return Grid(np.array(seen), metrics, params, time.perf_counter() - begun)
@@ -111,28 +119,37 @@ class _Looks:
         return cls(setup.task.loss, setup.algorithm.weighting == "uniform", setup.measures)
 
 
-def _stack(setups: list[Setup]) -> tuple[Setup, Algorithm, Any]:
-    """The first setup, and all algorithms and their measures as one of each with a leading axis."""
-    if not setups:
-        raise InvalidInput("a grid needs at least one setting")
-    first = setups[0]
-    shape = jax.tree.structure((first.algorithm, first.extra))
-    for other in setups:
-        if jax.tree.structure((other.algorithm, other.extra)) != shape:
+def _stack(algorithms: Sequence[Algorithm], task: Task, dtype: Any) -> tuple[Algorithm, Any]:
+    """All algorithms, and all their measures, as one of each with a leading axis."""
+    found = [cast((a, (*task.measures, *a.measures())), dtype) for a in algorithms]
+    for other in found:
+        if jax.tree.structure(other) != jax.tree.structure(found[0]):
             raise InvalidInput("the settings of a grid must be of one method and differ in numbers alone")
-    stack = partial(jax.tree.map, lambda *x: jnp.stack(x))
-    return first, stack(*[s.algorithm for s in setups]), stack(*[s.extra for s in setups])
+    return jax.tree.map(lambda *x: jnp.stack(x), *found)
 
 
 @cache
 def _compiled_step() -> Any:
     def all_settings(
-        program: Any, algorithms: Any, sampling: Any, packed: Any, key: Any, states: RunState, rounds: Any
+        program: Any,
+        algorithms: Any,
+        sampling: Any,
+        packed: Any,
+        key: Any,
+        states: RunState,
+        first: Any,
+        rounds: Any,
     ) -> RunState:
-        def one(algorithm: Any, state: RunState) -> RunState:
-            return simulate(program, algorithm, sampling, packed, key, state, rounds)[0]
+        def one_more(i: Any, states: RunState) -> RunState:
+            # the round is the loop's, common to all settings: so are cohorts, shuffles and gathered examples
+            def one(algorithm: Any, state: RunState) -> RunState:
+                state = replace(state, round=first + i)
+                new, _ = one_round(program, algorithm, sampling, packed, key, state)
+                return replace(new, failed=jnp.where(state.failed < 0, new.failed, state.failed))
 
-        return jax.vmap(one)(algorithms, states)
+            return jax.vmap(one)(algorithms, states)
+
+        return lax.fori_loop(0, rounds, one_more, states)
 
     return jax.jit(all_settings, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
 

@@ -46,13 +46,18 @@ class RunState:
 
 def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> RunState:
     """The state before the first round, on all devices; every client is enrolled."""
+    state = initial(algorithm, params, population)
+    own = jax.tree.map(lambda x: np.array(x, copy=True), state)  # buffers of its own: they are donated
+    return jax.device_put(own, NamedSharding(mesh, P()))
+
+
+def initial(algorithm: Algorithm, params: Params, population: int) -> RunState:
+    """The body of `start`."""
     server = algorithm.init(params)
     first = Cohort(jnp.int32(0), jnp.int32(population), population)
     one = algorithm.enroll(algorithm.broadcast(server, first))
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
-    state = RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
-    own = jax.tree.map(lambda x: np.array(x, copy=True), state)  # buffers of its own: they are donated
-    return jax.device_put(own, NamedSharding(mesh, P()))
+    return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
 
 
 def advance(

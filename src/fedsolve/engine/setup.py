@@ -25,7 +25,7 @@ from fedsolve.engine.train import Program
 from fedsolve.errors import InvalidInput
 from fedsolve.measures.measure import Measure
 from fedsolve.tasks.task import Task
-from fedsolve.types import reports
+from fedsolve.types import Params, reports
 
 
 def _integer(name: str, value: Any, least: int = 1) -> int:
@@ -54,6 +54,7 @@ class Setup:
     label: str
     identity: dict[str, Any]
     traffic: Traffic
+    params: Params
 
     @classmethod
     def make(
@@ -103,7 +104,7 @@ class Setup:
         size = chunk_size(chunk, params, -(-cohort // devices))
         identity["chunk"] = size
         name = label or name_of(algorithm)
-        algorithm, sampling = _cast(algorithm, dtype), _cast(sampling, dtype)
+        algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
         test = None if task.test is None else on_device(task.test, dtype)
         check_task(task, params, packed, test)
         judged = packed
@@ -124,12 +125,13 @@ class Setup:
             judged=judged,
             test=test,
             measures=Measures(task.loss, tuple(task.metrics.items())),
-            extra=_cast((*task.measures, *algorithm.measures()), dtype),
+            extra=cast((*task.measures, *algorithm.measures()), dtype),
             state=state,
             key=key,
             label=name,
             identity=identity,
             traffic=sent,
+            params=params,
         )
 
     @property
@@ -166,7 +168,7 @@ class Setup:
         return tuple(found)
 
 
-def _cast(module: Any, dtype: Any) -> Any:
+def cast(module: Any, dtype: Any) -> Any:
     """Hyper-parameters as arrays of the run's type, so that their values are no part of the program."""
 
     def leaf(x: Any) -> Any:

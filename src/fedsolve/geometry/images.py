@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
@@ -72,7 +74,7 @@ class TotalVariation2D(Penalty):
         w0 = w - mean  # differences do not see the mean; sums are more exact without it
         enough = 0.5 * self.tolerance * jnp.sum(w0 * w0)
 
-        def advance(_: int, s: tuple[Pair, Pair, Array]) -> tuple[Pair, Pair, Array]:
+        def advance(_: int, s: Any) -> Any:
             u, ahead, t = s
             slope = _differences(w0 - _adjoint(ahead))
             new = tuple(jnp.clip(a + d / 8, -bound, bound) for a, d in zip(ahead, slope, strict=True))
@@ -81,9 +83,9 @@ class TotalVariation2D(Penalty):
             t_new = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
             momentum = jnp.where(uphill, 0, (t - 1) / t_new)
             ahead = tuple(b + momentum * (b - c) for b, c in zip(new, u, strict=True))
-            return new, ahead, t_new  # type: ignore[return-value]
+            return new, ahead, t_new
 
-        def several(s: tuple[tuple[Pair, Pair, Array], Array, Array]) -> tuple:
+        def several(s: Any) -> Any:
             dual = lax.fori_loop(0, _BETWEEN, advance, s[0])
             slope = _differences(w0 - _adjoint(dual[0]))
             # primal minus dual value is sum (bound |d| - u d), every term >= 0

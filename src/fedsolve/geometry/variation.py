@@ -61,7 +61,7 @@ def _pieces(w: Array, strength: Array) -> tuple[Array, Array]:
     Cuts at levels (Darbon and Sigelle 2006; Hochbaum 2001): whatever theta, where p lies above it is the
     minimiser over x in {0, 1}^n of sum (theta - w_j) x_j + strength sum |x_{j+1} - x_j|, which one sweep
     forward and one back find exactly. All pieces are cut at once, each at the best constant on it; one
-    that does not fall apart is constant in p. Rounds are about as many as halvings: 10 to 30 for a million
+    that does not fall apart is constant in p. Rounds are about as many as halvings: 5 to 30 were seen for 300000
     entries, at worst one for each piece.
     """
     position = jnp.arange(w.size, dtype=jnp.int32)
