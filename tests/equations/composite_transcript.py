@@ -259,9 +259,7 @@ class Splitting:
     raw: Vector
 
 
-def feddr(
-    clients: int, cohorts: Any, w: Vector, psi: Psi, solve: Any, eta: float, alpha: float
-) -> Splitting:
+def feddr(clients: int, cohorts: Any, w: Vector, psi: Psi, solve: Any, eta: float, alpha: float) -> Splitting:
     """y += alpha (xbar - x), x = solve(t, i, x, y), xhat = 2 x - y; xtilde the mean of all xhat, xbar its prox."""
     x, y, hat = (np.tile(w, (clients, 1)) for _ in range(3))
     mean, found = w, [w]

@@ -167,6 +167,9 @@ class OwnSteps(FrankWolfeSteps):
         return rate_at(self.averaging, t - 1)
 
 
+STEPS = {cls.__name__: cls for cls in (Convex, NonConvex, Stochastic)}
+"""Step schedules by name, as a configuration gives them."""
+
 _TRIED = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1_000, 10_000, 1_000_000)
 
 

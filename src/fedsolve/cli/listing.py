@@ -9,29 +9,68 @@ from fedsolve.cli.console import emit_json, emit_rich
 from fedsolve.cli.papers import short, title
 from fedsolve.errors import unknown
 
-KINDS = ("algorithms", "tasks", "partitions")
+KINDS = ("algorithms", "tasks", "partitions", "geometries", "experiments")
 
 
 def list_command(kind: str, as_json: bool) -> None:
-    """Print the catalogue of algorithms, tasks or partitions.
+    """Print the catalogue of algorithms, tasks, partitions, penalties and sets, or experiments.
 
     Raises:
         InvalidInput: an unknown kind.
     """
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
-    rows = {"algorithms": _algorithms, "tasks": _tasks, "partitions": _partitions}[kind]()
+    found = {
+        "algorithms": _algorithms,
+        "tasks": _tasks,
+        "partitions": _partitions,
+        "geometries": _geometries,
+        "experiments": _experiments,
+    }
+    rows = found[kind]()
     if as_json:
-        emit_json([row | {"paper": short(row["citation"]), "title": title(row["citation"])} for row in rows])
+        emit_json([row | _paper(row["citation"]) for row in rows])
         return
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("Name", "What it is", "Paper"):
+    for head in ("Name", "What it is", "Faces" if kind == "geometries" else "Paper"):
         table.add_column(head, no_wrap=head == "Name")
     for row in rows:
-        table.add_row(row["name"], row["summary"], short(row["citation"]))
+        last = ", ".join(row["faces"]) if kind == "geometries" else short(row["citation"])
+        table.add_row(row["name"], row["summary"], last)
     emit_rich(table)
+
+
+def _paper(key: str) -> dict[str, str]:
+    return {"paper": short(key), "title": title(key)} if key else {}
+
+
+def _geometries() -> list[dict[str, Any]]:
+    from fedsolve.geometry.catalogue import GEOMETRIES
+    from fedsolve.geometry.regularizer import FACES
+
+    return [
+        {
+            "name": name,
+            "summary": (cls.__doc__ or "").strip().splitlines()[0],
+            "citation": "",
+            "faces": [face for face in FACES if hasattr(cls, face)],
+            "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
+        }
+        for name, cls in GEOMETRIES.items()
+    ]
+
+
+def _experiments() -> list[dict[str, Any]]:
+    from fedsolve.experiments.catalogue import EXPERIMENTS, find
+
+    rows = []
+    for name in EXPERIMENTS:
+        found = find(name)
+        summary = f"{found.summary} (about {found.minutes:g} min)"
+        rows.append({"name": name, "summary": summary, "citation": found.citation, "minutes": found.minutes})
+    return rows
 
 
 def _algorithms() -> list[dict[str, Any]]:

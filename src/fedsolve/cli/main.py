@@ -117,12 +117,33 @@ def compare(
     raise typer.Exit(compare_command(resolved, out, resume, as_json))
 
 
-@app.command("list", epilog=_EPILOG, short_help="List algorithms, tasks or partitions.")
-def list_(
-    kind: Annotated[str, typer.Argument(metavar="algorithms|tasks|partitions", help="What to list.")],
+@app.command(epilog=_EPILOG, short_help="Run a paper's experiment again.")
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="`fedsolve list experiments` has the names.")],
+    out: arg.Out = None,
+    data_dir: arg.DataDir = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few rounds, to see that it works; its numbers mean nothing.")
+    ] = False,
     as_json: arg.AsJson = False,
 ) -> None:
-    """List algorithms, tasks or partitions, with one line on each and its paper."""
+    """Run a paper's experiment: results, pictures, and a page of claim, theirs, ours and deviations."""
+    from fedsolve.cli.reproduce import reproduce_command
+
+    reproduce_command(name, out, data_dir, quick, as_json)
+
+
+@app.command(
+    "list", epilog=_EPILOG, short_help="List algorithms, tasks, partitions, geometries or experiments."
+)
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="algorithms|tasks|partitions|geometries|experiments", help="What to list."),
+    ],
+    as_json: arg.AsJson = False,
+) -> None:
+    """List algorithms, tasks, partitions, penalties and sets, or experiments, with one line on each."""
     from fedsolve.cli.listing import list_command
 
     list_command(kind, as_json)

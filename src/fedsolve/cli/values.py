@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedsolve.errors import InvalidInput, unknown
@@ -85,6 +85,9 @@ def _argument(where: str, value: Any, hint: Any) -> Any:
     from fedsolve.schedules import Schedule
 
     choices, rate = _choices(hint), Schedule in get_args(hint)
+    build = _builder(where.split(": ")[-1])
+    if build is not None:
+        return build(where, value)
     if choices:
         if value not in choices:
             raise InvalidInput(f"{where} = {value!r} must be one of {', '.join(choices)}")
@@ -97,6 +100,20 @@ def _argument(where: str, value: Any, hint: Any) -> Any:
         more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
         raise InvalidInput(f"{where} = {value!r} must be a number{more}")
     return value
+
+
+def _builder(key: str) -> Callable[[str, Any], Any] | None:
+    """What builds the value of a setting that is an object: a penalty or set, a mirror map, step schedules."""
+    from fedsolve.algorithms.frankwolfe_steps import STEPS
+    from fedsolve.geometry.catalogue import build_geometry, build_mirror, build_part
+
+    builders = {
+        "psi": build_geometry,
+        "constraint": build_geometry,
+        "mirror": build_mirror,
+        "steps": lambda where, value: build_part(f"steps of {where}", value, STEPS),
+    }
+    return builders.get(key)
 
 
 def _is_number(value: Any) -> bool:

@@ -75,7 +75,7 @@ class Penalty(Regularizer):
         """argmin_u step psi(u) + (1/2) |u - w|^2, shape of w."""
 
     def subgradient(self, w: Array) -> Array:
-        """One subgradient of psi at w, 0 where psi has a kink at 0; shape of w."""
+        """One subgradient of psi at w, shape of w."""
         return jax.grad(lambda u: jnp.asarray(self.value(u)))(w)
 
 

@@ -1,0 +1,51 @@
+"""`fedsolve reproduce`: run an experiment of a paper, with progress, and say what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsolve.cli.console import emit_json, emit_rich, say
+from fedsolve.errors import Interrupted
+
+
+def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick: bool, as_json: bool) -> None:
+    """Run one experiment and print its claims with verdicts."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fedsolve.experiments.catalogue import find, reproduce
+
+    experiment = find(name)
+    folder = out or Path("runs") / name
+    say(f"{experiment.title}: about {experiment.minutes:g} minutes on 2 cores, into {folder}")
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    from rich.console import Console
+
+    bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+    rows: dict[str, object] = {}
+
+    def show(part: str, done: int, total: int) -> None:
+        if part not in rows:
+            rows[part] = bars.add_task(part, total=total)
+            if not bars.console.is_terminal:
+                say(part)
+        bars.update(rows[part], completed=done, total=total)  # type: ignore[arg-type]
+
+    try:
+        with bars:
+            found = reproduce(name, folder, data_dir=data_dir, quick=quick, say=show)
+    except (KeyboardInterrupt, Interrupted):
+        raise Interrupted(
+            f"interrupted; finished parts are kept: the same command goes on, fedsolve reproduce {name}"
+            + (f" --out {out}" if out else "")
+        ) from None
+    if as_json:
+        document = {"status": "ok", "page": str(found.page), "seconds": round(found.seconds, 1)}
+        emit_json(document | {"claims": [vars(c) for c in found.outcome.claims]})
+        return
+    from rich.table import Table
+
+    table = Table("claim", "theirs", "ours", "verdict", show_lines=True)
+    for claim in found.outcome.claims:
+        table.add_row(claim.claim, claim.theirs, claim.ours, claim.verdict)
+    emit_rich(table)
+    say(f"page: {found.page}")

@@ -1,0 +1,81 @@
+"""The catalogue of experiments, and `reproduce`, which runs one and writes its page."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsolve.errors import unknown
+from fedsolve.experiments.experiment import Context, Experiment, Outcome
+
+_MODULES = {
+    "lasso": ("lasso-1", "lasso-2", "lasso-3", "lasso-4"),
+    "lowrank": ("lowrank-1", "lowrank-2", "lowrank-3", "lowrank-4"),
+    "fmri": ("fmri",),
+    "handwriting": ("constrained-handwriting",),
+    "frankwolfe": ("fw-convex", "fw-nonconvex", "fw-stochastic", "fw-participation", "fw-penalty"),
+    "rates": ("fw-rates",),
+    "privacy": ("fw-privacy",),
+}
+EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
+"""Every experiment's name, and the module of this package that holds it in its own EXPERIMENTS."""
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What was found, and the page that shows it."""
+
+    outcome: Outcome
+    page: Path
+    seconds: float
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name.
+
+    Raises:
+        InvalidInput: there is none (the nearest match is named).
+    """
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", name, EXPERIMENTS)
+    return importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}").EXPERIMENTS[name]
+
+
+def reproduce(
+    name: str,
+    folder: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    quick: bool = False,
+    say: Callable[[str, int, int], None] = lambda part, done, total: None,
+) -> Reproduced:
+    """Run an experiment into a folder: results, pictures and a page of claim / theirs / ours / deviations.
+
+    Parts that are finished stay in `parts/`; the same call goes on where an interrupted one was.
+
+    Args:
+        name: one of `EXPERIMENTS`.
+        folder: where to; it is made.
+        data_dir: the data folder, default FEDSOLVE_DATA.
+        quick: a few rounds and settings, to see that it works; its numbers mean nothing.
+        say: called with (part, done, total).
+
+    Raises:
+        InvalidInput: an unknown name, missing data, a folder that cannot be written.
+        Interrupted: Ctrl-C.
+    """
+    from fedsolve.cli.prepare import provenance
+    from fedsolve.experiments.page import write_results
+
+    experiment = find(name)
+    folder = Path(folder)
+    begun = time.perf_counter()
+    data = None if data_dir is None else Path(data_dir)
+    outcome = experiment.run(Context(folder, data, quick, say))
+    seconds = time.perf_counter() - begun
+    made = provenance() + (" · QUICK: not the experiment, its numbers mean nothing" if quick else "")
+    page = write_results(folder, name, experiment, outcome, seconds, made)
+    return Reproduced(outcome, page, seconds)

@@ -1,0 +1,121 @@
+"""What an experiment is and what it finds: claims with verdicts, tables, pictures, deviations."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedsolve.files import write_atomically
+from fedsolve.report.encoding import plain
+from fedsolve.report.markup import PageTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Verdict = Literal["reproduced", "partly", "not reproduced", "not comparable"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "partly", "not reproduced", "not comparable")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A paper's claim beside what was measured.
+
+    Attributes:
+        claim: what the paper says, in short.
+        theirs, ours: numbers or facts, with units.
+        verdict: follows from `ours` by a rule in the experiment's code, never by hand.
+        reason: why, where the verdict needs one.
+    """
+
+    claim: str
+    theirs: str
+    ours: str
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment found.
+
+    Attributes:
+        claims: with verdicts.
+        pictures: figures by file name without ending, each with its caption.
+        tables: tables by file name without ending (also written as CSV).
+        deviations: where it departs from the paper, one sentence each.
+        settings: what was run, as plain data.
+    """
+
+    claims: Sequence[Claim]
+    pictures: Mapping[str, tuple[str, Figure]]
+    tables: Mapping[str, PageTable]
+    deviations: Sequence[str]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of a paper.
+
+    Attributes:
+        title: the heading of its page.
+        citation: key of the paper.
+        summary: one line for `fedsolve list experiments`.
+        run: does it.
+        minutes: about how long it takes on 2 cores.
+        needs_data: whether it reads the data folder.
+    """
+
+    title: str
+    citation: str
+    summary: str
+    run: Callable[[Context], Outcome]
+    minutes: float
+    needs_data: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an experiment is run with.
+
+    Attributes:
+        folder: where its results and finished parts go.
+        data_dir: the data folder, None for FEDSOLVE_DATA.
+        quick: a few rounds and settings, to see that it works; its numbers mean nothing.
+        say: shows where it stands: (part, done, total).
+    """
+
+    folder: Path
+    data_dir: Path | None = None
+    quick: bool = False
+    say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
+
+    def part(
+        self, name: str, settings: Mapping[str, Any], compute: Callable[[], Mapping[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Arrays by name: of a part that was finished earlier with the same settings, or computed and kept.
+
+        So an interrupted experiment goes on where it was, and a change of its settings starts anew.
+        """
+        text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
+        path = self.folder / "parts" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
+        if path.exists():
+            self.say(f"{name} (kept)", 1, 1)
+            with np.load(path) as kept:
+                return {key: kept[key] for key in kept.files}
+        found = {key: np.asarray(value) for key, value in compute().items()}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **found)  # type: ignore[arg-type]
+        write_atomically(path, buffer.getvalue())
+        return found
+
+    def progress(self, part: str) -> Callable[[int, int], None]:
+        """`say` of one part."""
+        return lambda done, total: self.say(part, done, total)

@@ -1,0 +1,76 @@
+"""An experiment's results as files: a page, its pictures, its tables as CSV, and everything as JSON."""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+import io
+from pathlib import Path
+from string import Template
+
+from fedsolve.experiments.experiment import VERDICTS, Experiment, Outcome
+from fedsolve.files import write_atomically
+from fedsolve.report.encoding import dumps
+from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
+from fedsolve.report.plots import save
+
+
+def write_results(
+    folder: Path, name: str, experiment: Experiment, outcome: Outcome, seconds: float, provenance: str
+) -> Path:
+    """Write `page.html`, `results.json`, one PNG a picture and one CSV a table; returns the page.
+
+    Raises:
+        InvalidInput: the folder cannot be written.
+    """
+    from fedsolve.cli.papers import short, title
+
+    for key, (_, figure) in outcome.pictures.items():
+        save(figure, folder / f"{key}.png")
+    for key, table in outcome.tables.items():
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(table.head)
+        writer.writerows(table.rows)
+        write_atomically(folder / f"{key}.csv", buffer.getvalue())
+    document = {
+        "experiment": name,
+        "claims": [vars(claim) for claim in outcome.claims],
+        "deviations": list(outcome.deviations),
+        "settings": dict(outcome.settings),
+        "seconds": round(seconds, 1),
+        "made_with": provenance,
+    }
+    write_atomically(folder / "results.json", dumps(document, indent=2) + "\n")
+    paper = f"{short(experiment.citation)}, “{title(experiment.citation)}”"
+    intro = f"{experiment.summary}\n\nMade again by: fedsolve reproduce {name}"
+    rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]
+    parts = {
+        "title": text(experiment.title),
+        "context": text(f"{paper} · {seconds:.0f} s on 2 cores · {provenance}"),
+        "intro": paragraphs(intro),
+        "claims": _claims(outcome),
+        "pictures": "\n".join(
+            section("", "") + picture(caption, f) for caption, f in outcome.pictures.values()
+        ),
+        "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
+        "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",
+        "settings": table_html("Settings", ["Setting", "Value"], rows),
+        "style": _static("page.css"),
+        "scripts": _static("sorting.js"),
+    }
+    return write_atomically(folder / "page.html", Template(_static("experiment.html")).substitute(parts))
+
+
+def _claims(outcome: Outcome) -> str:
+    order = sorted(outcome.claims, key=lambda c: VERDICTS.index(c.verdict))
+    rows = [[(v, v) for v in (c.claim, c.theirs, c.ours, c.verdict, c.reason or "-")] for c in order]
+    return table_html("Claims", ["Claim", "Theirs", "Ours", "Verdict", "Reason"], rows)
+
+
+def _settings(outcome: Outcome) -> list[dict[str, str]]:
+    return [{"setting": str(k), "value": dumps(v).strip('"')} for k, v in outcome.settings.items()]
+
+
+def _static(name: str) -> str:
+    return (importlib.resources.files("fedsolve.report") / "static" / name).read_text(encoding="utf-8")
