@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedsolve import baselines as baselines
     from fedsolve import data as data
     from fedsolve import geometry as geometry
     from fedsolve import local as local
@@ -81,7 +82,7 @@ _METHODS = (
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
-        "": "data geometry local measures rules schedules tasks wire",
+        "": "baselines data geometry local measures rules schedules tasks wire",
         "algorithm": "Algorithm Cohort",
         "algorithms.catalogue": "ALGORITHMS build",
         "algorithms.constrained": "FedDR FedDualAvgOSP FedFW FedFWPlus FedFWSto FedMiDOSP SubgradientFedAvg",

@@ -262,7 +262,6 @@ def test_falling_rates_end_at_the_optimum(method, end):
     least = objective(best) + value(best)
     found = at_rounds(method(ours, fs.schedules.InverseSqrt(0.05)), (20, 2000, 20_000))
     above = [objective(w) + value(w) - least for w in found]
-    print(method, end, above)
     assert above[0] > above[1] > above[2]
     assert above[2] < 2e-3 * (objective(np.zeros(D)) - least)
 
@@ -286,7 +285,6 @@ def test_fedfw_ends_at_the_optimum(method, ball):
         dual = np.abs(g).max() if ball == "l1" else np.linalg.norm(g)
         gaps.append(ours.radius * dual + g @ w)
         excess.append(objective(w) - objective(best))
-    print(ball, method, excess, gaps)
     assert (np.array(gaps) >= np.array(excess)).all()
     assert min(excess) >= -1e-12
     assert excess[0] > excess[1] > excess[2]

@@ -74,11 +74,10 @@ def _hints(name: str) -> dict[str, Any]:
     """The declared type of each setting of a method, of its wrappers included."""
     from fedsolve.algorithms.catalogue import ALGORITHMS, WRAPPERS
 
-    *wrappers, inner = name.split("+")
-    found = get_type_hints(ALGORITHMS[inner].build)
-    for wrapper in wrappers:
-        found |= get_type_hints(WRAPPERS[wrapper][0])
-    return found
+    *wrappers, inner = [name] if name in ALGORITHMS else name.split("+", 1)
+    if wrappers:
+        return _hints(inner) | get_type_hints(WRAPPERS[wrappers[0]][0])
+    return get_type_hints(ALGORITHMS[inner].build)
 
 
 def _argument(where: str, value: Any, hint: Any) -> Any:

@@ -1,0 +1,237 @@
+"""What federated methods are compared with: the gathered data solved centrally, or one client alone.
+
+    fista(task, psi)             min F + psi, proximal gradient with acceleration (Beck and Teboulle 2009)
+    frank_wolfe(task, D)         min F over D, Frank-Wolfe with backtracking line search (Pedregosa et al. 2020)
+    alone(task, client)          the same task with one client's data only
+
+F weighs clients alike or by their examples, as the federated methods do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedsolve import trees
+from fedsolve.algorithm import Weighting, check_weighting
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.clients import pack
+from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.judge import objective
+from fedsolve.engine.setup import cast
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.geometry.blocks import Blocks, check_start, require
+from fedsolve.tasks.task import Task
+from fedsolve.types import Params, Scalar, module
+
+Gradient = Callable[[Params], tuple[Scalar, Params]]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A centralised solution.
+
+    Attributes:
+        params: the model.
+        value: F + psi there (F alone for a set).
+        optimality: the prox-gradient norm over the step (`fista`), or the Frank-Wolfe gap (`frank_wolfe`).
+        iterations: done.
+    """
+
+    params: Params
+    value: float
+    optimality: float
+    iterations: int
+
+
+def fista(
+    task: Task,
+    psi: Any = None,
+    *,
+    iterations: int = 2000,
+    tolerance: float = 1e-6,
+    weighting: Weighting = "uniform",
+    dtype: Literal["float32", "float64"] = "float32",
+    seed: int = 0,
+) -> Solution:
+    """Minimise F + psi on the gathered data: FISTA with backtracking and restarts (O'Donoghue and Candes 2015).
+
+    Stops after `iterations`, or where the prox-gradient is `tolerance` times as long as at the start.
+
+    Raises:
+        InvalidInput: psi has no prox, or an argument out of range.
+    """
+    check_range("tolerance", tolerance, above=0)
+    blocks = Blocks(()) if psi is None else require("fista", psi, "prox", "one with a prox, such as L1(0.1)")
+    return _solve(task, blocks, _fista, iterations, tolerance, weighting, dtype, seed, None)
+
+
+def frank_wolfe(
+    task: Task,
+    constraint: Any,
+    *,
+    iterations: int = 2000,
+    tolerance: float = 1e-6,
+    weighting: Weighting = "uniform",
+    dtype: Literal["float32", "float64"] = "float32",
+    seed: int = 0,
+) -> Solution:
+    """Minimise F over a set on the gathered data, by steps that a backtracking line search chooses.
+
+    Starts from the task's model, or its projection; stops after `iterations`, or where the Frank-Wolfe gap
+    is below `tolerance` times the first.
+
+    Raises:
+        InvalidInput: the set has no `lmo`, or leaves a leaf free.
+    """
+    blocks = require("frank_wolfe", constraint, "lmo", "a set, such as L1Ball(10.0)")
+    return _solve(task, blocks, _frank_wolfe, iterations, tolerance, weighting, dtype, seed, blocks)
+
+
+def alone(task: Task, client: int) -> Task:
+    """The task with the data of one client only; the test set stays.
+
+    Raises:
+        InvalidInput: there is no such client.
+    """
+    clients = task.data.num_clients
+    if not 0 <= client < clients:
+        raise InvalidInput(f"client = {client} must be one of 0 to {clients - 1}")
+    own = FederatedData.from_clients([task.data.client(client)], [task.data.names[client]])
+    return replace(task, name=f"{task.name} of {task.data.names[client]} alone", data=own)
+
+
+def _solve(
+    task: Task, psi: Any, method: Any, iterations: int, tolerance: float, weighting: Weighting, dtype: str,
+    seed: int, inside: Any,
+) -> Solution:  # fmt: skip
+    check_weighting(weighting)
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InvalidInput(f"iterations = {iterations!r} must be an integer of at least 1")
+    with jax.enable_x64(dtype == "float64"):
+        packed, work = pack(
+            task.data, task.loss, jnp.dtype(dtype), batch_size=None, epochs=1, local_steps=None
+        )
+        start = jax.random.split(jax.random.key(seed, impl="threefry2x32"))[
+            0
+        ]  # the start of a run with this seed
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(start))
+        psi.check(params)
+        if inside is not None:
+            params = inside.project(params) if "project" in inside.faces else params
+            check_start("frank_wolfe", inside, params)
+        arguments = (
+            cast(psi, jnp.dtype(dtype)),
+            packed,
+            params,
+            jnp.int32(iterations),
+            jnp.asarray(tolerance, dtype),
+        )
+        found = _compiled(method)(work.loss, weighting == "uniform", *arguments)
+        params, value, optimality, done = jax.device_get(found)
+    return Solution(params, float(value), float(optimality), int(done))
+
+
+@cache
+def _compiled(method: Any) -> Any:
+    def solve(
+        loss: Any, uniform: bool, psi: Any, packed: Any, params: Params, iterations: Any, tolerance: Any
+    ) -> Any:
+        value = partial(objective, loss, uniform, packed)
+        return method(partial(value, needs_gradient=True), psi, params, iterations, tolerance)
+
+    return jax.jit(solve, static_argnums=(0, 1), compiler_options=compiler_options())
+
+
+@module
+class _Accelerated:
+    """x, the extrapolated y, t and the step; the prox-gradient norm, the first one, and the iteration."""
+
+    x: Params
+    y: Params
+    momentum: Scalar
+    step: Scalar
+    norm: Scalar
+    first: Scalar
+    iteration: Scalar
+
+
+def _fista(gradient: Gradient, psi: Any, params: Params, iterations: Any, tolerance: Any) -> Any:
+    one = jnp.ones((), trees.dtype_of(params))
+
+    def unfinished(s: _Accelerated) -> Scalar:
+        return (s.iteration < iterations) & ((s.iteration < 1) | (s.norm > tolerance * s.first))
+
+    def iterate(s: _Accelerated) -> _Accelerated:
+        f, g = gradient(s.y)
+
+        def trial(step: Scalar) -> Params:
+            return psi.prox(trees.axpy(-step, g, s.y), step)
+
+        def too_long(step: Scalar) -> Scalar:
+            x = trial(step)
+            move = trees.sub(x, s.y)
+            slack = 1e-6 * jnp.abs(f) if one.dtype == jnp.float32 else 1e-12 * jnp.abs(f)
+            bound = f + trees.dot(g, move) + trees.squared_norm(move) / (2 * step)
+            return (gradient(x)[0] > bound + slack) & (step > 1e-12)
+
+        step = lax.while_loop(too_long, lambda t: t / 2, 1.2 * s.step)
+        x = trial(step)
+        t = (1 + jnp.sqrt(1 + 4 * s.momentum**2)) / 2
+        uphill = trees.dot(trees.sub(s.y, x), trees.sub(x, s.x)) > 0  # the momentum points the wrong way
+        t, weight = jnp.where(uphill, 1, t), jnp.where(uphill, 0, (s.momentum - 1) / t)
+        norm = trees.norm(trees.sub(s.y, x)) / step
+        first = jnp.where(s.iteration == 0, norm, s.first)
+        return _Accelerated(
+            x, trees.axpy(weight, trees.sub(x, s.x), x), t, step, norm, first, s.iteration + 1
+        )
+
+    start = _Accelerated(params, params, one, one, one, one, jnp.int32(0))
+    end = lax.while_loop(unfinished, iterate, start)
+    return end.x, gradient(end.x)[0] + psi.finite_value(end.x), end.norm, end.iteration
+
+
+@module
+class _Walk:
+    """The iterate, F there, the curvature estimate L, the gap, the first gap, and the iteration."""
+
+    x: Params
+    curvature: Scalar
+    gap: Scalar
+    first: Scalar
+    iteration: Scalar
+
+
+def _frank_wolfe(gradient: Gradient, psi: Any, params: Params, iterations: Any, tolerance: Any) -> Any:
+    one = jnp.ones((), trees.dtype_of(params))
+
+    def unfinished(s: _Walk) -> Scalar:
+        return (s.iteration < iterations) & ((s.iteration < 1) | (s.gap > tolerance * s.first))
+
+    def iterate(s: _Walk) -> _Walk:
+        f, g = gradient(s.x)
+        direction = trees.sub(psi.lmo(g), s.x)
+        gap, length = -trees.dot(g, direction), trees.squared_norm(direction)
+
+        def size(curvature: Scalar) -> Scalar:
+            return jnp.minimum(gap / jnp.maximum(curvature * length, 1e-30), 1)
+
+        def too_flat(curvature: Scalar) -> Scalar:
+            eta = size(curvature)
+            bound = f - eta * gap + eta**2 * curvature * length / 2
+            slack = (1e-6 if one.dtype == jnp.float32 else 1e-12) * jnp.abs(f)
+            return (gradient(trees.axpy(eta, direction, s.x))[0] > bound + slack) & (curvature < 1e12)
+
+        curvature = lax.while_loop(too_flat, lambda c: 2 * c, 0.9 * s.curvature)
+        x = trees.axpy(size(curvature), direction, s.x)
+        return _Walk(x, curvature, gap, jnp.where(s.iteration == 0, gap, s.first), s.iteration + 1)
+
+    end = lax.while_loop(unfinished, iterate, _Walk(params, one, one, one, jnp.int32(0)))
+    f, g = gradient(end.x)
+    return end.x, f, psi.gap(end.x, g), end.iteration

@@ -1,0 +1,191 @@
+"""Bytes that the engine counts = bytes of the messages that the verbs make; failures of integer messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from conformance.properties import COHORTS, SIZES, START, HandOracle, batches, model, task
+from fedsolve import wire
+from fedsolve.engine.cohorts import Uniform
+from fedsolve.geometry import L1, L1Ball, L2Ball
+from fedsolve.geometry.balls import Box, LInfBall, LpBall
+from harness import Listed, Softmax, make_clients, make_task, prepare
+
+BALL = L1Ball(40.0)
+SPLIT = fs.SplitSets(
+    (L2Ball(12.0), L1Ball(40.0), L2Ball(9.0).on("w") + L1Ball(20.0).on("[!w]*")), (0, 1, 2, 1, 1, 0)
+)
+
+# the model has 17 numbers in leaves of 12, 3, 1 and 1; a vertex of the l1 ball is one of 34: a byte
+METHODS = {
+    "FedAvg": (fs.FedAvg(0.1), {i: 4 * 17 + 4 for i in range(6)}),
+    "FedMiD": (fs.FedMiD(L1(0.02), 0.1), {i: 4 * 17 + 4 for i in range(6)}),
+    "FedDualAvg": (fs.FedDualAvg(L1(0.02), 0.1), {i: 4 * 17 + 4 for i in range(6)}),
+    "FedDR": (fs.FedDR(L1(0.02), 0.1), {i: 4 * 17 for i in range(6)}),
+    "FedFW, l1": (fs.FedFW(BALL), {i: 1 for i in range(6)}),
+    "FedFW, an l1 ball each": (fs.FedFW(BALL.each()), {i: 4 for i in range(6)}),
+    "FedFW+, l1": (fs.FedFWPlus(BALL), {i: 1 for i in range(6)}),
+    "FedFW-sto, l2": (fs.FedFWSto(L2Ball(12.0)), {i: 4 * 17 for i in range(6)}),
+    "FedFW, l-infinity": (fs.FedFW(LInfBall(4.0)), {i: 2 + 1 + 1 + 1 for i in range(6)}),
+    "FedFW, box": (fs.FedFW(Box(-4.0, 5.0)), {i: 2 + 1 + 1 + 1 for i in range(6)}),
+    "FedFW, lp": (fs.FedFW(LpBall(12.0, 1.5)), {i: 4 * 17 for i in range(6)}),
+}
+
+
+def sent_by_hand(algorithm):
+    """Each message of COHORTS' rounds as bytes, {(round, client): bytes}; the verbs alone, float32."""
+    data, states, found = task(), {}, {}
+    with jax.disable_jit():
+        server = algorithm.init(jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), model(START)))
+        first = algorithm.broadcast(server, fs.Cohort(0, 6, 6))
+        for t, cohort in enumerate(COHORTS):
+            down = algorithm.broadcast(server, fs.Cohort(t, len(cohort), 6))
+            for i in cohort:
+                order = [np.arange(SIZES[i])]
+                oracle = HandOracle(data.data.client(i), batches(order, SIZES[i]), i)
+                before = states.get(i, algorithm.enroll(first))
+                message, states[i] = algorithm.train(down, before, oracle)
+                found[t, i] = wire.encode(message)
+    return found, len(wire.encode(first))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bytes_of_a_method(name):
+    """Summed len(encode(message)) of every cohort, and each client's length worked out by hand."""
+    algorithm, lengths = METHODS[name]
+    check(algorithm, lengths)
+
+
+def check(algorithm, lengths):
+    found, down = sent_by_hand(algorithm)
+    assert {i: len(data) for (_, i), data in found.items()} == {i: lengths[i] for i in range(5)}
+    run = fs.run(algorithm, task(), rounds=3, sampling=Listed.of(COHORTS), eval_every=3)
+    want = [sum(len(found[t, i]) for i in cohort) for t, cohort in enumerate(COHORTS)]
+    np.testing.assert_array_equal(run.rounds["bytes_up"], want)
+    np.testing.assert_array_equal(run.rounds["bytes_down"], [down * len(c) for c in COHORTS])
+
+
+@pytest.mark.parametrize("method", [fs.FedFW, fs.FedFWSto])
+def test_clients_of_split_sets_send_what_their_own_set_needs(method):
+    """A byte for which set, then 17 floats in the l2 ball, a byte in the l1 ball, or 12 floats and three bytes.
+
+    Client 0 has the first, 1, 3 and 4 the second, 2 the third: an l2 ball for `w`, an l1 ball for each other.
+    """
+    lengths = {0: 1 + 68, 1: 1 + 1, 2: 1 + 48 + 3, 3: 1 + 1, 4: 1 + 1, 5: 1 + 68}
+    check(method(L2Ball(12.0), split=SPLIT), lengths)
+
+
+def test_bytes_of_a_float64_run_are_twice_as_many():
+    """Floats are sent in the run's type, indices as before."""
+    options = {"rounds": 3, "sampling": Listed.of(COHORTS), "eval_every": 3, "dtype": "float64"}
+    dense = fs.run(fs.FedAvg(0.1), task(), **options)
+    np.testing.assert_array_equal(dense.rounds["bytes_up"], [144 * len(c) for c in COHORTS])
+    vertex = fs.run(fs.FedFW(BALL), task(), **options)
+    np.testing.assert_array_equal(vertex.rounds["bytes_up"], [len(c) for c in COHORTS])
+
+
+def test_many_clients_of_several_lengths_in_chunks():
+    """The same count with two clients at a time: absent places of a chunk send nothing."""
+    algorithm = fs.FedFW(L2Ball(12.0), split=SPLIT)
+    options = {"rounds": 3, "sampling": Listed.of(COHORTS), "eval_every": 3}
+    whole, chunked = (fs.run(algorithm, task(), chunk=c, **options) for c in (None, 2))
+    np.testing.assert_array_equal(chunked.rounds["bytes_up"], whole.rounds["bytes_up"])
+    np.testing.assert_array_equal(whole.rounds["bytes_up"], [69 + 52, 2 + 2 + 2, 2 + 69 + 2 + 52])
+
+
+# -- clients that fail ------------------------------------------------------------------------------------
+
+
+def root(w, batch):
+    """(w_0 sqrt(x) - y)^2 + |w|^2: NaN, with its gradient, where x < 0."""
+    return jnp.mean((w[0] * jnp.sqrt(batch.x) - batch.y) ** 2) + jnp.sum(w**2)
+
+
+def rooted(bad):
+    """Four clients of three examples; the bad ones' x are negative."""
+    rng = np.random.default_rng(0)
+    clients = [
+        fs.Examples((-1.0) ** (i in bad) * rng.uniform(1, 2, 3), rng.standard_normal(3)) for i in range(4)
+    ]
+    return fs.Task.from_arrays(root, np.array([0.2, -0.1, 0.1]), clients, batch_size=None)
+
+
+METHODS_ON_A_BALL = {"FedFW": fs.FedFW, "FedFW+": fs.FedFWPlus, "FedFW-sto": fs.FedFWSto}
+BITS = {"l1": L1Ball(1.0), "l2": L2Ball(1.0), "l-infinity": LInfBall(1.0), "box": Box(-1.0, 1.0)}
+BITS["split"] = fs.SplitSets((L1Ball(1.0), L1Ball(1.5)), (0, 1, 0, 1))
+
+
+@pytest.mark.parametrize("ball", BITS)
+@pytest.mark.parametrize("name", METHODS_ON_A_BALL)
+def test_a_client_whose_gradient_is_not_finite_is_dropped(name, ball):
+    """No integer or bit can say NaN: its state does. It is counted, and is as one that never took part.
+
+    Client 2 keeps x_2 = x^0, so xbar stays the mean of all x_i; the other clients go on.
+    """
+    split = BITS[ball] if ball == "split" else None
+    algorithm = METHODS_ON_A_BALL[name](L1Ball(1.0) if split else BITS[ball], split=split)
+    with jax.enable_x64(True):
+        setup = prepare(algorithm, rooted({2}), Uniform(4), capacity=6)
+        state, logs = setup.advance(setup.state, 6)
+        absent = prepare(algorithm, rooted({2}), Listed.of([[0, 1, 3]]), capacity=6)
+        other, _ = absent.advance(absent.state, 6)
+        x, mean = np.asarray(state.clients.params), np.asarray(state.server.params)
+    np.testing.assert_array_equal(logs["dropped"], [1] * 6)
+    np.testing.assert_array_equal(logs["participants"], [4] * 6)
+    np.testing.assert_array_equal(x[2], [0.2, -0.1, 0.1])
+    np.testing.assert_allclose(mean, x.mean(axis=0), atol=1e-10)
+    np.testing.assert_allclose(mean, other.server.params, rtol=1e-12)
+
+
+def test_the_run_says_so():
+    """Six rounds, one client: the record's notes count six updates; the model is finite."""
+    run = fs.run(fs.FedFW(L1Ball(1.0)), rooted({2}), rounds=6, eval_every=6)
+    assert any("6 updates were not finite" in note for note in run.history.notes)
+    assert np.isfinite(np.asarray(run.params)).all()
+
+
+def test_all_clients_failing_ends_the_run():
+    with pytest.raises(fs.Diverged):
+        fs.run(fs.FedFW(L1Ball(1.0)), rooted({0, 1, 2, 3}), rounds=3)
+
+
+@dataclass(frozen=True)
+class KinkedBias:
+    """Squares, plus sqrt(b^2): its derivative at b = 0 is 0/0, that of the weight is finite."""
+
+    def __call__(self, params: Any, batch: Any) -> Any:
+        fit = jnp.mean((batch.x @ params.weight[:, 0] - batch.y) ** 2)
+        return fit + jnp.mean(jnp.where(batch.y > 9, 1.0, 0.0)) * jnp.sum(jnp.sqrt(params.bias**2))
+
+
+MIXED = {
+    "vertex": L2Ball(9.0).on("weight") + L1Ball(9.0).on("bias"),
+    "bits": L2Ball(9.0).on("weight") + LInfBall(9.0).on("bias"),
+}
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_a_message_of_numbers_and_codes_can_fail_in_its_codes(kind):
+    """Only the bias has a NaN gradient: the weight's l2 vertex is finite, the bias's code says nothing.
+
+    No client's x_i and no xbar may become NaN: where the gradient is NaN the client is dropped.
+    """
+    clients = make_clients()
+    start = np.concatenate([np.full(12, 0.1), np.zeros(3)])
+    broken = make_task(clients, start)
+    object.__setattr__(broken, "loss", KinkedBias())
+    with jax.enable_x64(True):
+        setup = prepare(fs.FedFW(MIXED[kind], fs.Convex(1.0)), broken, Listed.of([[0, 1]]), capacity=2)
+        g = jax.grad(KinkedBias())(Softmax.of(start), clients[0])
+        assert np.isfinite(g.weight).all()
+        assert np.isnan(g.bias).all()
+        state, logs = setup.advance(setup.state, 2)
+    assert int(logs["dropped"][0]) == 2
+    assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves((state.server, state.clients)))
