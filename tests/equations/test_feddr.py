@@ -18,7 +18,7 @@ ETA = 0.7
 PSI = {
     "l1": (L1(0.05), Psi([(ALL, "l1", 0.05)])),
     "l1 on weight": (L1(0.05).on("weight"), Psi([(WEIGHT, "l1", 0.05)])),
-    "l1 ball": (L1Ball(4.0), Psi([(ALL, "l1ball", 4.0)])),
+    "l1 ball": (L1Ball(2.5), Psi([(ALL, "l1ball", 2.5)])),
 }
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 ALPHAS = pytest.mark.parametrize("alpha", [1.0, 1.95])

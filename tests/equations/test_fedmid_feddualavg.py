@@ -43,7 +43,7 @@ class Case(NamedTuple):
 CASES = {
     "l1": Case(L1(0.05), Psi([(ALL, "l1", 0.05)])),
     "l1 on weight": Case(L1(0.05).on("weight"), Psi([(WEIGHT, "l1", 0.05)]), weighting="examples"),
-    "l1 ball": Case(L1Ball(4.0), Psi([(ALL, "l1ball", 4.0)]), weighting="examples"),
+    "l1 ball": Case(L1Ball(2.5), Psi([(ALL, "l1ball", 2.5)]), weighting="examples"),
     "l2 ball": Case(L2Ball(1.2), Psi([(ALL, "l2ball", 1.2)])),
     "two blocks": Case(
         L2Ball(1.2).on("weight") + L1(0.05).on("bias"), Psi([(WEIGHT, "l2ball", 1.2), (BIAS, "l1", 0.05)])

@@ -133,13 +133,16 @@ def reproduce(
     reproduce_command(name, out, data_dir, quick, as_json)
 
 
+_KINDS = "algorithms, tasks, partitions, geometries, experiments"
+
+
 @app.command(
     "list", epilog=_EPILOG, short_help="List algorithms, tasks, partitions, geometries or experiments."
 )
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(metavar="algorithms|tasks|partitions|geometries|experiments", help="What to list."),
+        typer.Argument(metavar="KIND", help=f"One of {_KINDS}."),
     ],
     as_json: arg.AsJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedsolve import trees
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.evaluate import Measures, on_all
@@ -22,6 +23,7 @@ from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.engine.run import choose_sampling
 from fedsolve.engine.setup import Setup, cast
 from fedsolve.errors import Interrupted, InvalidInput
+from fedsolve.measures.measure import Measure
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, replace
 
@@ -55,12 +57,13 @@ def run_grid(
     local_steps: int | None = None,
     eval_every: int | None = None,
     dtype: Literal["float32", "float64"] = "float32",
+    measures: Sequence[Measure] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Grid:
     """Run one method with many settings on a task; all see the same cohorts, shuffles and start.
 
     Arguments are those of `fedsolve.run`. A setting that diverges stops alone, and its values are NaN from
-    there on. Metrics are the task's and the methods' measures, `train_loss` and the test metrics.
+    there on. Metrics are `train_loss`, the test metrics, and `measures`: default the task's and the methods'.
 
     Raises:
         InvalidInput: the algorithms differ in more than the values of their hyper-parameters.
@@ -74,36 +77,86 @@ def run_grid(
             algorithms[0], task, rounds, choose_sampling(clients_per_round, None, task), seed, batch_size,
             epochs, local_steps, eval_every, jnp.dtype(dtype), None, 1, None,
         )  # fmt: skip
-        stacked, extra = _stack(algorithms, task, jnp.dtype(dtype))
-        population = task.data.num_clients
-        states = jax.vmap(lambda a: initial(a, first.params, population))(stacked)
-        look = partial(_compiled_look(), _Looks.of(first), extra, first.judged, first.test, stacked)
-        seen, found, done = [0], [look(states)], 0
+        batch = _Batch.of(algorithms, task, first, measures)
+        seen, found, done = [0], [batch.look(first, len(algorithms))], 0
         while done < rounds:
             step = min(first.eval_every, rounds - done)
-            states = _compiled_step()(
-                first.program,
-                stacked,
-                first.sampling,
-                first.packed,
-                first.key,
-                states,
-                jnp.int32(done),
-                jnp.int32(step),
-            )
+            batch = batch.advance(first, done, step)
             done += step
             seen.append(done)
-            found.append(look(states))
-            jax.block_until_ready(found[-1])
+            found.append(batch.look(first, len(algorithms)))
+            batch = batch.without_dead()
             if progress is not None:
                 progress(done, rounds)
             if interrupt.asked:
                 raise Interrupted(
                     f"interrupted after round {done} of {rounds} of a grid of {len(algorithms)} settings"
                 )
-        metrics = {name: np.stack([np.asarray(f[name]) for f in found], axis=1) for name in found[0]}
-        params = jax.device_get(jax.vmap(lambda a, s: a.export(s.server))(stacked, states))
+        metrics = {name: np.stack([f[name] for f in found], axis=1) for name in found[0]}
+        params = batch.params(len(algorithms))
     return Grid(np.array(seen), metrics, params, time.perf_counter() - begun)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The settings that are in the program: their numbers, and all they have with a leading axis.
+
+    When half of them have diverged the program is compiled for the others alone: divergence comes early, in
+    whole rows of a grid, and dead settings would cost as much as live ones.
+    """
+
+    settings: np.ndarray
+    algorithms: Algorithm
+    extra: Any
+    states: RunState
+
+    @classmethod
+    def of(
+        cls, algorithms: Sequence[Algorithm], task: Task, setup: Setup, measures: Sequence[Measure] | None
+    ) -> _Batch:
+        dtype = trees.dtype_of(setup.params)
+        given = None if measures is None else tuple(measures)
+        found = [
+            cast((a, (*task.measures, *a.measures()) if given is None else given), dtype) for a in algorithms
+        ]
+        for other in found:
+            if jax.tree.structure(other) != jax.tree.structure(found[0]):
+                raise InvalidInput("the settings of a grid must be of one method and differ in numbers alone")
+        stacked, extra = jax.tree.map(lambda *x: jnp.stack(x), *found)
+        population = task.data.num_clients
+        states = jax.vmap(lambda a: initial(a, setup.params, population))(stacked)
+        return cls(np.arange(len(algorithms)), stacked, extra, states)
+
+    def advance(self, setup: Setup, done: int, step: int) -> _Batch:
+        """Some rounds further."""
+        common = (setup.program, self.algorithms, setup.sampling, setup.packed, setup.key)
+        states = _compiled_step()(*common, self.states, jnp.int32(done), jnp.int32(step))
+        return replace(self, states=states)
+
+    def look(self, setup: Setup, count: int) -> dict[str, np.ndarray]:
+        """All metrics, each of shape (count,), NaN for settings that are not in the program."""
+        inputs = (_Looks.of(setup), self.extra, setup.judged, setup.test, self.algorithms, self.states)
+        return {name: self._spread(x, count) for name, x in jax.device_get(_compiled_look()(*inputs)).items()}
+
+    def without_dead(self) -> _Batch:
+        """The settings that are alive, if half of those in the program are not."""
+        alive = np.flatnonzero(np.asarray(self.states.failed) < 0)
+        if len(alive) > len(self.settings) // 2 or len(alive) == 0:
+            return self
+        algorithms, extra, states = jax.tree.map(
+            lambda x: x[alive], (self.algorithms, self.extra, self.states)
+        )
+        return _Batch(self.settings[alive], algorithms, extra, states)
+
+    def params(self, count: int) -> Params:
+        """All models, leaves of shape (count, ...)."""
+        found = jax.device_get(jax.vmap(lambda a, s: a.export(s.server))(self.algorithms, self.states))
+        return jax.tree.map(lambda x: self._spread(x, count), found)
+
+    def _spread(self, values: Any, count: int) -> np.ndarray:
+        spread = np.full((count, *np.shape(values)[1:]), np.nan, np.asarray(values).dtype)
+        spread[self.settings] = values
+        return spread
 
 
 @dataclass(frozen=True)
@@ -117,15 +170,6 @@ class _Looks:
     @classmethod
     def of(cls, setup: Setup) -> _Looks:
         return cls(setup.task.loss, setup.algorithm.weighting == "uniform", setup.measures)
-
-
-def _stack(algorithms: Sequence[Algorithm], task: Task, dtype: Any) -> tuple[Algorithm, Any]:
-    """All algorithms, and all their measures, as one of each with a leading axis."""
-    found = [cast((a, (*task.measures, *a.measures())), dtype) for a in algorithms]
-    for other in found:
-        if jax.tree.structure(other) != jax.tree.structure(found[0]):
-            raise InvalidInput("the settings of a grid must be of one method and differ in numbers alone")
-    return jax.tree.map(lambda *x: jnp.stack(x), *found)
 
 
 @cache
