@@ -27,7 +27,8 @@ from rich.table import Table
 import fedsolve as fs
 import handwritten
 from fedsolve.engine.run import Setup
-from fedsolve.tasks import CNN, CrossEntropy, Examples, Softmax
+from fedsolve.geometry import L1, L1Ball, L2Ball
+from fedsolve.tasks import CNN, MLP, CrossEntropy, Examples, Softmax
 
 RATE = handwritten.RATE
 METHODS = {
@@ -150,6 +151,27 @@ def w2() -> None:
     )
 
 
+def w4() -> None:
+    """FedFW against FedAvg with the same gradients: one step on all of a client's data."""
+    model = MLP((784, 900, 300, 62))
+    work = task("w4", model, 20, 100, (784,), 62)
+    params = sum(x.size for x in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+    options = {"batch_size": "full", "local_steps": 1}
+    ball = L1Ball(1e5)
+    methods = {
+        "FedAvg": fs.FedAvg(RATE),
+        "FedFW": fs.FedFW(ball),
+        "FedFW+": fs.FedFWPlus(ball),
+        "FedFW, l2 ball": fs.FedFW(L2Ball(1e3)),
+        "FedFW, a ball a leaf": fs.FedFW(ball.each()),
+        "FedMiD, l1": fs.FedMiD(L1(1e-4), RATE),
+        "FedDualAvg, l1": fs.FedDualAvg(L1(1e-4), RATE),
+    }
+    programs = {name: library(a, work, 10, 2, **options) for name, a in methods.items()}
+    title = f"W4  MLP of {params:,} parameters, 20 clients x 100, 10 a round, 1 step on all examples"
+    show(title, interleave(programs, 2, 9), "FedAvg", {"FedFW": "<= 1.5"})
+
+
 def product_rate(size: int = 2048) -> float:
     """GFLOP/s of a large float32 matrix product, the best of several."""
     a = jnp.ones((size, size))
@@ -190,7 +212,7 @@ def start() -> None:
     )
 
 
-WORKS = {"start": start, "w1": w1, "w3": w3, "w3-2": w3_on_two_devices, "w2": w2}
+WORKS = {"start": start, "w1": w1, "w3": w3, "w3-2": w3_on_two_devices, "w2": w2, "w4": w4}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or WORKS:

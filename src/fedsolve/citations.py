@@ -172,5 +172,12 @@ BIBTEX: dict[str, str] = {
   url    = {http://github.com/jax-ml/jax},
   year   = {2018}
 }""",
+    "zhu2019dlg": """@inproceedings{zhu2019dlg,
+  title     = {Deep Leakage from Gradients},
+  author    = {Zhu, Ligeng and Liu, Zhijian and Han, Song},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {32},
+  year      = {2019}
+}""",
 }
 """BibTeX entry of each key."""

@@ -69,9 +69,9 @@ def all_finite(a: Any) -> Array:
     return jnp.stack([jnp.max(jnp.abs(x)) < jnp.inf for x in parts]).all()
 
 
-def has_floats(a: Any) -> bool:
-    """Whether a leaf of a is of a floating-point type."""
-    return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(a))
+def has_codes(a: Any) -> bool:
+    """Whether a leaf of a is no floating-point number."""
+    return any(not jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(a))
 
 
 def size(a: Any) -> int:

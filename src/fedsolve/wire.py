@@ -165,7 +165,7 @@ def _encode(part: Any) -> bytes:
 def _decode(data: bytes, like: Any) -> Any:
     if isinstance(like, Index):
         value = np.zeros((len(data) // _width(like), 8), np.uint8)
-        value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), -1)
+        value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), _width(like))
         dtype = getattr(like.value, "dtype", np.dtype(np.int32))
         return Index(value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value)), like.below)
     like = _shaped(like)

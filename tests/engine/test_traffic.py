@@ -15,7 +15,7 @@ from conformance.properties import COHORTS, SIZES, START, HandOracle, batches, m
 from fedsolve import wire
 from fedsolve.engine.cohorts import Uniform
 from fedsolve.geometry import L1, L1Ball, L2Ball
-from fedsolve.geometry.balls import Box, LInfBall, LpBall
+from fedsolve.geometry.balls import Box, LInfBall
 from harness import Listed, Softmax, make_clients, make_task, prepare
 
 BALL = L1Ball(40.0)
@@ -25,16 +25,13 @@ SPLIT = fs.SplitSets((L2Ball(12.0), L1Ball(40.0), L2Ball(9.0).on("w") + REST), (
 # the model has 17 numbers in leaves of 12, 3, 1 and 1; a vertex of the l1 ball is one of 34: a byte
 METHODS = {
     "FedAvg": (fs.FedAvg(0.1), {i: 4 * 17 + 4 for i in range(6)}),
-    "FedMiD": (fs.FedMiD(L1(0.02), 0.1), {i: 4 * 17 + 4 for i in range(6)}),
     "FedDualAvg": (fs.FedDualAvg(L1(0.02), 0.1), {i: 4 * 17 + 4 for i in range(6)}),
     "FedDR": (fs.FedDR(L1(0.02), 0.1), {i: 4 * 17 for i in range(6)}),
     "FedFW, l1": (fs.FedFW(BALL), {i: 1 for i in range(6)}),
     "FedFW, an l1 ball each": (fs.FedFW(BALL.each()), {i: 4 for i in range(6)}),
-    "FedFW+, l1": (fs.FedFWPlus(BALL), {i: 1 for i in range(6)}),
     "FedFW-sto, l2": (fs.FedFWSto(L2Ball(12.0)), {i: 4 * 17 for i in range(6)}),
     "FedFW, l-infinity": (fs.FedFW(LInfBall(4.0)), {i: 2 + 1 + 1 + 1 for i in range(6)}),
     "FedFW, box": (fs.FedFW(Box(-4.0, 5.0)), {i: 2 + 1 + 1 + 1 for i in range(6)}),
-    "FedFW, lp": (fs.FedFW(LpBall(12.0, 1.5)), {i: 4 * 17 for i in range(6)}),
 }
 
 
@@ -119,8 +116,9 @@ BITS = {"l1": L1Ball(1.0), "l2": L2Ball(1.0), "l-infinity": LInfBall(1.0), "box"
 BITS["split"] = fs.SplitSets((L1Ball(1.0), L1Ball(1.5)), (0, 1, 0, 1))
 
 
-@pytest.mark.parametrize("ball", BITS)
-@pytest.mark.parametrize("name", METHODS_ON_A_BALL)
+@pytest.mark.parametrize(
+    ("name", "ball"), [*(("FedFW", ball) for ball in BITS), ("FedFW+", "l1"), ("FedFW-sto", "l1")]
+)
 def test_a_client_whose_gradient_is_not_finite_is_dropped(name, ball):
     """No integer or bit can say NaN: its state does. It is counted, and is as one that never took part.
 

@@ -76,6 +76,10 @@ SCHEDULES = {
     ),
     "own numbers": Steps(fs.OwnSteps(0.25, 0.05, 0.5, LAM0), lambda t: 0.25, lambda t: 0.05, lambda t: 0.5),
 }
+PAIRS = [("plain", name) for name in SCHEDULES] + [
+    *(("plus", name) for name in ("convex", "nonconvex, p = .6", "own")),
+    *(("stochastic", name) for name in ("stochastic", "own", "own numbers")),
+]
 METHODS = {"plain": fs.FedFW, "plus": fs.FedFWPlus, "stochastic": fs.FedFWSto}
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 
@@ -118,8 +122,7 @@ def test_every_set(variant, kind, sampling):
     check(variant, "stochastic" if variant == "stochastic" else "convex, p = .6", kind, sampling)
 
 
-@pytest.mark.parametrize("variant", METHODS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("variant", "schedule"), PAIRS)
 def test_every_schedule(variant, schedule):
     """eta, lambda and rho of Theorems 1 to 3, of section 4.2 and of one's own; t counts rounds from 1.
 

@@ -60,7 +60,7 @@ CASES = {
         L1(0.05), Psi([(ALL, "l1", 0.05)]), DiagonalQuadratic(Softmax.of(G)), Diagonal(G), None, "examples"
     ),
 }
-OSP = ["l1", "l1 ball", "p-norm and l1", "entropy and l1"]
+OSP = ["l1", "p-norm and l1", "entropy and l1"]
 EVERY = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 CLIENT, SERVER = 0.3, 0.7
 

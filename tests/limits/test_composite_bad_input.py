@@ -214,7 +214,6 @@ def test_numbers_of_split_sets(numbers, words):
     refused(lambda: fs.SplitSets((BALL, L2Ball(3.0)), numbers), *words)
 
 
-@pytest.mark.xfail(strict=True, reason="of_client of another length than the clients is not noticed")
 @pytest.mark.parametrize("count", [4, 6])
 def test_split_sets_for_another_number_of_clients(count):
     """Five clients, four or six numbers: client 4 would silently have client 3's set."""

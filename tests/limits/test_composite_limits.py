@@ -35,8 +35,7 @@ NOTHING = {
 }
 
 
-@pytest.mark.parametrize("osp", [False, True], ids=["", "OSP"])
-@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize(("nothing", "osp"), [*((name, False) for name in NOTHING), ("huge l2 ball", True)])
 def test_without_psi_both_are_fedavg(nothing, osp):
     """psi = 0 and h = |w|^2/2: every map is the identity, w <- w + eta_s mean(w_i - w), FedAvg (uniform).
 
@@ -94,6 +93,14 @@ METHODS = {
 }
 
 
+RUNS = [("FedFW", sampling, dtype) for sampling in SAMPLINGS for dtype in ("float32", "float64")]
+RUNS += [
+    ("FedFW+", "Bernoulli", "float64"),
+    ("FedFW-sto", "Uniform", "float32"),
+    ("FedFW-sto", "Bernoulli", "float64"),
+]
+
+
 def flat(tree, rows=()):
     return np.concatenate([np.reshape(x, (*rows, -1)) for x in jax.tree.leaves(tree)], axis=-1)
 
@@ -109,9 +116,7 @@ def states(algorithm, sampling, rounds, dtype):
             yield flat(now.server.params), flat(now.clients.params, (5,))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "sampling", "dtype"), RUNS)
 def test_mean_of_feasible_points(name, sampling, dtype):
     """x_i <- (1 - eta) x_i + eta s_i is a convex combination of points of D, xbar the mean of all x_i.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -159,6 +160,10 @@ class FrankWolfe(Algorithm):
 
     def broadcast(self, server: FedFWServer, cohort: Cohort) -> FedFWBroadcast:
         """The mean."""
+        if self.split is not None and np.shape(self.split.of_client) != (cohort.population,):
+            raise InvalidInput(
+                f"of_client names the sets of {len(self.split.of_client)} clients: there are {cohort.population}"
+            )
         return FedFWBroadcast(server.params, cohort.round, jnp.asarray(cohort.population, jnp.int32))
 
     def enroll(self, broadcast: FedFWBroadcast) -> FedFWClient:
@@ -173,25 +178,26 @@ class FrankWolfe(Algorithm):
         self, broadcast: FedFWBroadcast, client: FedFWClient, oracle: Oracle
     ) -> tuple[FedFWMessage, FedFWClient]:
         """One linear minimisation over the set, and a step towards its solution."""
-        t, n, x = broadcast.round + 1, broadcast.population, client.params
+        t, x = broadcast.round + 1, client.params
+        n = jnp.asarray(broadcast.population, trees.dtype_of(x))  # 1 / integer would be float32
         apart = trees.sub(x, broadcast.params)  # x_i - xbar
         dual, mean = client.dual, client.mean
+        loss, gradient = oracle(x, 0) if self.variant == "stochastic" else oracle.full(x)
         if self.variant == "stochastic":
             rho = self.steps.rho(t)
-            mean = trees.axpy(rho / n, oracle(x, 0)[1], trees.scale(1 - rho, mean))
+            mean = trees.axpy(rho / n, gradient, trees.scale(1 - rho, mean))
             g = trees.axpy(self.steps.penalty(t), apart, mean)
         else:
-            g = trees.axpy(self.steps.penalty(t), apart, trees.scale(1 / n, oracle.full(x)[1]))
+            g = trees.axpy(self.steps.penalty(t), apart, trees.scale(1 / n, gradient))
         if self.variant == "plus":
             dual = trees.axpy(self.steps.lam0, apart, dual)
             g = trees.add(g, dual)
         vertex = self._vertex(g, client, oracle)
-        message = FedFWMessage(vertex)
-        followed = self.receive(broadcast, message, client)[1]
-        # an integer code cannot be NaN: a gradient that is not finite shows in the state
-        params = trees.where(trees.all_finite(g), followed.params, trees.scale(jnp.nan, x))
-        kept = vertex if not isinstance(client.vertex, tuple) or client.vertex else ()
-        return message, FedFWClient(params, dual, mean, kept)
+        change = trees.sub(self._point(vertex, x), x)
+        # an integer code cannot be NaN: a loss that is not finite shows in the state
+        eta = jnp.where(jnp.isfinite(loss), self.steps.eta(t), jnp.nan)
+        kept = vertex if jax.tree.leaves(client.vertex) else ()
+        return FedFWMessage(vertex), FedFWClient(trees.axpy(eta, change, x), dual, mean, kept)
 
     def receive(
         self, broadcast: FedFWBroadcast, message: FedFWMessage, client: FedFWClient

@@ -43,7 +43,8 @@ class FedMiD(Algorithm):
 
     Down: w. Up: the displacement and one number. Kept: nothing. With h = (1/2)|.|^2 the maps are proximal
     operators, with an indicator psi projections. The paper has one K; e is the clients' own elapsed rate,
-    so that unequal numbers of steps are right. psi = 0 is FedAvg.
+    so that unequal numbers of steps are right. psi = 0 is FedAvg. As psi acts on both sides, rates that fall
+    to 0 lead to a minimiser of F + 2 psi; of F + psi in the OSP form and for an indicator.
 
     Attributes:
         psi: penalty or set.

@@ -51,12 +51,12 @@ def objective(
     total = jax.tree.leaves(packed.examples)[0].shape[0]
     width = sum(trees.nbytes(a) for a in jax.tree.leaves(packed.examples)) // total
     size = min(total, max(1, _BYTES_AT_ONCE // max(width, 1)))
-    clients = packed.counts.shape[0]
+    dtype = trees.dtype_of(params)
     if uniform:
-        weight = jnp.repeat(1 / (clients * packed.counts), packed.counts, total_repeat_length=total)
+        share = 1 / (packed.counts.shape[0] * packed.counts.astype(dtype))
+        weight = jnp.repeat(share, packed.counts, total_repeat_length=total)
     else:
-        weight = jnp.full(total, 1 / total)
-    weight = weight.astype(trees.dtype_of(params))
+        weight = jnp.full(total, 1 / total, dtype)
 
     def part(params: Params, i: Scalar) -> Scalar:
         start = jnp.minimum(i * size, total - size)

@@ -55,7 +55,7 @@ def train_cohort(
     ids, present, chunk = _share(program, packed, ids, present, devices)
     one = partial(_train_one, program, algorithm, packed, key, broadcast)
 
-    def train(ids: Array, present: Array) -> tuple[Totals, Any]:
+    def train(ids: Array, present: Array, clients: Any) -> tuple[Totals, Any]:
         bound = program.work.max_steps
         if not program.work.in_step:
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
@@ -65,30 +65,29 @@ def train_cohort(
         else:
             results = jax.vmap(one, in_axes=(0, 0, 0, None))(ids, present, before, bound)
         message, after, weight, used, variant = results
-        return sum_messages(message, weight, used, variant, present), after
+        totals = sum_messages(message, weight, used, variant, present)
+        return totals, _scatter(clients, ids, present, after)
 
     if len(ids) == chunk:
-        totals, after = train(ids, present)
+        totals, updated = train(ids, present, clients)
     else:
         blocks = (ids.reshape(-1, chunk), present.reshape(-1, chunk))
-        shapes, row_shapes = jax.eval_shape(train, blocks[0][0], blocks[1][0])
+        shapes, _ = jax.eval_shape(train, blocks[0][0], blocks[1][0], clients)
         # cohorts of random size come with present clients first: chunks after the last of them are not run
         busy = jnp.max(jnp.where(jnp.any(blocks[1], axis=1), jnp.arange(len(blocks[1])) + 1, 0))
 
         def step(i: Scalar, carry: tuple[Totals, Any]) -> tuple[Totals, Any]:
-            totals, rows = carry
-            more, after = train(blocks[0][i], blocks[1][i])
-            rows = jax.tree.map(lambda r, a: r.at[i].set(a), rows, after)
-            return merge(totals, more), rows
+            totals, clients = carry
+            more, clients = train(blocks[0][i], blocks[1][i], clients)
+            return merge(totals, more), clients
 
-        rows = jax.tree.map(lambda s: jnp.zeros((len(blocks[0]), *s.shape), s.dtype), row_shapes)
-        totals, rows = lax.fori_loop(0, busy, step, (nothing(shapes), rows))
-        after = jax.tree.map(lambda r: r.reshape(-1, *r.shape[2:]), rows)
+        totals, updated = lax.fori_loop(0, busy, step, (nothing(shapes), clients))
     if devices > 1:
         totals = across_devices(totals, AXIS)
-        if jax.tree.leaves(clients):
-            ids, present, after = lax.all_gather((ids, present, after), AXIS, tiled=True)
-    return totals, _scatter(clients, ids, present, after)
+        if jax.tree.leaves(clients):  # every device takes over what the others' clients have become
+            theirs = lax.all_gather((ids, present, _gather(updated, ids)), AXIS, tiled=True)
+            updated = _scatter(clients, *theirs)
+    return totals, updated
 
 
 def _share(
@@ -125,8 +124,8 @@ def _train_one(
     oracle = client_oracle(program.work, packed, key, client, bound)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
-    # a message of integers alone cannot show that its client failed: the client's state does
-    used = present & trees.all_finite(sent if trees.has_floats(sent) else after)
+    # integers cannot show that a client failed: its state does
+    used = present & trees.all_finite((sent, after) if trees.has_codes(sent) else sent)
     dtype = trees.dtype_of(message)
     weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
     variant = wire.variants(sent).which
@@ -145,5 +144,7 @@ def _scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
     """Write the cohort's states back; padding rows point outside and are dropped."""
     if not jax.tree.leaves(clients):
         return clients
+    if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
+        return jax.tree.map(lambda x, a: lax.dynamic_update_index_in_dim(x, a[0], ids[0], 0), clients, after)
     place = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0])
     return jax.tree.map(lambda x, a: x.at[place].set(a, mode="drop"), clients, after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from jaxtyping import Array, Bool
 
 from fedsolve.errors import InvalidInput, check_range
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
-from fedsolve.geometry.simplex import concrete, first_largest, onto_simplex, unit_entry
+from fedsolve.geometry.simplex import concrete, first_largest, onto_simplex
 from fedsolve.types import Scalar, module
 from fedsolve.wire import Index
 
@@ -32,14 +33,34 @@ class L1Ball(ProjectableSet):
 
     def vertex(self, g: Array, warm: Any = None) -> Index:
         """2 j + (g_j > 0) for the largest |g_j|, the first of them in a tie."""
-        flat = g.ravel()
-        place = first_largest(jnp.abs(flat))
-        code = jnp.where(jnp.isnan(flat[place]), 2 * flat.size, 2 * place + (flat[place] > 0))
-        return Index(code.astype(jnp.int32), 2 * flat.size)
+        return self.vertex_of([g])
 
     def point(self, code: Index, like: Array) -> Array:
         """-radius sign(g_j) e_j; NaN everywhere for no valid vertex."""
-        return unit_entry(code.value // 2, self.radius * (1 - 2 * (code.value % 2)), like)
+        return self.point_of(code, [like])[0]
+
+    def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Index:
+        """The vertex of a vector in parts: the largest of each, then of those; nothing is copied."""
+        places = [first_largest(jnp.abs(part.ravel())) for part in parts]
+        values = jnp.stack([part.ravel()[j] for part, j in zip(parts, places, strict=True)])
+        which = jnp.argmax(jnp.abs(values))  # the first of a tie, the first NaN
+        starts = np.cumsum([0, *(part.size for part in parts)])
+        place = jnp.asarray(starts[:-1], jnp.int32)[which] + jnp.stack(places)[which]
+        value, size = values[which], int(starts[-1])
+        code = jnp.where(jnp.isnan(value), 2 * size, 2 * place + (value > 0))
+        return Index(code.astype(jnp.int32), 2 * size)
+
+    def point_of(self, code: Index, like: Sequence[Array]) -> list[Array]:
+        """The point in parts."""
+        starts = np.cumsum([0, *(part.size for part in like)])
+        value = jnp.where(code.value < code.below, self.radius * (1 - 2 * (code.value % 2)), jnp.nan)
+        rest = 0 * value  # NaN where there is no vertex
+        found = []
+        for start, part in zip(starts, like, strict=False):
+            # a comparison instead of a scatter: it melts into what uses the point, which is never stored
+            here = jnp.arange(part.size, dtype=jnp.int32) == code.value // 2 - int(start)
+            found.append(jnp.where(here, value, rest).astype(part.dtype).reshape(part.shape))
+        return found
 
     def project(self, w: Array) -> Array:
         """Soft threshold by the amount that makes |w|_1 = radius (Duchi et al. 2008); w itself inside."""

@@ -133,12 +133,16 @@ class Blocks:
         leaves, groups = jax.tree.leaves(g), self._groups(g)
         warm = [None] * len(groups) if warm is None else warm
         pairs = zip(groups, warm, strict=True)
-        return tuple(group.psi.vertex(group.pack(leaves), w) for group, w in pairs)  # type: ignore[attr-defined]
+        return tuple(group.vertex(leaves, earlier) for group, earlier in pairs)
 
     def point(self, codes: Sequence[Any], like: Params) -> Params:
         """The extreme point of some codes, in the shapes of `like`."""
-        left = iter(codes)
-        return self.map(lambda psi, x: psi.point(next(left), x), like)  # type: ignore[attr-defined]
+        leaves, structure = jax.tree.flatten(like)
+        new = list(leaves)
+        for group, code in zip(self._groups(like), codes, strict=True):
+            for i, part in zip(group.members, group.point(code, leaves), strict=True):
+                new[i] = part
+        return structure.unflatten(new)
 
     def gap(self, w: Params, g: Params) -> Scalar:
         """Frank-Wolfe gap max over s of <g, w - s>."""
@@ -182,6 +186,16 @@ class _Group:
         if len(self.members) == 1:
             return leaves[self.members[0]]
         return jnp.concatenate([jnp.ravel(leaves[i]) for i in self.members])
+
+    def vertex(self, leaves: list[Array], warm: Any) -> Any:
+        parts = [leaves[i] for i in self.members]
+        psi: Any = self.psi
+        return psi.vertex(parts[0], warm) if len(parts) == 1 else psi.vertex_of(parts, warm)
+
+    def point(self, code: Any, leaves: list[Array]) -> list[Array]:
+        parts = [leaves[i] for i in self.members]
+        psi: Any = self.psi
+        return [psi.point(code, parts[0])] if len(parts) == 1 else psi.point_of(code, parts)
 
     def unpack(self, vector: Array, leaves: list[Array], into: list[Array]) -> None:
         start = 0

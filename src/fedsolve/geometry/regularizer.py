@@ -8,10 +8,12 @@ shape; `fedsolve.geometry.blocks` puts them on the leaves of a model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from fedsolve.types import Scalar
@@ -102,6 +104,17 @@ class ConvexSet(Regularizer):
     def point(self, code: Any, like: Array) -> Array:
         """The extreme point of a code, shape and type of `like`."""
         return code
+
+    def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Any:
+        """The code of a vertex for a vector that comes in parts (a whole model, leaf after leaf)."""
+        return self.vertex(jnp.concatenate([jnp.ravel(part) for part in parts]), warm)
+
+    def point_of(self, code: Any, like: Sequence[Array]) -> list[Array]:
+        """The point of a code in parts, shapes and types of `like`."""
+        sizes = [part.size for part in like]
+        whole = self.point(code, jnp.zeros(sum(sizes), jnp.result_type(*like)))
+        pieces = jnp.split(whole, np.cumsum(sizes)[:-1])
+        return [p.reshape(x.shape).astype(x.dtype) for p, x in zip(pieces, like, strict=True)]
 
     def lmo(self, g: Array) -> Array:
         """argmin over the set of <g, s>, shape of g."""

@@ -31,21 +31,25 @@ def concrete(x: Any) -> bool:
 def first_largest(x: Array) -> Int[Array, ""]:
     """The place of the largest entry of a vector, the first in a tie, the first NaN if there is one.
 
-    Row maxima come first: a maximum is vectorised on a CPU, an argmax is not.
+    Maxima of rows come first, then one row is searched: a maximum is vectorised on a CPU, an argmax is not,
+    and what computes x is done once, not stored.
     """
     if x.size <= _ROW:
         return jnp.argmax(x).astype(jnp.int32)
-    rows = jnp.pad(x, (0, -x.size % _ROW), constant_values=-jnp.inf).reshape(-1, _ROW)
-    row = jnp.argmax(jnp.max(rows, axis=1))
-    return (row * _ROW + jnp.argmax(rows[row])).astype(jnp.int32)
+    rows, rest = divmod(x.size, _ROW)
+    tops = jnp.max(x[: rows * _ROW].reshape(rows, _ROW), axis=1)
+    if rest:
+        tops = jnp.append(tops, jnp.max(x[rows * _ROW :]))
+    start = jnp.minimum(jnp.argmax(tops) * _ROW, x.size - _ROW)  # the last row overlaps the one before
+    return (start + jnp.argmax(lax.dynamic_slice_in_dim(x, start, _ROW))).astype(jnp.int32)
 
 
 def unit_entry(place: Scalar, value: Scalar, like: Array) -> Array:
     """`value` at a place of the ravelled array, 0 elsewhere; NaN everywhere if the place is `like.size`."""
     rest = jnp.where(place < like.size, 0, jnp.nan).astype(like.dtype)
-    flat = jnp.full(like.size, rest, like.dtype)
-    entry = jnp.where(place < like.size, value, jnp.nan).astype(like.dtype)
-    return flat.at[jnp.minimum(place, like.size - 1)].set(entry).reshape(like.shape)
+    # a comparison instead of a scatter: it melts into what uses the point, which is then never stored
+    here = jnp.arange(like.size, dtype=jnp.int32) == place
+    return jnp.where(here, jnp.asarray(value, like.dtype), rest).reshape(like.shape)
 
 
 def onto_simplex(a: Array, radius: Scalar) -> Array:
