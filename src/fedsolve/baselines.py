@@ -30,6 +30,7 @@ from fedsolve.geometry.blocks import Blocks, check_start, require
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, Scalar, module
 
+Value = Callable[[Params], Scalar]
 Gradient = Callable[[Params], tuple[Scalar, Params]]
 
 
@@ -143,8 +144,11 @@ def _compiled(method: Any) -> Any:
     def solve(
         loss: Any, uniform: bool, psi: Any, packed: Any, params: Params, iterations: Any, tolerance: Any
     ) -> Any:
-        value = partial(objective, loss, uniform, packed)
-        return method(partial(value, needs_gradient=True), psi, params, iterations, tolerance)
+        def value(params: Params) -> Scalar:
+            return objective(loss, uniform, packed, params, False)[0]
+
+        gradient = partial(objective, loss, uniform, packed, needs_gradient=True)
+        return method(value, gradient, psi, params, iterations, tolerance)
 
     return jax.jit(solve, static_argnums=(0, 1), compiler_options=compiler_options())
 
@@ -162,7 +166,9 @@ class _Accelerated:
     iteration: Scalar
 
 
-def _fista(gradient: Gradient, psi: Any, params: Params, iterations: Any, tolerance: Any) -> Any:
+def _fista(
+    value: Value, gradient: Gradient, psi: Any, params: Params, iterations: Any, tolerance: Any
+) -> Any:
     one = jnp.ones((), trees.dtype_of(params))
 
     def unfinished(s: _Accelerated) -> Scalar:
@@ -179,7 +185,7 @@ def _fista(gradient: Gradient, psi: Any, params: Params, iterations: Any, tolera
             move = trees.sub(x, s.y)
             slack = 1e-6 * jnp.abs(f) if one.dtype == jnp.float32 else 1e-12 * jnp.abs(f)
             bound = f + trees.dot(g, move) + trees.squared_norm(move) / (2 * step)
-            return (gradient(x)[0] > bound + slack) & (step > 1e-12)
+            return (value(x) > bound + slack) & (step > 1e-12)
 
         step = lax.while_loop(too_long, lambda t: t / 2, 1.2 * s.step)
         x = trial(step)
@@ -194,7 +200,7 @@ def _fista(gradient: Gradient, psi: Any, params: Params, iterations: Any, tolera
 
     start = _Accelerated(params, params, one, one, one, one, jnp.int32(0))
     end = lax.while_loop(unfinished, iterate, start)
-    return end.x, gradient(end.x)[0] + psi.finite_value(end.x), end.norm, end.iteration
+    return end.x, value(end.x) + psi.finite_value(end.x), end.norm, end.iteration
 
 
 @module
@@ -208,7 +214,9 @@ class _Walk:
     iteration: Scalar
 
 
-def _frank_wolfe(gradient: Gradient, psi: Any, params: Params, iterations: Any, tolerance: Any) -> Any:
+def _frank_wolfe(
+    value: Value, gradient: Gradient, psi: Any, params: Params, iterations: Any, tolerance: Any
+) -> Any:
     one = jnp.ones((), trees.dtype_of(params))
 
     def unfinished(s: _Walk) -> Scalar:
@@ -226,7 +234,7 @@ def _frank_wolfe(gradient: Gradient, psi: Any, params: Params, iterations: Any, 
             eta = size(curvature)
             bound = f - eta * gap + eta**2 * curvature * length / 2
             slack = (1e-6 if one.dtype == jnp.float32 else 1e-12) * jnp.abs(f)
-            return (gradient(trees.axpy(eta, direction, s.x))[0] > bound + slack) & (curvature < 1e12)
+            return (value(trees.axpy(eta, direction, s.x)) > bound + slack) & (curvature < 1e12)
 
         curvature = lax.while_loop(too_flat, lambda c: 2 * c, 0.9 * s.curvature)
         x = trees.axpy(size(curvature), direction, s.x)

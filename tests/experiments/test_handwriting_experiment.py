@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedsolve.experiments import handwriting_cases
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.handwriting import outcome, reached, verdicts
@@ -17,7 +18,7 @@ SMALL = Effort(screen=2, keep=2, steps=3, looks=2)
 
 def case(radius):
     build = lambda data_dir: digits(num_clients=10, model="softmax")  # noqa: E731
-    return Case("digits", "ours", build, "l1", radius, GRID[-3:], rounds=6)
+    return Case("digits", "ours", build, "l1", radius, GRID[-2:], rounds=6)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +42,21 @@ def test_tight_ball_is_kept_reached_and_sparse(tight):
     problem, results = tight
     assert reached(problem, results)
     for found in results.values():
-        assert len(found.settings) == 2  # of three: the screening dropped one
         assert np.all(found.metrics["infeasibility"] <= 1e-4)
         assert found.curve("norm")[-1] <= 2.0 + 1e-4
         assert found.curve("density")[-1] < 0.9
         losses = found.metrics["train_loss"][:, -3:].mean(axis=1)
         assert found.last("train_loss") == pytest.approx(losses.min())
+
+
+def test_screening_keeps_the_settings_of_lowest_loss(tmp_path, monkeypatch):
+    monkeypatch.setattr(handwriting_cases, "METHODS", {"FedMiD-OSP": METHODS["FedMiD-OSP"]})
+    wide = replace(case(1e6), grid=((0.001, 0.01), (0.1, 1.0), (0.03, 1.0)))
+    found = solve(Context(tmp_path), "wide", wide, SMALL, wide.task(None))["FedMiD-OSP"]
+    np.testing.assert_array_equal(
+        found.settings, [[0.1, 1.0], [0.03, 1.0]]
+    )  # small steps get nowhere so soon
+    assert found.chosen == 0
 
 
 def test_methods_agree_where_the_ball_is_never_reached(tmp_path):

@@ -116,7 +116,7 @@ def centralised(
     """The measures of FISTA's solution on the gathered data."""
 
     def solve() -> Mapping[str, np.ndarray]:
-        found = fs.baselines.fista(task, psi, iterations=5000, tolerance=1e-6)
+        found = fs.baselines.fista(task, psi, iterations=500, tolerance=1e-7)
         value = found.value - float(psi.value(found.params))
         point = Point(found.params, np.float32(value), None)
         metrics = {name: x for m in measures for name, x in m(point).items()}

@@ -42,7 +42,7 @@ CONVEX = Study(
     contenders=(
         *_ours(fs.Convex),
         _feddr("FedDR", ((0.1, 1.0), (0.3, 1.0), (0.3, 10.0), (1.0, 10.0))),
-        _feddr(f"FedDR ({STEPS} steps)", ((0.3, 1.0), (0.3, 10.0)), STEPS),
+        _feddr(f"FedDR ({STEPS} steps)", ((0.1, 1.0), (0.3, 1.0), (0.3, 10.0)), STEPS),
     ),
     theirs=published.CONVEX,
     plan=Plan(100, 100, 10, "full", (0, 1, 2)),

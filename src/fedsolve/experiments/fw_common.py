@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.errors import Diverged
+from fedsolve.errors import Diverged, InvalidInput
 from fedsolve.experiments.experiment import Context
+from fedsolve.geometry.blocks import as_blocks
 
 KEPT = {"loss": "suboptimality", "gap": "gap", "accuracy": "test_accuracy"}
 """What is kept of a run: F(xbar), the Frank-Wolfe gap over all training data, and the test accuracy."""
@@ -124,20 +125,42 @@ def final(curves: Curves, key: str) -> float:
 
 
 def spread(values: np.ndarray, digits: int = 3, factor: float = 1.0) -> str:
-    """`mean ± standard deviation` over seeds, or the one value."""
+    """`mean ± standard deviation` over seeds, or the one value, with as many digits in both.
+
+    >>> spread(np.array([0.861, 0.873]), 3, 100.0), spread(np.array([0.01234]), 3)
+    ('86.7 ± 0.8', '0.0123')
+    """
     values = np.asarray(values) * factor
-    mean = f"{values.mean():.{digits}g}"
-    return mean if len(values) == 1 else f"{mean} ± {values.std(ddof=1):.1g}"
+    mean = float(values.mean())
+    if not np.isfinite(mean):
+        return "diverged"
+    size = np.floor(np.log10(abs(mean))) if mean else 0.0
+    places = int(np.clip(digits - 1 - size, 0, 6))
+    shown = f"{mean:.{places}f}"
+    return shown if len(values) == 1 else f"{shown} ± {values.std(ddof=1):.{places}f}"
 
 
 def optimum(
     context: Context, name: str, tasks: Mapping[int, Any], ball: Any, settings: Mapping[str, Any]
 ) -> np.ndarray:
-    """F* of each seed: the gathered data solved by accelerated projected gradients."""
+    """F* of each seed: the gathered data solved by accelerated projected gradients.
+
+    Raises:
+        InvalidInput: the solution lies outside the ball.
+    """
 
     def compute() -> dict[str, np.ndarray]:
         limit = 20 if context.quick else 600
-        found = [fs.baselines.fista(t, ball, iterations=limit, tolerance=1e-5).value for t in tasks.values()]
-        return {"optimum": np.array(found)}
+        found = [fs.baselines.fista(t, ball, iterations=limit, tolerance=1e-5) for t in tasks.values()]
+        outside = max(float(as_blocks(ball).violation(solution.params)) for solution in found)
+        if outside > 1e-3:
+            raise InvalidInput(f"{name}: the centralised solution lies outside the ball by {outside:.3g}")
+        return {"optimum": np.array([solution.value for solution in found])}
 
     return context.part(name, {**settings, "seeds": list(tasks)}, compute)["optimum"]
+
+
+def certified(curves: Curves, best: np.ndarray, slack: float = 1e-4) -> bool:
+    """Whether F* keeps to the lower bounds F(xbar) - gap(xbar) of every evaluation (F is convex)."""
+    below = curves["loss"] - curves["gap"]
+    return bool(np.all(~np.isfinite(below) | (below <= best[:, None] + slack * np.abs(curves["loss"]))))

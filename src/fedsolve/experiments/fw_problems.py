@@ -25,8 +25,8 @@ BALLS: dict[str, Any] = {"l2": L2Ball(RADIUS), "l1": L1Ball(RADIUS)}
 NAMES = {"iid": "IID", "labels": "non-IID"}
 
 NOTES = (
-    "Images are in [0, 1], theirs are normalised to mean 0 and spread 1 (about): with one ball of radius 10 this "
-    "changes the problem.",
+    "Pixels of MNIST and UNIPEN are in [0, 1] and of CIFAR-10 in [-0.5, 0.5]; their code takes (x - 0.5) / 0.5. "
+    "In a ball of radius 10 this changes the problem.",
     "One ball for the whole parameter vector, as the paper writes; the public code has one for each tensor.",
 )
 
@@ -79,11 +79,12 @@ def mnist(examples: int, small: bool = False, model: Any = None) -> Callable[...
 
 
 def cifar(examples: int) -> Callable[..., Task]:
-    """CIFAR-10, some training images and 4,000 test images, all halved to 16 x 16."""
+    """CIFAR-10, some training images and 4,000 test images, all halved to 16 x 16, pixels in [-0.5, 0.5]."""
 
     def build(folder: Path | None, seed: int, clients: int, iid: bool) -> Task:
         task = fs.tasks.cifar(folder, 1, IID(), seed=seed, examples_per_client=examples)
-        return _dealt("cifar", task.data.examples, task.test, 10, 3, seed, clients, iid, True, None)
+        pool, test = (Examples(e.x - np.float32(0.5), e.y) for e in (task.data.examples, task.test))
+        return _dealt("cifar", pool, test, 10, 3, seed, clients, iid, True, None)
 
     return build
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsolve.errors import InvalidInput
 from fedsolve.experiments.experiment import Context
-from fedsolve.experiments.fw_common import Contender, Curves, Plan, optimum, tuned
+from fedsolve.experiments.fw_common import Contender, Curves, Plan, certified, optimum, tuned
 from fedsolve.experiments.fw_problems import BALLS, Problem, judged, projected
 
 
@@ -72,6 +73,8 @@ def cell(context: Context, study: Study, key: Cell) -> tuple[dict[str, Curves], 
         )
         for c in study.contenders
     }
+    if study.convex and not all(certified(c, best) for c in curves.values()):
+        raise InvalidInput(f"{name}: F* = {best} is below a bound that a run proves: it is no optimum")
     return curves, best
 
 

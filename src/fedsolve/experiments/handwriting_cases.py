@@ -103,7 +103,7 @@ CASES = {
     "mnist-l2": Case("MNIST by writer, logistic, l2 <= 10", "Figure 14", _mnist, "l2", 10.0),
     "network": Case(
         "62 classes (UNIPEN), 784-200-200-62, each kernel l1 <= 1000", "Figure 15", _network, "l1", 1000.0,
-        NETWORK_GRID, 25,
+        NETWORK_GRID, 60,
     ),
 }  # fmt: skip
 

@@ -94,9 +94,9 @@ class MatrixLinear:
 
     def __call__(self, params: Affine, x: Array) -> Array:
         """Predictions of shape (n,)."""
-        y = jnp.tensordot(
-            params.weight, x, ((0, 1), (1, 2))
-        )  # not flattened: a transposed matrix is an error
+        if x.shape[1:] != params.weight.shape:  # flattening would hide a transposed matrix
+            raise ValueError(f"matrices of shape {x.shape[1:]} for a weight of shape {params.weight.shape}")
+        y = params.weight.ravel() @ _flat(x).T
         return y + params.bias if self.bias else y
 
 
