@@ -13,6 +13,10 @@ from fedsolve.store import locked
 
 RUN = ("run", "digits", "--algorithm", "FedAvg", *SMALL)
 
+FW = ("run", "digits", "--algorithm", "FedFW", *SMALL, "--set")
+MLP = ("run", "digits", "--algorithm", "FedFW", "--rounds", "3")
+MID = ("run", "digits", "--algorithm", "FedMiD", *SMALL, "--set", "psi={name='SquaredL2', weight=1}")
+
 CALLS = [
     (("rnu",), "No such command 'rnu'"),
     (("run", "--rouns", "3"), "--rounds"),
@@ -56,6 +60,23 @@ CALLS = [
     (("compare", "digits", "FedAvg", "FedAvg"), "two methods are called 'FedAvg'"),
     (("compare", "digits", "FedAvg", "FedExP", "--set", "mu=1"), "unknown setting of FedAvg, FedExP 'mu'"),
     (("run", "--resume", "nowhere"), "nowhere holds no run to resume"),
+    (("run", "digits", "--algorithm", "FedFW", *SMALL), "FedFW needs constraint, a set such as L1Ball(10.0)"),
+    ((*FW, "constraint={name='L1Bal', radius=1}"), "did you mean 'L1Ball'?"),
+    ((*FW, "constraint={name='L1Ball'}"), "L1Ball needs radius"),
+    ((*FW, "constraint={name='L1Ball', radius=-1}"), "radius of L1Ball = -1 must be finite and > 0"),
+    ((*FW, "constraint={name='L1Ball', radius='x'}"), "L1Ball: radius = 'x' must be a number"),
+    ((*FW, "constraint={name='L1Ball', raduis=1}"), "did you mean 'radius'?"),
+    ((*FW, "constraint={name='L1', weight=1}"), "FedFW needs the face 'lmo', which L1 lacks"),
+    ((*FW, "constraint={name='L1Ball', radius=1, on='wieght'}"), "no leaf of the model is called so"),
+    ((*FW, "constraint={name='L1Ball', radius=1, on='weight'}"), "FedFW needs a set on every leaf"),
+    ((*FW, "constraint={name='NuclearBall', radius=1}"), "NuclearBall needs a matrix"),
+    ((*FW, "constraint=3"), "must be a table with a name"),
+    ((*FW, "constraint={name='L1Ball', radius=1}", "--set", "steps={name='Convxe'}"), "did you mean 'Convex'?"),
+    ((*FW, "constraint={name='L1Ball', radius=1}", "--set", "steps={name='Convex', participation=2}"), "<= 1"),
+    ((*MLP, "--set", "constraint={name='L1Ball', radius=1}"), "start='projected'"),
+    ((*MID, "--set", "mirror={name='PNorm', p=1.5}"), "no closed form with SquaredL2 (it has one with L1)"),
+    (("reproduce", "laso-2"), "unknown experiment 'laso-2': did you mean 'lasso-2'?"),
+    (("reproduce", "fmri", "--out", "here"), "FEDSOLVE_DATA"),
     (("list", "algoritms"), "did you mean 'algorithms'?"),
     (("show", "nowhere"), "nowhere holds no run"),
     (("cite", "nowhere"), "No such file"),

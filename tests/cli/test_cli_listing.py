@@ -89,3 +89,18 @@ def test_show_of_a_run_that_has_not_begun(call, no_pictures):
     assert "FedAvg: waiting, 0 of 3 rounds" in shown.out
     assert "fedsolve run --resume r" in shown.out
     assert call("run", "--resume", "r").code == 0
+
+
+def test_geometries_are_listed_with_their_faces(call):
+    rows = {row["name"]: row for row in call("list", "geometries", "--json").document}
+    assert rows["L1"]["faces"] == ["value", "subgradient", "prox"]
+    assert "lmo" in rows["LpBall"]["faces"]
+    assert "project" not in rows["LpBall"]["faces"]
+    assert rows["ElasticNet"]["parameters"] == ["weight", "l2"]
+
+
+def test_experiments_are_listed_with_their_paper(call):
+    rows = {row["name"]: row for row in call("list", "experiments", "--json").document}
+    assert rows["lasso-2"]["paper"] == "Yuan et al. 2021"
+    assert rows["fw-convex"]["paper"] == "Dadras et al. 2024"
+    assert all(row["minutes"] > 0 for row in rows.values())

@@ -30,9 +30,8 @@ MESSAGE = Up(jnp.asarray(X), {"a": jnp.asarray(X[:, 0])}, jnp.asarray(-X[:, 1]))
 def totals(rows, message=MESSAGE, weights=(1, 2, 3, 4)):
     take = jnp.asarray(rows)
     used = jnp.ones(len(rows), bool)
-    return sum_messages(
-        jax.tree.map(lambda x: x[take], message), jnp.asarray(weights, jnp.float32)[take], used
-    )
+    message = jax.tree.map(lambda x: x[take], message)
+    return sum_messages(message, jnp.asarray(weights, jnp.float32)[take], used, used[:, None], used)
 
 
 def check(found):
@@ -73,7 +72,9 @@ def test_an_unused_message_counts_for_nothing():
     """NaN and inf in a message that is not used do not spread."""
     bad = jax.tree.map(lambda x: x.at[1].set(jnp.nan).at[2].set(jnp.inf), MESSAGE)
     weights = jnp.array([1.0, 0.0, 0.0, 4.0])
-    found = sum_messages(bad, weights, jnp.array([True, False, False, True]))
+    used, present = jnp.array([True, False, False, True]), jnp.array([True, True, False, True])
+    found = sum_messages(bad, weights, used, jnp.ones((4, 1), bool), present)
+    assert found.sent.tolist() == [3]  # a message that is not used was sent all the same
     np.testing.assert_allclose(found.reduce().delta, (X[0] + 4 * X[3]) / 5, rtol=1e-6)
     np.testing.assert_allclose(found.reduce().inner["a"], 4.0)
     assert float(found.reduce().step) == -2.0

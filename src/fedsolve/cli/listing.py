@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 from fedsolve.cli.console import emit_json, emit_rich
@@ -93,7 +94,7 @@ def _algorithms() -> list[dict[str, Any]]:
                 "name": f"{name}+X",
                 "summary": summary,
                 "citation": ALGORITHMS[name].citation,
-                "settings": own,
+                "settings": {k: v for k, v in own.items() if v is not inspect.Parameter.empty},
             }
         )
     return rows

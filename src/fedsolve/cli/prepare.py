@@ -19,6 +19,7 @@ from fedsolve.cli.values import method_arguments, resolve_settings
 from fedsolve.data.partition import Partition
 from fedsolve.engine.cohorts import Bernoulli, Sampling, Uniform
 from fedsolve.engine.layout import chunk_size, mesh
+from fedsolve.engine.setup import start_key
 from fedsolve.errors import unknown
 from fedsolve.report.history import Setting
 from fedsolve.tasks.catalogue import TASKS
@@ -69,6 +70,8 @@ def prepare(config: Config) -> Prepared:
     run = _resolve_run(config.run, task)
     sampling = _sampling(run)
     sampling.check(task.data.num_clients)
+    for algorithm in algorithms:
+        _check_model(algorithm, task, run)
     resolved = config.model_copy(
         update={
             "task_options": resolve_options(config),
@@ -114,6 +117,13 @@ def _resolve_run(run: RunSection, task: Task) -> RunSection:
     cohort = run.clients_per_round or task.data.num_clients
     chunk = chunk_size(run.chunk, _shapes(task, run.dtype), -(-cohort // run.devices))
     return run.model_copy(update={"chunk": chunk})
+
+
+def _check_model(algorithm: Algorithm, task: Task, run: RunSection) -> None:
+    """Refuse a penalty or set that does not fit the model before anything is written."""
+    if algorithm.measures():
+        with jax.enable_x64(run.dtype == "float64"):
+            algorithm.init(task.init(start_key(run.seed)))
 
 
 def _shapes(task: Task, dtype: str) -> Any:

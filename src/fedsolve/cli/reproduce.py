@@ -16,7 +16,6 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
 
     experiment = find(name)
     folder = out or Path("runs") / name
-    say(f"{experiment.title}: about {experiment.minutes:g} minutes on 2 cores, into {folder}")
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     from rich.console import Console
 
@@ -24,6 +23,9 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
     rows: dict[str, object] = {}
 
     def show(part: str, done: int, total: int) -> None:
+        if not rows:  # not before it is known that it can run
+            say(f"{experiment.title}: about {experiment.minutes:g} minutes on 2 cores, into {folder}")
+            bars.start()
         if part not in rows:
             rows[part] = bars.add_task(part, total=total)
             if not bars.console.is_terminal:
@@ -31,13 +33,15 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
         bars.update(rows[part], completed=done, total=total)  # type: ignore[arg-type]
 
     try:
-        with bars:
-            found = reproduce(name, folder, data_dir=data_dir, quick=quick, say=show)
+        found = reproduce(name, folder, data_dir=data_dir, quick=quick, say=show)
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
             f"interrupted; finished parts are kept: the same command goes on, fedsolve reproduce {name}"
             + (f" --out {out}" if out else "")
         ) from None
+    finally:
+        if rows:
+            bars.stop()
     if as_json:
         document = {"status": "ok", "page": str(found.page), "seconds": round(found.seconds, 1)}
         emit_json(document | {"claims": [vars(c) for c in found.outcome.claims]})

@@ -34,6 +34,15 @@ def _integer(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def _key(seed: int) -> Any:
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def start_key(seed: int) -> Any:
+    """The key of the initial model of a run with this seed."""
+    return jax.random.split(_key(seed))[0]
+
+
 @dataclass(frozen=True)
 class Setup:
     """A run made ready: arguments checked, data on the device, the program chosen."""
@@ -97,7 +106,7 @@ class Setup:
             "dtype": str(dtype),
             "devices": devices,
         }
-        init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
+        init_key, key = start_key(seed), jax.random.split(_key(seed))[1]
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(init_key))
         cohort = getattr(sampling, "size", task.data.num_clients)
         place = mesh(devices)

@@ -26,7 +26,7 @@ EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items(
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What was found, and the page that shows it."""
+    """What was found, the page that shows it, and the seconds of all parts (NaN if those of a kept one are lost)."""
 
     outcome: Outcome
     page: Path
@@ -74,8 +74,9 @@ def reproduce(
     folder = Path(folder)
     begun = time.perf_counter()
     data = None if data_dir is None else Path(data_dir)
-    outcome = experiment.run(Context(folder, data, quick, say))
-    seconds = time.perf_counter() - begun
+    context = Context(folder, data, quick, say)
+    outcome = experiment.run(context)
+    seconds = time.perf_counter() - begun + sum(context.earlier)
     made = provenance() + (" · QUICK: not the experiment, its numbers mean nothing" if quick else "")
     page = write_results(folder, name, experiment, outcome, seconds, made)
     return Reproduced(outcome, page, seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from fedsolve.report.markup import PageTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_SECONDS = "seconds_that_it_took"
 
 Verdict = Literal["reproduced", "partly", "not reproduced", "not comparable"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "partly", "not reproduced", "not comparable")
@@ -90,12 +93,14 @@ class Context:
         data_dir: the data folder, None for FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing.
         say: shows where it stands: (part, done, total).
+        earlier: seconds that the parts which were kept had taken, NaN where that is not known.
     """
 
     folder: Path
     data_dir: Path | None = None
     quick: bool = False
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
+    earlier: list[float] = field(default_factory=list)
 
     def part(
         self, name: str, settings: Mapping[str, Any], compute: Callable[[], Mapping[str, np.ndarray]]
@@ -108,11 +113,14 @@ class Context:
         path = self.folder / "parts" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         if path.exists():
             self.say(f"{name} (kept)", 1, 1)
-            with np.load(path) as kept:
-                return {key: kept[key] for key in kept.files}
+            with np.load(path) as file:
+                kept = {key: file[key] for key in file.files}
+            self.earlier.append(float(kept.pop(_SECONDS, np.nan)))
+            return kept
+        begun = time.perf_counter()
         found = {key: np.asarray(value) for key, value in compute().items()}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **found)  # type: ignore[arg-type]
+        np.savez_compressed(buffer, **found, **{_SECONDS: np.float64(time.perf_counter() - begun)})
         write_atomically(path, buffer.getvalue())
         return found
 

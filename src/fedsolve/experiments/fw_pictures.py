@@ -52,7 +52,7 @@ def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, hei
     handles = {h.get_label(): h for axis in grid.flat for h in axis.get_lines() if h.get_label() in labels}
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     figure.legend(
-        [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(5, len(labels)),
+        [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(2 * columns, len(labels)),
         frameon=False, fontsize=9, handlelength=3.5,
     )  # fmt: skip
     return figure
@@ -79,13 +79,25 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
     axis.set_ylabel(panel.ylabel, fontsize=9)
     axis.tick_params(labelsize=8)
     if panel.ylog:
-        axis.set_yscale("log")
-        axis.yaxis.set_minor_formatter("")
+        _log_ticks(axis)
     if panel.xlog:
         axis.set_xscale("log")
     axis.grid(True, which="major", color="0.9", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _log_ticks(axis: Axes) -> None:
+    """A log y axis with plain numbers, at least two of them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    span = high / low
+    subs = (1, 1.2, 1.5, 2, 3, 4, 5, 7) if span < 5 else (1, 2, 5) if span < 100 else (1,)
+    axis.yaxis.set_major_locator(LogLocator(subs=subs, numticks=8))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _mean(y: np.ndarray) -> np.ndarray:

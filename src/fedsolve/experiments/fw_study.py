@@ -79,11 +79,10 @@ def cell(context: Context, study: Study, key: Cell) -> tuple[dict[str, Curves], 
 
 
 def quick(study: Study) -> Study:
-    """One problem that needs no data, few rounds, one setting."""
-    problem = "synthetic"
+    """One problem that needs no data in one ball, few rounds, one setting."""
+    problem, ball = "synthetic", study.balls[-1]
     few = tuple(replace(c, settings=c.settings[:1]) for c in study.contenders)
     plan = replace(study.plan, rounds=4, trial_rounds=4, every=2, seeds=(0,))
-    theirs = {k: v for k, v in study.theirs.items() if k[2] == problem}
-    return replace(
-        study, problems={problem: study.problems[problem]}, contenders=few, plan=plan, theirs=theirs
-    )
+    theirs = {k: v for k, v in study.theirs.items() if k[0] == ball and k[2] == problem}
+    only = {problem: study.problems[problem]}
+    return replace(study, problems=only, balls=(ball,), contenders=few, plan=plan, theirs=theirs)

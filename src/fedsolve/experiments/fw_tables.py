@@ -22,6 +22,11 @@ REASON = (
     "the public code since 2023-06 overwrites every client with xbar, has a ball for each tensor, and other data "
     "splits; here the method is the paper's, and the data are smaller"
 )
+TUNED = (
+    "reproduced with as many columns as published, partly with half; FedDR's rate and eta are tuned here for "
+    "every column, while the public code has 0.05 and a penalty of 0.01 throughout; a slower rate than that of "
+    "projection methods is what the paper itself names as FedFW's limitation"
+)
 
 
 def table(study: Study, found: Found) -> PageTable:
@@ -113,7 +118,8 @@ def claims(study: Study, found: Found) -> list[Claim]:
     for key, what in (("loss", "training objective F(xbar)"), ("gap", "Frank-Wolfe gap")):
         won = wins(found, ours, feddr, key)
         text = f"lower {what} than FedDR with the same one local step in {won} of {total}"
-        made.append(Claim(f"{family} ends better than FedDR: {what}", says, text, by_wins(won, published)))
+        claim = f"{family} ends better than FedDR: {what}"
+        made.append(Claim(claim, says, text, by_wins(won, published), TUNED))
     if "FedFW+" in ours:
         made.append(_plus(study, found))
     for label in further:

@@ -97,7 +97,7 @@ def _network(data_dir: Path | None) -> Task:
 
 
 CASES = {
-    "digits-l1": Case("Ten digits (UNIPEN), logistic, l1 <= 1000", "Figure 13", _digits, "l1", 1000.0),
+    "digits-l1": Case("Ten digits (UNIPEN), logistic, l1 <= 1000", "Figure 13", _digits, "l1", 1000.0, GRID, 1500),
     "digits-l1-300": Case("Ten digits (UNIPEN), logistic, l1 <= 300", "ours", _digits, "l1", 300.0),
     "digits-l2": Case("Ten digits (UNIPEN), logistic, l2 <= 10", "Figure 14", _digits, "l2", 10.0),
     "mnist-l2": Case("MNIST by writer, logistic, l2 <= 10", "Figure 14", _mnist, "l2", 10.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.resources
 import io
+import math
 from pathlib import Path
 from string import Template
 
@@ -38,7 +39,7 @@ def write_results(
         "claims": [vars(claim) for claim in outcome.claims],
         "deviations": list(outcome.deviations),
         "settings": dict(outcome.settings),
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 1) if math.isfinite(seconds) else None,
         "made_with": provenance,
     }
     write_atomically(folder / "results.json", dumps(document, indent=2) + "\n")
@@ -47,7 +48,7 @@ def write_results(
     rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]
     parts = {
         "title": text(experiment.title),
-        "context": text(f"{paper} · {seconds:.0f} s on 2 cores · {provenance}"),
+        "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
         "intro": paragraphs(intro),
         "claims": _claims(outcome),
         "pictures": "\n".join(
@@ -60,6 +61,10 @@ def write_results(
         "scripts": _static("sorting.js"),
     }
     return write_atomically(folder / "page.html", Template(_static("experiment.html")).substitute(parts))
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s on 2 cores" if math.isfinite(seconds) else "made in several calls"
 
 
 def _claims(outcome: Outcome) -> str:

@@ -23,6 +23,7 @@ from fedsolve.experiments.rates_runs import (
     HORIZONS,
     LAM0,
     METHODS,
+    PENALTIES,
     ROUNDS,
     SEEDS,
     P,
@@ -41,17 +42,18 @@ def run(context: Context) -> Outcome:
     convex, nonconvex = convex_problems(), nonconvex_problems()
     lines = {(p, m.label): curve(context, p, convex[p], m, rounds) for p in convex for m in METHODS}
     gaps = {
-        (p, part): smallest_gaps(context, p, nonconvex[p], part, horizons)
+        (p, part, lam0): smallest_gaps(context, p, nonconvex[p], part, lam0, horizons)
         for p in nonconvex
         for part in (1.0, P)
+        for lam0 in PENALTIES
     }
-    found = [*convex_claims(convex, lines, rounds), nonconvex_claim(gaps, horizons)]
+    found = [*convex_claims(convex, lines, rounds), *nonconvex_claims(gaps, horizons)]
     table = slopes_table(convex, lines, rounds, gaps, horizons)
     note = f"{CLIENTS} clients, {FEATURES} weights, float64, seeds {', '.join(map(str, SEEDS))}"
     pictures = {
         "convex": (
             f"F(xbar_t) - F* against rounds, mean and range of seeds; {note}. Grey: slopes of the theorems.",
-            convex_picture(convex, lines, note),
+            convex_picture(convex, lines, f"{note}, lam0 = {LAM0:g} where not named"),
         ),
         "nonconvex": (
             f"The smallest gap of a run of T rounds against T; {note}. Grey: slope of Theorem 2.",
@@ -60,7 +62,8 @@ def run(context: Context) -> Outcome:
     }
     settings = {
         "rounds": rounds, "evaluated every": EVERY, "seeds": list(SEEDS), "participation p": [1.0, P],
-        "lam0": LAM0, "batch of FedFW-sto": BATCH, "horizons T": list(horizons), "clients": CLIENTS,
+        "lam0": LAM0, "lam0 of the non-convex runs": list(PENALTIES),
+        "batch of FedFW-sto": BATCH, "horizons T": list(horizons), "clients": CLIENTS,
         "examples a client": EXAMPLES, "weights": FEATURES, "dtype": "float64",
         "F*": {name: b.optimum for name, b in convex.items()},
         "gap of the solutions that give F*": {name: b.certificate for name, b in convex.items()},
@@ -69,18 +72,22 @@ def run(context: Context) -> Outcome:
     return Outcome(found, pictures, {"slopes": table}, DEVIATIONS, settings)
 
 
+RULE = (
+    "reproduced if every slope is at least as steep as the bound's (to 0.02), partly if some is, or is three "
+    "quarters as steep; a slope that still steepens says that the bound's constant, not its rate, holds so far"
+)
 DEVIATIONS = (
     "The paper measures no rates: the theorems are what is claimed. A bound is an upper bound, so a steeper "
-    "slope agrees with it; a slope over two decades of rounds on a few problems proves no theorem.",
-    "Slopes are fitted on the mean over seeds, above 1e-12, over the last two decades of rounds.",
+    "slope agrees with it; a slope over a decade of rounds on a few problems proves no theorem.",
+    "Slopes are fitted on the mean over seeds, above 1e-12, over the last decade of rounds.",
     "The smallest gap of a run is taken over every tenth round, so it is a little too large.",
     "FedFW-sto with partial participation and FedFW+ have no theorem: they are shown without a verdict.",
 )
 
 
 def window(rounds: int) -> tuple[int, int]:
-    """The rounds that slopes are fitted on."""
-    return max(rounds // 100, EVERY), rounds
+    """The rounds that slopes are fitted on: the last decade."""
+    return max(rounds // 10, EVERY), rounds
 
 
 def fitted(line: dict[str, np.ndarray], rounds: int) -> float:
@@ -100,26 +107,42 @@ def convex_claims(
     made = []
     for m in METHODS:
         slopes = {p: fitted(lines[p, m.label], rounds) for p in problems}
-        ours = ", ".join(f"{p} {s:.2f}" for p, s in slopes.items())
-        claim = f"{m.label}: F(xbar_t) - F* falls {'' if m.rate else 'with the rounds (no theorem)'}"
+        earlier = {p: fitted(lines[p, m.label], rounds // 10) for p in problems}
+        ours = "slopes in the last decade of rounds (the one before): "
+        ours += ", ".join(f"{p} {s:.2f} ({earlier[p]:.2f})" for p, s in slopes.items())
         if m.rate is None:
-            made.append(Claim(claim, "no rate given", f"slopes: {ours}", "not comparable", "no theorem"))
+            claim = f"{m.label}: how fast F(xbar_t) - F* falls"
+            made.append(Claim(claim, "no rate given", ours, "not comparable", "there is no theorem"))
             continue
         verdict = together([by_slope(s, m.rate) for s in slopes.values()])
-        theirs = f"O(t^-{m.rate:.3g}), {m.source}"
-        made.append(Claim(claim.strip() + " at the rate of the theorem", theirs, f"slopes: {ours}", verdict))
+        label = m.label if "lam0" in m.label else f"{m.label}, lam0 = {LAM0:g}"
+        claim = f"{label}: F(xbar_t) - F* falls at the rate of the theorem"
+        made.append(Claim(claim, f"O(t^-{m.rate:.3g}), {m.source}", ours, verdict, RULE))
     return made
 
 
-def nonconvex_claim(gaps: dict[tuple[str, float], np.ndarray], horizons: tuple[int, ...]) -> Claim:
-    """Theorem 2 and (18)."""
-    slopes = {key: slope(np.array(horizons), g.mean(axis=0), 1, np.inf) for key, g in gaps.items()}
-    ours = ", ".join(f"{p}, p = {part:g}: {s:.2f}" for (p, part), s in slopes.items())
-    verdict = together([by_slope(s, 1 / 3) for s in slopes.values()])
-    return Claim(
-        "FedFW, not convex: the smallest gap of T rounds falls with T at the rate of the theorem",
-        "O(T^-0.333), Theorem 2 and (18)", f"slopes: {ours}", verdict,
-    )  # fmt: skip
+def nonconvex_claims(
+    gaps: dict[tuple[str, float, float], np.ndarray], horizons: tuple[int, ...]
+) -> list[Claim]:
+    """Theorem 2 and (18), for each lam0."""
+    made = []
+    for lam0 in PENALTIES:
+        slopes = {
+            f"{p}, p = {part:g}": slope(np.array(horizons), g.mean(axis=0), 1, np.inf)
+            for (p, part, penalty), g in gaps.items()
+            if penalty == lam0
+        }
+        ours = "; ".join(f"{key}: {s:.2f}" for key, s in slopes.items())
+        made.append(
+            Claim(
+                f"FedFW, not convex, lam0 = {lam0:g}: the smallest gap of T rounds falls at the rate of the theorem",
+                "O(T^-0.333), Theorem 2 and (18)",
+                f"slopes in T: {ours}",
+                together([by_slope(s, 1 / 3) for s in slopes.values()]),
+                RULE,
+            )
+        )
+    return made
 
 
 def slopes_table(
@@ -132,9 +155,9 @@ def slopes_table(
         end = line["suboptimality"].mean(axis=0)[-1]
         bound = None if rate is None else f"{-rate:.3f}"
         rows.append([problems[p].title, label, "F - F*", bound, f"{fitted(line, rounds):.3f}", f"{end:.3g}"])
-    for (p, part), g in gaps.items():
+    for (p, part, lam0), g in gaps.items():
         measured = slope(np.array(horizons), g.mean(axis=0), 1, np.inf)
-        label = "FedFW, not convex" + ("" if part == 1 else f", p = {part:g}")
+        label = f"FedFW, not convex, p = {part:g}, lam0 = {lam0:g}"
         rows.append([p, label, "min gap by T", "-0.333", f"{measured:.3f}", f"{g.mean(axis=0)[-1]:.3g}"])
     head = ["Problem", "Method", "Quantity", "Slope of the bound", "Slope measured", "Value at the end"]
     return PageTable("Slopes on log-log axes", head, rows)

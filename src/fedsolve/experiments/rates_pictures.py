@@ -33,20 +33,20 @@ def convex_picture(problems: dict[str, Any], lines: dict[tuple[str, str], Any], 
         top = max(c["suboptimality"][:, 1:].max() for (p, _), c in lines.items() if p == name)
         last = max(int(c["round"][-1]) for c in lines.values())
         for rate, text in ((1 / 2, "$t^{-1/2}$"), (1 / 3, "$t^{-1/3}$")):
-            guide(axis, 10, last, 1.5 * top, rate, text)
+            guide(axis, 10, last, 4 * top, rate, text)
     return figure
 
 
 def nonconvex_picture(
-    problems: dict[str, Any], gaps: dict[tuple[str, float], np.ndarray], horizons: Any, note: str
+    problems: dict[str, Any], gaps: dict[tuple[str, float, float], np.ndarray], horizons: Any, note: str
 ) -> Figure:
     """A panel for each problem: the smallest gap against T, log-log."""
     row = [
         Panel(
             problem.title,
             [
-                Line(f"FedFW, p = {part:g}", np.array(horizons), g)
-                for (p, part), g in gaps.items()
+                Line(f"p = {part:g}, lam0 = {lam0:g}", np.array(horizons), g)
+                for (p, part, lam0), g in gaps.items()
                 if p == name
             ],
             "smallest gap of the run",
@@ -57,8 +57,8 @@ def nonconvex_picture(
     ]
     figure = panels([row], f"Not convex: smallest gap by T\n{note}", height=3.6, width=4.2)
     for axis, name in zip(figure.axes, problems, strict=False):
-        top = max(g.max() for (p, _), g in gaps.items() if p == name)
-        guide(axis, horizons[0], horizons[-1], 1.5 * top, 1 / 3, "$T^{-1/3}$")
+        top = max(g.max() for (p, _, _), g in gaps.items() if p == name)
+        guide(axis, horizons[0], horizons[-1], 2 * top, 1 / 3, "$T^{-1/3}$")
     return figure
 
 
@@ -68,5 +68,5 @@ def guide(axis: Axes, start: float, stop: float, top: float, rate: float, text: 
     axis.plot([start, stop], [top, end], color="0.6", linewidth=1, linestyle="--", zorder=0)
     axis.annotate(
         text, (stop, end), color="0.35", fontsize=9, ha="right", va="bottom", textcoords="offset points",
-        xytext=(0, 3),
+        xytext=(0, 8),
     )  # fmt: skip

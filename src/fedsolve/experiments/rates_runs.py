@@ -14,6 +14,9 @@ from fedsolve.experiments.rates_problems import Bounded
 
 ROUNDS, EVERY, SEEDS, P, BATCH = 10_000, 10, (0, 1, 2), 0.5, 4
 LAM0 = 0.1
+"""Where nothing else is said."""
+PENALTIES = (0.03, 0.1)
+"""lam0 of the non-convex runs."""
 HORIZONS = (100, 316, 1000, 3162, 10_000)
 
 
@@ -45,6 +48,7 @@ class Method:
 
 METHODS = (
     Method("FedFW", lambda b: fs.FedFW(b, fs.Convex(LAM0)), 1 / 2, "Theorem 1"),
+    Method("FedFW, lam0 = 1", lambda b: fs.FedFW(b, fs.Convex(1.0)), 1 / 2, "Theorem 1"),
     Method("FedFW, p = 0.5", lambda b: fs.FedFW(b, fs.Convex(LAM0, P)), 1 / 2, "(17)", P),
     Method("FedFW-sto", lambda b: fs.FedFWSto(b, fs.Stochastic(LAM0)), 1 / 3, "Theorem 3", 1.0, BATCH),
     Method("FedFW-sto, p = 0.5", lambda b: fs.FedFWSto(b, fs.Stochastic(LAM0)), None, "", P, BATCH),
@@ -71,26 +75,28 @@ def curve(
         }
 
     known = {"problem": name, "method": method.label, "rounds": rounds, "every": EVERY, "lam0": LAM0}
-    return context.part(f"{name}-{method.label.replace(', p = ', '-')}", known, compute)
+    return context.part(
+        f"{name}-{method.label.replace(', p = ', '-').replace(', lam0 = ', '-lam')}", known, compute
+    )
 
 
 def smallest_gaps(
-    context: Context, name: str, problem: Bounded, p: float, horizons: tuple[int, ...]
+    context: Context, name: str, problem: Bounded, p: float, lam0: float, horizons: tuple[int, ...]
 ) -> np.ndarray:
     """min over t of gap(xbar_t) by (seed, T), each T a run of its own."""
 
     def compute() -> dict[str, np.ndarray]:
         seeds = SEEDS if p < 1 else SEEDS[:1]
-        say, found = context.progress(f"{name}: non-convex, p = {p:g}"), []
+        say, found = context.progress(f"{name}: non-convex, p = {p:g}, lam0 = {lam0:g}"), []
         for seed in seeds:
             for horizon in horizons:
-                algorithm = fs.FedFW(problem.ball, fs.NonConvex(horizon, LAM0, p if p < 1 else None))
+                algorithm = fs.FedFW(problem.ball, fs.NonConvex(horizon, lam0, p if p < 1 else None))
                 found.append(_evaluations(algorithm, problem, horizon, seed, p, "full")["gap"].min())
                 say(len(found), len(seeds) * len(horizons))
         return {"gap": np.array(found).reshape(len(seeds), len(horizons))}
 
-    known = {"problem": name, "p": p, "horizons": list(horizons), "every": EVERY, "lam0": LAM0}
-    return context.part(f"nonconvex-{name}-{p:g}", known, compute)["gap"]
+    known = {"problem": name, "p": p, "horizons": list(horizons), "every": EVERY, "lam0": lam0}
+    return context.part(f"nonconvex-{name}-{p:g}-{lam0:g}", known, compute)["gap"]
 
 
 def _evaluations(

@@ -40,11 +40,11 @@ class NuclearNorm(Penalty):
 
     def value(self, w: Array) -> Scalar:
         """weight sum_i sigma_i(w)."""
-        return self.weight * jnp.sum(jnp.linalg.svd(w, compute_uv=False))
+        return self.weight * jnp.sum(jnp.linalg.svd(quiet(w), compute_uv=False))
 
     def subgradient(self, w: Array) -> Array:
         """weight U V' over the singular values above rounding: the shortest subgradient, 0 at 0."""
-        u, s, v = jnp.linalg.svd(w, full_matrices=False)
+        u, s, v = jnp.linalg.svd(quiet(w), full_matrices=False)
         kept = s > jnp.finfo(w.dtype).eps * max(w.shape) * jnp.max(s)
         return (self.weight * (u * kept) @ v).astype(w.dtype)
 
@@ -52,6 +52,11 @@ class NuclearNorm(Penalty):
         """U max(S - step weight, 0) V' (Cai, Candes and Shen 2010); w itself at step 0."""
         threshold = step * self.weight
         # the Gram matrix of the smaller side would be cheaper, but halves the digits of small singular values
-        u, s, v = jnp.linalg.svd(w, full_matrices=False)
+        u, s, v = jnp.linalg.svd(quiet(w), full_matrices=False)
         shrunk = (u * jnp.maximum(s - threshold, 0)) @ v
         return jnp.where(threshold > 0, shrunk, w).astype(w.dtype)
+
+
+def quiet(w: Array) -> Array:
+    """w, or NaN everywhere if it holds an infinity: of one LAPACK complains aloud, NaN it passes on."""
+    return jnp.where(jnp.max(jnp.abs(w)) < jnp.inf, w, jnp.nan)

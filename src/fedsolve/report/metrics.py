@@ -19,12 +19,20 @@ _TITLES = {
     "client_loss_p10": "Client loss, 10th percentile",
     "client_loss_p90": "Client loss, 90th percentile",
     "client_loss_worst": "Client loss, worst client",
+    "objective": "Objective F + psi",
+    "gap": "Frank-Wolfe gap",
+    "prox_gradient": "Norm of the prox-gradient",
+    "infeasibility": "Violation of the set",
+    "distance": "Distance to the set",
+    "f1": "F1 score of the support",
+    "recovery_error": "Recovery error",
     "server_lr": "Global learning rate",
     "round": "Communication round",
     "seconds": "Time",
     "megabytes": "Data sent, up and down",
 }
 _UNITS = {"server_lr": "no unit", "round": "", "seconds": "s", "megabytes": "MB"}
+_OPTIMALITY = ("objective", "gap", "prox_gradient", "suboptimality", "recovery_error")
 _HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
 
 
@@ -67,8 +75,8 @@ def describe(name: str) -> Metric:
 
 
 def wants_log(name: str, columns: Iterable[np.ndarray]) -> bool:
-    """Whether a loss or learning rate is drawn on a log scale: positive values over a decade apart."""
-    if not {"loss", "lr"} & set(name.split("_")):
+    """Whether a loss, rate or gap is drawn on a log scale: positive values over a decade apart."""
+    if not ({"loss", "lr"} & set(name.split("_")) or name in _OPTIMALITY):
         return False
     arrays = [np.asarray(c, float) for c in columns]
     values = np.concatenate([a[np.isfinite(a)] for a in arrays]) if arrays else np.zeros(0)

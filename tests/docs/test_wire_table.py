@@ -1,0 +1,48 @@
+"""The table of bytes in docs/composite.md is what the engine counts, and what encoded messages are long."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.engine.setup import Setup
+from fedsolve.geometry import L1, GroupL1Ball, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
+from fedsolve.tasks import MLP, CrossEntropy, Examples
+
+PAGE = (Path(__file__).parents[2] / "docs" / "composite.md").read_text()
+MODEL = MLP((784, 900, 300, 62))
+ROWS = {
+    "`FedAvg` |": lambda: fs.FedAvg(0.1),
+    "`SCAFFOLD` |": lambda: fs.SCAFFOLD(0.1),
+    "`FedDualAvg` |": lambda: fs.FedDualAvg(L1(0.1), 0.1),
+    "`FedDR` |": lambda: fs.FedDR(L1(0.1), 0.1),
+    "`FedFW`, l1 ball": lambda: fs.FedFW(L1Ball(1e6)),
+    "`FedFW`, an l1 ball a leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
+    "`FedFW`, k-support": lambda: fs.FedFW(KSupportBall(1e6, 100)),
+    "`FedFW`, group": lambda: fs.FedFW(GroupL1Ball(1e6).on("weight") + L2Ball(1.0).on("bias")),
+    "`FedFW`, nuclear": lambda: fs.FedFW(NuclearBall(1e6).on("weight") + L2Ball(1.0).on("bias")),
+    "`FedFW`, l-infinity": lambda: fs.FedFW(LInfBall(10.0)),
+    "`FedFW`, l2": lambda: fs.FedFW(L2Ball(1e6)),
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    client = Examples(np.zeros((2, 784), np.float32), np.zeros(2, np.int32))
+    data = fs.FederatedData.from_clients([client] * 3)
+    return fs.Task("bytes", MODEL.init, CrossEntropy(MODEL), data)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_bytes_of_a_client(row, task):
+    """The row's two numbers are the sizes of the message and of the broadcast."""
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
+    up, down = (int(cell.replace(",", "")) for cell in re.findall(r"\| +([\d,]+) +(?=\|)", line)[-2:])
+    setup = Setup.make(
+        ROWS[row](), task, 1, fs.Uniform(3), 0, None, None, 1, 1, jnp.dtype("float32"), None, 1, None
+    )
+    assert setup.traffic.up == (up,)
+    assert setup.traffic.down == down
