@@ -30,6 +30,7 @@ from fedsolve.geometry.blocks import Blocks, check_start, require
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, Scalar, module
 
+_ROUNDING = 8  # units of rounding that a comparison of two values of F allows
 Value = Callable[[Params], Scalar]
 Gradient = Callable[[Params], tuple[Scalar, Params]]
 
@@ -174,26 +175,28 @@ def _fista(
     def iterate(s: _Accelerated) -> _Accelerated:
         f, g = gradient(s.y)
 
+        slack = _ROUNDING * jnp.finfo(one.dtype).eps * jnp.abs(f)
+
         def trial(step: Scalar) -> Params:
             return psi.prox(trees.axpy(-step, g, s.y), step)
 
         def too_long(step: Scalar) -> Scalar:
             x = trial(step)
             move = trees.sub(x, s.y)
-            slack = 1e-6 * jnp.abs(f) if one.dtype == jnp.float32 else 1e-12 * jnp.abs(f)
             bound = f + trees.dot(g, move) + trees.squared_norm(move) / (2 * step)
             return (value(x) > bound + slack) & (step > 1e-12)
 
-        step = lax.while_loop(too_long, lambda t: t / 2, 1.2 * s.step)
+        step = lax.while_loop(too_long, lambda t: t / 2, s.step)
         x = trial(step)
+        # where F's rounding hides the bound every step would pass: longer ones are no longer tried
+        visible = trees.squared_norm(trees.sub(x, s.y)) / (2 * step) > 100 * slack
         t = (1 + jnp.sqrt(1 + 4 * s.momentum**2)) / 2
         uphill = trees.dot(trees.sub(s.y, x), trees.sub(x, s.x)) > 0  # the momentum points the wrong way
         t, weight = jnp.where(uphill, 1, t), jnp.where(uphill, 0, (s.momentum - 1) / t)
         norm = trees.norm(trees.sub(s.y, x)) / step
         first = jnp.where(s.iteration == 0, norm, s.first)
-        return _Accelerated(
-            x, trees.axpy(weight, trees.sub(x, s.x), x), t, step, norm, first, s.iteration + 1
-        )
+        ahead, longer = trees.axpy(weight, trees.sub(x, s.x), x), jnp.where(visible, 1.2 * step, step)
+        return _Accelerated(x, ahead, t, longer, norm, first, s.iteration + 1)
 
     start = _Accelerated(params, params, one, one, one, one, jnp.int32(0))
     end = lax.while_loop(unfinished, iterate, start)
@@ -224,17 +227,20 @@ def _frank_wolfe(
         direction = trees.sub(psi.lmo(g), s.x)
         gap, length = -trees.dot(g, direction), trees.squared_norm(direction)
 
+        slack = _ROUNDING * jnp.finfo(one.dtype).eps * jnp.abs(f)
+
         def size(curvature: Scalar) -> Scalar:
             return jnp.minimum(gap / jnp.maximum(curvature * length, 1e-30), 1)
 
         def too_flat(curvature: Scalar) -> Scalar:
             eta = size(curvature)
             bound = f - eta * gap + eta**2 * curvature * length / 2
-            slack = (1e-6 if one.dtype == jnp.float32 else 1e-12) * jnp.abs(f)
             return (value(trees.axpy(eta, direction, s.x)) > bound + slack) & (curvature < 1e12)
 
-        curvature = lax.while_loop(too_flat, lambda c: 2 * c, 0.9 * s.curvature)
+        curvature = lax.while_loop(too_flat, lambda c: 2 * c, s.curvature)
         x = trees.axpy(size(curvature), direction, s.x)
+        visible = size(curvature) * gap > 100 * slack  # as in FISTA
+        curvature = jnp.where(visible, 0.9 * curvature, curvature)
         return _Walk(x, curvature, gap, jnp.where(s.iteration == 0, gap, s.first), s.iteration + 1)
 
     end = lax.while_loop(unfinished, iterate, _Walk(params, one, one, one, jnp.int32(0)))

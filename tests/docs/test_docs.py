@@ -17,7 +17,7 @@ def test_readme_code_runs():
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict = {}
     exec(blocks[0], names)
     assert names["result"].metrics["test_accuracy"][-1] > 0.9
@@ -26,6 +26,9 @@ def test_readme_code_runs():
     assert loss[-1] < loss[0]
     assert names["result"].params["w"].dtype == np.float64
     exec(blocks[2], names)
+    assert (names["result"].metrics["gap"] > 0).all()
+    assert names["result"].rounds["bytes_up"][-1] == 3  # three clients, one byte each
+    exec(blocks[3], names)
 
 
 def test_readme_names_every_method():

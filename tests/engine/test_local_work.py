@@ -11,10 +11,11 @@ import pytest
 
 import fedsolve as fs
 from conformance.entries import METHODS
+from conformance.properties import task as nested_task
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import pack
 from fedsolve.engine.round import simulate
-from harness import Listed, cross_entropy, make_clients, make_task, prepare
+from harness import Listed, cross_entropy, make_clients, prepare
 
 DATA = FederatedData.from_clients(make_clients())
 
@@ -96,7 +97,7 @@ def linear(params, batch):
 def test_a_float64_run_is_float64_throughout(name):
     """The traced rounds of a float64 run hold no float32 array at all."""
     with jax.enable_x64(True):
-        setup = prepare(METHODS[name](0.3), make_task(make_clients()), Listed.of([[0, 1], [2]]), capacity=2)
+        setup = prepare(METHODS[name](0.3), nested_task(), Listed.of([[0, 1], [2]]), capacity=2)
         inputs = (setup.algorithm, setup.sampling, setup.packed, setup.key, setup.state, jnp.int32(2))
         text = str(jax.make_jaxpr(lambda *a: simulate(setup.program, *a))(*inputs))
     assert "f64[" in text

@@ -194,8 +194,10 @@ class FrankWolfe(Algorithm):
             g = trees.add(g, dual)
         vertex = self._vertex(g, client, oracle)
         change = trees.sub(self._point(vertex, x), x)
-        # an integer code cannot be NaN: a loss that is not finite shows in the state
-        eta = jnp.where(jnp.isfinite(loss), self.steps.eta(t), jnp.nan)
+        # codes cannot always be NaN: a loss or gradient that is not finite shows in the state
+        sets = self.split.sets if self.split else (self.constraint,)
+        fine = jnp.isfinite(loss) if all(s.shows_nan for s in sets) else trees.all_finite((loss, g))
+        eta = jnp.where(fine, self.steps.eta(t), jnp.nan)
         kept = vertex if jax.tree.leaves(client.vertex) else ()
         return FedFWMessage(vertex), FedFWClient(trees.axpy(eta, change, x), dual, mean, kept)
 

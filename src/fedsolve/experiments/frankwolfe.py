@@ -81,7 +81,8 @@ NONCONVEX = Study(
         "The DNN has two hidden layers of 20, as the paper says; their code has one. At most 500 synthetic "
         "examples a client.",
         "All methods start at the projection of the default initialisation on the ball.",
-        "FedDR has one local step, its rate from 0.03 and 0.1 (0.3 diverged on the CNN).",
+        "FedDR has one local step, its rate from 0.03 and 0.1 (0.3 diverged on the CNN in a trial); where the "
+        "larger one is chosen it may be tuned too little.",
         "One seed.",
     ),
 )

@@ -74,12 +74,13 @@ def participation_claims(found: Panels) -> list[Claim]:
     rule = (
         "mean over all rounds: reproduced if it falls at every step of p, partly if only from least to most"
     )
-    claims, linear = [], []
+    claims: list[Claim] = []
+    linear: list[Verdict] = []
     for name, start in (("MCLR (Figure 2)", "MCLR"), ("DNN (Figure 3)", "DNN")):
         rows = {title: curves for title, curves in found.items() if title.startswith(start)}
         for key, what in (("loss", "F"), ("gap", "gap")) if rows else ():
             means = {title: [average(c, key) for c in curves.values()] for title, curves in rows.items()}
-            verdicts = [by_order([-m for m in some]) for some in means.values()]
+            verdicts: list[Verdict] = [by_order([-m for m in some]) for some in means.values()]
             linear += verdicts if (key, start) == ("loss", "MCLR") else []
             ours = "; ".join(
                 f"{title}: "
@@ -104,7 +105,8 @@ def _alike(linear: list[Verdict]) -> Claim:
 
 def penalty_claims(found: Panels) -> list[Claim]:
     """The mean gap of the first rounds grows with lam0, in every panel."""
-    verdicts, ours = [], []
+    verdicts: list[Verdict] = []
+    ours = []
     for title, curves in found.items():
         means = [average(c, "gap", FIRST) for c in curves.values()]
         verdicts.append(by_order(means))

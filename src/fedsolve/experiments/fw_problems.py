@@ -83,7 +83,8 @@ def cifar(examples: int) -> Callable[..., Task]:
 
     def build(folder: Path | None, seed: int, clients: int, iid: bool) -> Task:
         task = fs.tasks.cifar(folder, 1, IID(), seed=seed, examples_per_client=examples)
-        pool, test = (Examples(e.x - np.float32(0.5), e.y) for e in (task.data.examples, task.test))
+        both: Any = (task.data.examples, task.test)
+        pool, test = (Examples(e.x - np.float32(0.5), e.y) for e in both)
         return _dealt("cifar", pool, test, 10, 3, seed, clients, iid, True, None)
 
     return build

@@ -53,7 +53,8 @@ def table(study: Study, found: Found) -> PageTable:
 
 def pictures(study: Study, found: Found) -> dict[str, tuple[str, Figure]]:
     """Loss and gap against rounds for every cell, and accuracies beside theirs."""
-    seeds = f"seeds {', '.join(map(str, study.plan.seeds))}"
+    plural = "s" if len(study.plan.seeds) > 1 else ""
+    seeds = f"seed{plural} {', '.join(map(str, study.plan.seeds))}"
     batch = "full batches" if study.plan.batch == "full" else f"batches of {study.plan.batch}"
     context = f"{study.clients} clients, all take part, {batch}, radius 10, {seeds}"
     if study.convex:
@@ -115,11 +116,12 @@ def claims(study: Study, found: Found) -> list[Claim]:
     says = f"best in test accuracy in {published} of {total}"
     family = " or ".join(ours)
     made = []
+    caution = "" if study.convex else "; not convex: a small gap may be that of a bad stationary point"
     for key, what in (("loss", "training objective F(xbar)"), ("gap", "Frank-Wolfe gap")):
         won = wins(found, ours, feddr, key)
         text = f"lower {what} than FedDR with the same one local step in {won} of {total}"
         claim = f"{family} ends better than FedDR: {what}"
-        made.append(Claim(claim, says, text, by_wins(won, published), TUNED))
+        made.append(Claim(claim, says, text, by_wins(won, published), TUNED + caution))
     if "FedFW+" in ours:
         made.append(_plus(study, found))
     for label in further:

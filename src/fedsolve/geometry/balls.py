@@ -102,6 +102,7 @@ class LInfBall(ProjectableSet):
 
     radius: Scalar
     separable: ClassVar[bool] = True
+    shows_nan: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_range("radius of LInfBall", self.radius, above=0)
@@ -136,6 +137,7 @@ class Box(ProjectableSet):
     lower: Any
     upper: Any
     separable: ClassVar[bool] = True
+    shows_nan: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
