@@ -167,7 +167,8 @@ def _decode(data: bytes, like: Any) -> Any:
         value = np.zeros((len(data) // _width(like), 8), np.uint8)
         value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), _width(like))
         dtype = getattr(like.value, "dtype", np.dtype(np.int32))
-        return Index(value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value)), like.below)
+        found: Any = value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value))
+        return Index(found, like.below)
     like = _shaped(like)
     if like.dtype == bool:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=int(np.prod(like.shape, dtype=np.int64)))

@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine.grid import run_grid
 from fedsolve.errors import InvalidInput
-from fedsolve.geometry import L1
+from fedsolve.geometry import L1, L1Ball
 from fedsolve.measures import Density
 from harness import make_clients, make_task
 
@@ -40,6 +40,17 @@ def test_settings_whose_start_depends_on_them():
         alone = fs.run(fs.FedAdam(0.1, 0.1, tau=tau), task, **OPTIONS)
         for got, want in zip(jax.tree.leaves(grid.params), jax.tree.leaves(alone.params), strict=True):
             np.testing.assert_allclose(got[k], want, rtol=1e-9, atol=1e-12)
+
+
+def test_settings_of_a_set_and_its_steps():
+    """Radius and lambda_0 of FedFW differ by setting; the start lies in every ball."""
+    task = make_task(make_clients())
+    values = ((60.0, 0.01), (40.0, 0.3))
+    methods = [fs.FedFW(L1Ball(r), fs.Convex(lam)) for r, lam in values]
+    grid = run_grid(methods, task, **OPTIONS)
+    for k, method in enumerate(methods):
+        alone = fs.run(method, task, **OPTIONS)
+        np.testing.assert_allclose(grid.metrics["gap"][k], alone.metrics["gap"], rtol=1e-9)
 
 
 def quartic(params, batch):

@@ -62,8 +62,8 @@ class DouglasRachford(Algorithm):
         InvalidInput: psi has no prox; eta or alpha out of range.
     """
 
-    weighting: ClassVar[Weighting] = "uniform"
-    name: ClassVar[str] = "FedDR"
+    weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
+    name: ClassVar[str] = "FedDR"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     psi: Any
     local: LocalSolver

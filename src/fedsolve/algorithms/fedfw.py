@@ -119,7 +119,7 @@ class FrankWolfe(Algorithm):
         InvalidInput: a set without `lmo`, a free leaf, a start outside the set.
     """
 
-    weighting: ClassVar[Weighting] = "uniform"
+    weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     constraint: Any
     steps: FrankWolfeSteps = Convex()

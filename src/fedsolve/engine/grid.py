@@ -125,6 +125,9 @@ class _Batch:
         stacked, extra = jax.tree.map(lambda *x: jnp.stack(x), *found)
         population = task.data.num_clients
         states = jax.vmap(lambda a: initial(a, setup.params, population))(stacked)
+        states = jax.tree.map(
+            lambda x: jnp.array(x, copy=True), states
+        )  # buffers of its own: they are donated
         return cls(np.arange(len(algorithms)), stacked, extra, states)
 
     def advance(self, setup: Setup, done: int, step: int) -> _Batch:

@@ -120,6 +120,6 @@ def centralised(
         value = found.value - float(psi.value(found.params))
         point = Point(found.params, np.float32(value), None)
         metrics = {name: x for m in measures for name, x in m(point).items()}
-        return {"train_loss": np.float32(value), **{k: np.asarray(v) for k, v in metrics.items()}}
+        return {"train_loss": np.asarray(value), **{k: np.asarray(v) for k, v in metrics.items()}}
 
     return {k: float(v) for k, v in context.part("centralised", settings, solve).items()}

@@ -120,7 +120,9 @@ class Context:
         begun = time.perf_counter()
         found = {key: np.asarray(value) for key, value in compute().items()}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **found, **{_SECONDS: np.float64(time.perf_counter() - begun)})
+        found[_SECONDS] = np.asarray(time.perf_counter() - begun)
+        np.savez_compressed(buffer, **found)  # type: ignore[arg-type]
+        del found[_SECONDS]
         write_atomically(path, buffer.getvalue())
         return found
 

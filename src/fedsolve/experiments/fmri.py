@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,7 @@ def claims(swept: Mapping[str, Swept], base: Mapping[str, np.ndarray]) -> list[C
 def dots_figure(swept: Mapping[str, Swept], base: Mapping[str, np.ndarray], lam: float) -> Figure:
     """Density against test accuracy: a dot for each pair of rates, a panel for each method."""
     figure = new_figure(2.6 * len(swept) + 0.6, 3.9)
-    axes: Sequence[Any] = np.atleast_1d(figure.subplots(1, len(swept), sharex=True, sharey=True))
+    axes: Any = np.atleast_1d(figure.subplots(1, len(swept), sharex=True, sharey=True))
     alone = base["density"][1:], 100 * base["accuracy"][1:]
     central = base["density"][:1], 100 * base["accuracy"][:1]
     for i, (ax, (name, found)) in enumerate(zip(axes, swept.items(), strict=True)):

@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from string import Template
 
-from fedsolve.experiments.experiment import VERDICTS, Experiment, Outcome
+from fedsolve.experiments.experiment import VERDICTS, Claim, Experiment, Outcome
 from fedsolve.files import write_atomically
 from fedsolve.report.encoding import dumps
 from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
@@ -51,9 +51,7 @@ def write_results(
         "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
         "intro": paragraphs(intro),
         "claims": _claims(outcome),
-        "pictures": "\n".join(
-            section("", "") + picture(caption, f) for caption, f in outcome.pictures.values()
-        ),
+        "pictures": "\n".join(picture(caption, figure) for caption, figure in outcome.pictures.values()),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",
         "settings": table_html("Settings", ["Setting", "Value"], rows),
@@ -68,9 +66,16 @@ def _duration(seconds: float) -> str:
 
 
 def _claims(outcome: Outcome) -> str:
-    order = sorted(outcome.claims, key=lambda c: VERDICTS.index(c.verdict))
-    rows = [[(v, v) for v in (c.claim, c.theirs, c.ours, c.verdict, c.reason or "-")] for c in order]
-    return table_html("Claims", ["Claim", "Theirs", "Ours", "Verdict", "Reason"], rows)
+    return "\n".join(
+        _claim(claim) for claim in sorted(outcome.claims, key=lambda c: VERDICTS.index(c.verdict))
+    )
+
+
+def _claim(claim: Claim) -> str:
+    rows = (("Theirs", claim.theirs), ("Ours", claim.ours), ("Why", claim.reason))
+    items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in rows if value)
+    verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.verdict)}</span>'
+    return f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3><dl>{items}</dl></article>'
 
 
 def _settings(outcome: Outcome) -> list[dict[str, str]]:

@@ -250,7 +250,7 @@ def check_start(who: str, constraint: Blocks, params: Params) -> None:
     Raises:
         InvalidInput: it does not; offers the projection where there is one.
     """
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(params)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, constraint))):
         return
     outside = float(constraint.violation(params))
     if outside > 1e-6:

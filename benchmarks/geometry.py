@@ -1,7 +1,7 @@
-"""The sets' oracles: the nuclear lmo against a full decomposition, every oracle against its formula by hand.
+"""Prox, projection and linear minimisation against their formulas by hand; the nuclear lmo against a full SVD.
 
-    python benchmarks/lmo.py             some minutes
-    python benchmarks/lmo.py --quick     sizes up to 500 and vectors of 100,000
+    python benchmarks/geometry.py             some minutes
+    python benchmarks/geometry.py --quick     sizes up to 500 and vectors of 100,000
 
 Medians of interleaved repetitions (bench.py says why), in float32. `error` is 1 - <G, s> / (-radius sigma_1),
 with sigma_1 from NumPy in float64. Warm: from the vertex of G before 1 % of noise was added.
@@ -24,6 +24,7 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
+from fedsolve.geometry import L1, ElasticNet, GroupL1, LInf, NuclearNorm, SquaredL2
 from fedsolve.geometry.balls import Box, L1Ball, L2Ball, LInfBall, LpBall
 from fedsolve.geometry.simplex import Polytope, Simplex
 from fedsolve.geometry.singular import leading_pair
@@ -122,7 +123,24 @@ def by_hand(d: int) -> list[tuple[str, Callable, Callable, Any]]:
     def l2(g: Any) -> Any:
         return jnp.sqrt(jnp.sum(g * g))
 
+    def soft(x: Any, t: float) -> Any:
+        return jnp.sign(x) * jnp.maximum(jnp.abs(x) - t, 0)
+
+    def group_soft(x: Any) -> Any:
+        norms = jnp.sqrt(jnp.sum(x * x, 1, keepdims=True))
+        return x * jnp.maximum(1 - 0.1 / norms, 0)
+
+    def l_inf(x: Any) -> Any:
+        return x - optax.projections.projection_l1_ball(x, 10.0)
+
     return [
+        ("L1 prox", lambda x: L1(0.1).prox(x, 1.0), lambda x: soft(x, 0.1), w),
+        ("ElasticNet prox", lambda x: ElasticNet(0.1, 0.5).prox(x, 1.0), lambda x: soft(x, 0.1) / 1.5, w),
+        ("SquaredL2 prox", lambda x: SquaredL2(0.5).prox(x, 1.0), lambda x: x / 1.5, w),
+        ("LInf prox (optax)", lambda x: LInf(10.0).prox(x, 1.0), l_inf, w),
+        ("GroupL1 prox", lambda x: GroupL1(0.1).prox(x, 1.0), group_soft, rows),
+        ("NuclearNorm prox 300x300", lambda x: NuclearNorm(1.0).prox(x, 1.0),
+         svd(lambda s: jnp.maximum(s - 1, 0)), square),
         ("L1Ball lmo", L1Ball(100.0).lmo, l1_lmo, w),
         ("L1Ball project (optax)", L1Ball(100.0).project,
          lambda w: optax.projections.projection_l1_ball(w, 100.0), w),
