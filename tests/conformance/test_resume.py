@@ -17,8 +17,11 @@ import pytest
 import fedsolve as fs
 from conformance.entries import CLIENT_LR, METHODS
 from conformance.properties import SAMPLING, task
+from fedsolve.algorithms.catalogue import ALGORITHMS
 
-EVERY = pytest.mark.parametrize("name", METHODS)
+# every row of the catalogue, and the compositions whose state no row has
+NAMES = [*ALGORITHMS, "SCAFFOLD+FedDuAdam", "SCAFFOLD+FedFW", "FedFW(split)", "optax"]
+EVERY = pytest.mark.parametrize("name", NAMES)
 _WHOLE: dict[str, fs.Result] = {}
 
 
@@ -70,6 +73,7 @@ KILLED = """
     import fedsolve.engine.run as engine, fedsolve.engine.checkpoint as checkpoint
     from conformance.entries import METHODS
     from conformance.properties import SAMPLING, task
+from fedsolve.algorithms.catalogue import ALGORITHMS
     import fedsolve as fs, numpy as np, jax, time
     engine._CALL_SECONDS = 0.0  # a call of one round ...
     checkpoint._SECONDS_BETWEEN = 0.0  # ... and a checkpoint after each
