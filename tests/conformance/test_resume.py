@@ -73,7 +73,6 @@ KILLED = """
     import fedsolve.engine.run as engine, fedsolve.engine.checkpoint as checkpoint
     from conformance.entries import METHODS
     from conformance.properties import SAMPLING, task
-from fedsolve.algorithms.catalogue import ALGORITHMS
     import fedsolve as fs, numpy as np, jax, time
     engine._CALL_SECONDS = 0.0  # a call of one round ...
     checkpoint._SECONDS_BETWEEN = 0.0  # ... and a checkpoint after each

@@ -87,6 +87,16 @@ class L2Ball(ProjectableSet):
         norm = jnp.linalg.norm(g.ravel())
         return (g * (-self.radius / jnp.where(norm > 0, norm, 1))).astype(g.dtype)
 
+    def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> tuple[Array, ...]:
+        """The vertex of a vector in parts, in the same parts: nothing is copied together."""
+        norm = jnp.sqrt(sum((jnp.sum(part * part) for part in parts), jnp.zeros((), parts[0].dtype)))
+        scale = -self.radius / jnp.where(norm > 0, norm, 1)
+        return tuple((part * scale).astype(part.dtype) for part in parts)
+
+    def point_of(self, code: Sequence[Array], like: Sequence[Array]) -> list[Array]:
+        """The parts."""
+        return list(code)
+
     def project(self, w: Array) -> Array:
         """w scaled down to the radius if it is longer."""
         norm = jnp.linalg.norm(w.ravel())
