@@ -60,7 +60,7 @@ def variants(message: Any) -> Variants:
     (choice,) = choices
     rest = size(jax.tree.map(lambda x: None if _is_choice(x) else x, message, is_leaf=_is_choice))
     sizes = tuple(rest + 1 + size(option) for option in choice.options)
-    which = choice.which if isinstance(choice.which, jax.Array) else jnp.int32(0)
+    which = 0 if isinstance(choice.which, jax.ShapeDtypeStruct) else choice.which
     return Variants(sizes, jnp.arange(len(sizes)) == which)
 
 

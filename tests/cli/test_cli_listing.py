@@ -9,8 +9,8 @@ from cli_small import SMALL
 
 from fedsolve import ALGORITHMS
 from fedsolve.citations import BIBTEX
-from fedsolve.cli.papers import short, title
 from fedsolve.data.partitions import PARTITIONS
+from fedsolve.papers import short, title
 from fedsolve.tasks.catalogue import TASKS
 
 CATALOGUES = {"algorithms": ALGORITHMS, "tasks": TASKS, "partitions": PARTITIONS}

@@ -11,8 +11,9 @@ from fedsolve.cli.console import emit_json, emit_rich, say
 from fedsolve.cli.folders import finished, method_folders, new_folder, read_failure, read_history, save_config
 from fedsolve.cli.live import Board, open_board
 from fedsolve.cli.outputs import report_files, write_report
-from fedsolve.cli.prepare import Prepared, prepare, provenance
+from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.runs import how_to_resume, print_notes_and_files, run_method, where
+from fedsolve.engine.identity import provenance
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.report.history import History
 from fedsolve.report.table import result_rows, result_table

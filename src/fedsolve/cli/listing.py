@@ -7,8 +7,8 @@ import inspect
 from typing import Any
 
 from fedsolve.cli.console import emit_json, emit_rich
-from fedsolve.cli.papers import short, title
 from fedsolve.errors import unknown
+from fedsolve.papers import short, title
 
 KINDS = ("algorithms", "tasks", "partitions", "geometries", "experiments")
 

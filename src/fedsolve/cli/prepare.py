@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-import fedsolve
 from fedsolve.algorithm import Algorithm
 from fedsolve.algorithms.catalogue import build as build_algorithm
 from fedsolve.cli.config import Config, MethodSection, RunSection
@@ -92,11 +91,6 @@ def task_defaults(name: str) -> dict[str, Any]:
     parameters = inspect.signature(TASKS[name].builder).parameters
     defaults = {option: _plain(p.default) for option, p in parameters.items()}
     return {option: value for option, value in defaults.items() if value is not None}
-
-
-def provenance() -> str:
-    """The versions and the kind of device, for the comment of a saved configuration."""
-    return f"fedsolve {fedsolve.__version__}, jax {jax.__version__}, {jax.default_backend()}"
 
 
 def _resolve_method(method: MethodSection) -> MethodSection:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+import fedsolve
+
 
 def describe(value: object) -> str:
     """A readable identity of an algorithm or a sampling, the same in every process.
@@ -34,3 +36,8 @@ def describe(value: object) -> str:
 
 def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
+
+
+def provenance() -> str:
+    """The versions and the kind of device, for what is saved with results."""
+    return f"fedsolve {fedsolve.__version__}, jax {jax.__version__}, {jax.default_backend()}"

@@ -67,7 +67,7 @@ def reproduce(
         InvalidInput: an unknown name, missing data, a folder that cannot be written.
         Interrupted: Ctrl-C.
     """
-    from fedsolve.cli.prepare import provenance
+    from fedsolve.engine.identity import provenance
     from fedsolve.experiments.page import write_results
 
     experiment = find(name)

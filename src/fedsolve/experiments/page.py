@@ -11,6 +11,7 @@ from string import Template
 
 from fedsolve.experiments.experiment import VERDICTS, Claim, Experiment, Outcome
 from fedsolve.files import write_atomically
+from fedsolve.papers import short, title
 from fedsolve.report.encoding import dumps
 from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
 from fedsolve.report.plots import save
@@ -24,8 +25,6 @@ def write_results(
     Raises:
         InvalidInput: the folder cannot be written.
     """
-    from fedsolve.cli.papers import short, title
-
     for key, (_, figure) in outcome.pictures.items():
         save(figure, folder / f"{key}.png")
     for key, table in outcome.tables.items():
