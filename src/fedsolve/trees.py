@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 from fedsolve.types import Params, Scalar
@@ -87,3 +89,10 @@ def nbytes(a: Any) -> int:
 def dtype_of(a: Params) -> Any:
     """The common floating-point type of the leaves."""
     return jnp.result_type(*jax.tree.leaves(a))
+
+
+def concrete(x: Any) -> bool:
+    """Whether x holds numbers that can be looked at now."""
+    return isinstance(x, int | float | np.ndarray | np.generic) or (
+        isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    )

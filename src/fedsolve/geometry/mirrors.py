@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
@@ -92,7 +91,7 @@ class DiagonalQuadratic(Mirror):
 
     def __post_init__(self) -> None:
         for leaf in jax.tree.leaves(self.diagonal):
-            if not _concrete(leaf):
+            if not trees.concrete(leaf):
                 continue
             if not (np.isfinite(np.asarray(leaf)).all() and (np.asarray(leaf) > 0).all()):
                 raise InvalidInput("diagonal of the quadratic mirror map must be finite and > 0 everywhere")
@@ -142,7 +141,7 @@ class Quadratic(Mirror):
     factor: Any = None
 
     def __post_init__(self) -> None:
-        if self.factor is not None or not _concrete(self.matrix):
+        if self.factor is not None or not trees.concrete(self.matrix):
             return
         a = np.asarray(self.matrix)
         if a.ndim != 2 or a.shape[0] != a.shape[1]:
@@ -254,16 +253,10 @@ class Entropy(Mirror):
     def check(self, w: Params) -> None:
         """Every parameter must be > 0."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(w):
-            if _concrete(leaf) and not (np.asarray(leaf) > 0).all():
+            if trees.concrete(leaf) and not (np.asarray(leaf) > 0).all():
                 low = float(np.asarray(leaf).min())
                 where = jax.tree_util.keystr(path) or "the model"
                 raise InvalidInput(
                     f"the entropy mirror map needs positive parameters: {where} has {low:.3g}; "
                     "start from a positive model, or use PNorm(p) near 1"
                 )
-
-
-def _concrete(x: Any) -> bool:
-    return isinstance(x, int | float | np.ndarray | np.generic) or (
-        isinstance(x, jax.Array) and not isinstance(x, Tracer)
-    )

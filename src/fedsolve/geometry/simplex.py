@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Int
 
+from fedsolve import trees
 from fedsolve.errors import InvalidInput, check_range
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
 from fedsolve.types import Scalar, module
@@ -19,13 +18,6 @@ from fedsolve.wire import Index
 
 _ROW = 1024
 _MAX_STEPS = 5000
-
-
-def concrete(x: Any) -> bool:
-    """Whether x holds numbers that can be looked at now."""
-    return isinstance(x, int | float | np.ndarray | np.generic) or (
-        isinstance(x, jax.Array) and not isinstance(x, Tracer)
-    )
 
 
 def first_largest(x: Array) -> Int[Array, ""]:
@@ -113,7 +105,7 @@ class Polytope(ConvexSet):
     def __post_init__(self) -> None:
         if isinstance(self.vertices, list | tuple):
             object.__setattr__(self, "vertices", np.asarray(self.vertices, float))  # one leaf, not many
-        if not concrete(self.vertices):
+        if not trees.concrete(self.vertices):
             return
         found = np.asarray(self.vertices)
         if found.ndim < 2 or found.shape[0] == 0:
