@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -18,6 +19,13 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(CACHE))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs_at_a_time() -> Iterator[None]:
+    """Every compiled program holds mappings of memory; Linux allows a process 65,530, then XLA crashes."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture
