@@ -179,5 +179,29 @@ BIBTEX: dict[str, str] = {
   volume    = {32},
   year      = {2019}
 }""",
+    "chang2011libsvm": """@article{chang2011libsvm,
+  title   = {{LIBSVM}: A Library for Support Vector Machines},
+  author  = {Chang, Chih-Chung and Lin, Chih-Jen},
+  journal = {ACM Transactions on Intelligent Systems and Technology},
+  volume  = {2},
+  number  = {3},
+  pages   = {27:1--27:27},
+  year    = {2011},
+  doi     = {10.1145/1961189.1961199}
+}""",
+    "platt1998smo": """@incollection{platt1998smo,
+  title     = {Fast Training of Support Vector Machines using Sequential Minimal Optimization},
+  author    = {Platt, John C.},
+  booktitle = {Advances in Kernel Methods: Support Vector Learning},
+  publisher = {MIT Press},
+  year      = {1998}
+}""",
+    "lang1995newsweeder": """@inproceedings{lang1995newsweeder,
+  title     = {{NewsWeeder}: Learning to Filter Netnews},
+  author    = {Lang, Ken},
+  booktitle = {Proceedings of the 12th International Conference on Machine Learning},
+  pages     = {331--339},
+  year      = {1995}
+}""",
 }
 """BibTeX entry of each key."""
