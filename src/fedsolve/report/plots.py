@@ -111,7 +111,7 @@ def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round
     axes.set_xlabel(describe(x).label)
     axes.set_ylabel(shown.label)
     if wants_log(metric, [y for _, _, y in lines if y is not None]):
-        _log_scale(axes)
+        log_scale(axes)
     return f"{shown.title} against {'data sent' if x == 'megabytes' else 'rounds'}"
 
 
@@ -122,7 +122,7 @@ def _draw_server_lr(axes: Axes, histories: Sequence[History]) -> str:
     axes.set_xlabel(describe("round").label)
     axes.set_ylabel(describe("server_lr").label)
     if any((rate > 0).any() for _, _, rate in lines):
-        _log_scale(axes)
+        log_scale(axes)
     return "Global learning rate of each round"
 
 
@@ -148,12 +148,17 @@ def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle], w
         if not finite[-1] and finite.any():
             last = np.flatnonzero(finite)[-1]
             axes.plot(x[last], y[last], "x", color=LIGHT[style.colour], markersize=9, mew=2.5, zorder=5)
+    tidy(axes)
+
+
+def tidy(axes: Axes) -> None:
+    """A light grid below the lines, and no box around them."""
     axes.grid(True, which="major", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _log_scale(axes: Axes) -> None:
+def log_scale(axes: Axes) -> None:
     """A log y axis with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -29,10 +29,14 @@ class LineStyle:
 
 def line_styles(histories: Sequence[History]) -> dict[str, LineStyle]:
     """A style for each label, in order of appearance; runs of one label (its seeds) share it."""
-    labels = dict.fromkeys(h.label for h in histories)
+    return styles_of([h.label for h in histories])
+
+
+def styles_of(labels: Sequence[str]) -> dict[str, LineStyle]:
+    """A style for each different label, in order."""
     return {
         label: LineStyle(i % len(LIGHT), DASHES[i // len(LIGHT) % len(DASHES)], i)
-        for i, label in enumerate(labels)
+        for i, label in enumerate(dict.fromkeys(labels))
     }
 
 

@@ -57,8 +57,8 @@ def result_columns(histories: Sequence[History], target: float | None = None) ->
     many = len({h.task for h in histories}) > 1
     columns = [Column("method", "Method", str)]
     columns += [Column("task", "Task", str)] * many
-    columns += [Column(f"{how}_{key}", _head(how, metric.label), _number(key)) for how in ("final", "best")]
-    columns += [Column("final_train_loss", "Final training loss", _number("train_loss"))] * (
+    columns += [Column(f"{how}_{key}", _head(how, metric.label), number_writer(key)) for how in ("final", "best")]
+    columns += [Column("final_train_loss", "Final training loss", number_writer("train_loss"))] * (
         key != "train_loss"
     )
     goal = _target(histories, target)
@@ -122,7 +122,8 @@ def show_number(value: float) -> str:
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
 
 
-def _number(key: str) -> Callable[[float], str]:
+def number_writer(key: str) -> Callable[[float], str]:
+    """How a metric's value is written: accuracies in per cent, the rest by `show_number`."""
     if describe(key).unit != "%":
         return show_number
     return lambda v: f"{100 * v:.2f}" if math.isfinite(v) else "diverged"
