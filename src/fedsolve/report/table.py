@@ -57,7 +57,9 @@ def result_columns(histories: Sequence[History], target: float | None = None) ->
     many = len({h.task for h in histories}) > 1
     columns = [Column("method", "Method", str)]
     columns += [Column("task", "Task", str)] * many
-    columns += [Column(f"{how}_{key}", _head(how, metric.label), number_writer(key)) for how in ("final", "best")]
+    columns += [
+        Column(f"{how}_{key}", _head(how, metric.label), number_writer(key)) for how in ("final", "best")
+    ]
     columns += [Column("final_train_loss", "Final training loss", number_writer("train_loss"))] * (
         key != "train_loss"
     )

@@ -1,0 +1,37 @@
+"""Made-up sweeps that look like real ones: a valley of good rates, large ones diverge, seeds differ a little."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from fedsolve.report.selection import Selection
+from fedsolve.report.sweep import Sweep
+
+HALVES = tuple(float(f"{10 ** (-3 + i / 2):.12g}") for i in range(7))
+"""Half decades from 0.001 to 1."""
+
+
+def make_sweep(
+    grid=None, *, seeds=(0, 1, 2), label="FedAdam", selection=None, limit=0.5, task="digits", **changes
+):
+    """A sweep with the least loss where each rate is 0.1; where the product of rates is over `limit` it diverges."""
+    grid = grid or {"client_lr": HALVES, "server_lr": HALVES}
+    rounds = np.arange(0, 201, 10)
+    points = list(itertools.product(*grid.values()))
+    loss = np.empty((len(points), len(seeds), len(rounds)))
+    diverged = np.full(loss.shape[:2], -1)
+    for i, point in enumerate(points):
+        numbers = [v for v in point if isinstance(v, int | float) and not isinstance(v, bool)]
+        off = sum(np.log10(v / 0.1) ** 2 for v in numbers if v > 0)
+        for j, seed in enumerate(seeds):
+            noise = 1 + 0.04 * np.sin(7 * i + 3 * seed)
+            loss[i, j] = 2.3 * np.exp(-rounds / (20 + 25 * off) * noise) + 0.02 * (1 + off) * noise
+            if np.prod(numbers) > limit * noise:
+                diverged[i, j] = 30 + seed
+                loss[i, j, rounds > 20] = np.nan
+    metrics = {"train_loss": loss, "test_accuracy": np.exp(-loss)}
+    selection = selection or Selection("train_loss", 100)
+    fields = {"settings": {"clients_per_round": 10, "rounds": 200}, "seconds": 12.5, "notes": ("in 2 parts",)}
+    return Sweep(label, task, grid, tuple(seeds), rounds, metrics, diverged, selection, **(fields | changes))
