@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from fedsolve.engine.cohorts import Weighted as Weighted
     from fedsolve.engine.result import Result as Result
     from fedsolve.engine.run import run as run
+    from fedsolve.engine.sweep import sweep as sweep
     from fedsolve.errors import Diverged as Diverged
     from fedsolve.errors import FedsolveError as FedsolveError
     from fedsolve.errors import Interrupted as Interrupted
@@ -100,6 +101,7 @@ _HOMES: dict[str, str] = {
         "engine.cohorts": "Bernoulli Sampling Trace Uniform Weighted",
         "engine.result": "Result",
         "engine.run": "run",
+        "engine.sweep": "sweep",
         "errors": "Diverged FedsolveError Interrupted InvalidInput",
         "oracle": "Oracle",
         "tasks.task": "Examples Task",

@@ -24,7 +24,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import pack
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.judge import objective
-from fedsolve.engine.setup import cast, start_key
+from fedsolve.engine.setup import cast, start_params
 from fedsolve.errors import InvalidInput, check_range
 from fedsolve.geometry.blocks import Blocks, check_start, require
 from fedsolve.tasks.task import Task
@@ -120,7 +120,7 @@ def _solve(
         packed, work = pack(
             task.data, task.loss, jnp.dtype(dtype), batch_size=None, epochs=1, local_steps=None
         )
-        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(start_key(seed)))
+        params = start_params(task, seed, dtype)
         psi.check(params)
         if inside is not None:
             params = inside.project(params) if "project" in inside.faces else params

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from fedsolve.data.checks import check_number
 from fedsolve.errors import InvalidInput
 from fedsolve.types import Batch
 
@@ -91,6 +92,29 @@ class FederatedData:
         chosen = np.sort(order[:enough])
         rows = [int(self.offsets[i]) + np.arange(int(self.counts[i])) for i in chosen]
         return self.from_partition(self.examples, rows, tuple(self.names[i] for i in chosen))
+
+    def hold_out(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
+        """The clients without a share of each one's examples, drawn at random, and those examples together.
+
+        Every client keeps at least one example.
+
+        Raises:
+            InvalidInput: a share outside (0, 1), or so small that nothing is held out.
+        """
+        check_number("validation", share, above=0, below=1)
+        draw = np.random.default_rng(seed)
+        kept, held_out = [], []
+        for offset, count in zip(self.offsets, self.counts, strict=True):
+            order = int(offset) + draw.permutation(int(count))
+            some = min(round(share * int(count)), int(count) - 1)
+            held_out.append(np.sort(order[:some]))
+            kept.append(np.sort(order[some:]))
+        rows = np.concatenate(held_out)
+        if not len(rows):
+            raise InvalidInput(f"validation = {share} holds out no example of clients this small: give more")
+        return self.from_partition(self.examples, kept, self.names), jax.tree.map(
+            lambda a: a[rows], self.examples
+        )
 
     @classmethod
     def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:

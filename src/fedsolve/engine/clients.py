@@ -129,6 +129,11 @@ class ClientOracle(Oracle):
     bound: Any
     client: Any
 
+    @property
+    def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Examples of a full minibatch."""
+        return self.work.batch_size
+
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
         return jax.value_and_grad(self.loss)(params, step)

@@ -38,6 +38,11 @@ def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
 
 
+def digest(text: str) -> str:
+    """A short name of a long text, the same in every process."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def provenance() -> str:
     """The versions and the kind of device, for what is saved with results."""
     return f"fedsolve {fedsolve.__version__}, jax {jax.__version__}, {jax.default_backend()}"

@@ -43,6 +43,16 @@ def start_key(seed: int) -> Any:
     return jax.random.split(_key(seed))[0]
 
 
+def run_key(seed: int) -> Any:
+    """The key of all rounds of a run with this seed."""
+    return jax.random.split(_key(seed))[1]
+
+
+def start_params(task: Task, seed: int, dtype: Any) -> Params:
+    """The initial model of a run with this seed."""
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(start_key(seed)))
+
+
 @dataclass(frozen=True)
 class Setup:
     """A run made ready: arguments checked, data on the device, the program chosen."""
@@ -106,8 +116,7 @@ class Setup:
             "dtype": str(dtype),
             "devices": devices,
         }
-        init_key, key = start_key(seed), jax.random.split(_key(seed))[1]
-        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(init_key))
+        key, params = run_key(seed), start_params(task, seed, dtype)
         cohort = getattr(sampling, "size", task.data.num_clients)
         place = mesh(devices)
         size = chunk_size(chunk, params, -(-cohort // devices))
@@ -142,6 +151,11 @@ class Setup:
             traffic=sent,
             params=params,
         )
+
+    @property
+    def dtype(self) -> Any:
+        """The run's floating-point type."""
+        return jnp.dtype(self.identity["dtype"])
 
     @property
     def settings(self) -> dict[str, Any]:

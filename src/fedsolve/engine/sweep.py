@@ -1,0 +1,196 @@
+"""A sweep: every setting of a grid with every seed, as one compiled program that runs lanes side by side."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.algorithms.catalogue import arguments, build
+from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.interrupt import Interruptible
+from fedsolve.engine.run import choose_sampling
+from fedsolve.engine.setup import Setup
+from fedsolve.engine.sweep_run import SweepRun, Work
+from fedsolve.engine.sweep_store import Found, SweepStore
+from fedsolve.errors import InvalidInput, unknown
+from fedsolve.measures.measure import Measure
+from fedsolve.report.selection import Selection
+from fedsolve.report.sweep import Sweep
+from fedsolve.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Where a sweep stands.
+
+    Attributes:
+        label: the method's name.
+        done, total: rounds of lanes (a setting with a seed), those that diverged count as done.
+        diverged: lanes that have diverged so far.
+        notes: remarks, such as that the grid runs in parts.
+    """
+
+    label: str
+    done: int
+    total: int
+    diverged: int
+    notes: tuple[str, ...] = ()
+
+
+def sweep(
+    algorithm: str | Callable[..., Algorithm],
+    task: Task,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int | Sequence[int] = 1,
+    rounds: int,
+    clients_per_round: int | None = None,
+    sampling: Sampling | None = None,
+    batch_size: int | Literal["full"] | None = None,
+    epochs: int | None = None,
+    local_steps: int | None = None,
+    eval_every: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    select: Selection | str | None = None,
+    validation: float | None = None,
+    measures: Sequence[Measure] | None = None,
+    lanes: int | None = None,
+    chunk: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    label: str | None = None,
+    progress: Callable[[SweepProgress], None] | None = None,
+) -> Sweep:
+    """Run every setting of a grid with every seed, and choose the best.
+
+    Each lane (a setting with a seed) is the run that `fedsolve.run` would do alone, to rounding. Settings see the
+    same cohorts, shuffles and start; seeds do not. A lane that diverges is marked, and changes no other.
+
+    Args:
+        algorithm: a name of the catalogue, or a function of the grid's axes that gives the method.
+        task: the problem.
+        grid: axis -> values; all combinations are run, the last axis fastest.
+        seeds: how many (0, 1, ...), or which.
+        rounds, clients_per_round, sampling, batch_size, epochs, local_steps, eval_every, dtype, chunk: as in `run`.
+        select: how the best setting is chosen, such as "train_loss:100" (default) or a name of
+            `fedsolve.report.selection.SELECTIONS`.
+        validation: share of every client's examples that is held out of training and judged as
+            `validation_loss` and so on; None holds out nothing.
+        measures: further measures; default the task's and the method's.
+        lanes: lanes side by side; default what fits the memory and is fast.
+        out: folder that keeps what is finished, so that the sweep can be interrupted and resumed.
+        resume: continue what `out` holds.
+        label: the method's name in tables.
+        progress: called with a `SweepProgress`.
+
+    Raises:
+        InvalidInput: an unknown axis (the nearest match is named), settings of several methods, arguments that do
+            not fit, what is kept in `out` is of another sweep.
+        Interrupted: Ctrl-C, after what is done was kept in `out`.
+    """
+    if dtype not in ("float32", "float64"):
+        raise InvalidInput(f"dtype = {dtype!r} must be 'float32' or 'float64'")
+    axes, seeds = _axes(grid), _seeds(seeds)
+    methods = _build(algorithm, axes)
+    chosen = select if isinstance(select, Selection) else Selection.parse(select or "training-loss")
+    data, held_out = (task.data, None) if validation is None else task.data.hold_out(validation)
+    with jax.enable_x64(dtype == "float64"):
+        setup = Setup.make(
+            methods[0], replace(task, data=data), rounds, choose_sampling(clients_per_round, sampling, task),
+            seeds[0], batch_size, epochs, local_steps, eval_every, jnp.dtype(dtype), chunk, 1, label,
+        )  # fmt: skip
+        work = Work.of(setup, methods, seeds, measures, held_out)
+        blocks, notes = work.blocks(lanes)
+        identity = {
+            **setup.identity,
+            "algorithm": setup.label,
+            "grid": describe(axes),
+            "methods": digest(describe(methods)),
+            "seed": list(seeds),
+            "rounds": setup.rounds,
+            "eval_every": setup.eval_every,
+            "validation": validation,
+            "lanes": len(blocks[0].settings) * len(blocks[0].seeds),
+        }
+
+        def tell(done: int, total: int, diverged: int) -> None:
+            if progress is not None:
+                progress(SweepProgress(setup.label, done, total, diverged, notes))
+
+        found = Found((len(methods), len(seeds), len(work.evaluated)), setup.dtype)
+        with SweepStore.at(out, identity, resume) as store, Interruptible() as interrupt:
+            SweepRun(work, blocks, store, tell, found).finish(interrupt)
+        chosen.check(found.metrics)
+    return Sweep(
+        label=setup.label,
+        task=task.name,
+        grid=axes,
+        seeds=seeds,
+        rounds=work.evaluated,
+        metrics=found.metrics,
+        diverged=found.diverged,
+        selection=chosen,
+        settings={k: v for k, v in setup.settings.items() if k not in ("algorithm", "seed")}
+        | {"validation": validation},
+        seconds=found.seconds,
+        notes=notes,
+    )
+
+
+def _axes(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """The grid with its values as tuples."""
+    if not grid:
+        raise InvalidInput("the grid has no axis: give at least one, such as {'client_lr': [0.01, 0.1, 1.0]}")
+    axes = {}
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
+            raise InvalidInput(f"axis {name} = {values!r} of the grid must be a list of at least one value")
+        axes[name] = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+    return axes
+
+
+def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds by number."""
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        found = tuple(range(seeds))
+    else:
+        found = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()
+    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) and s >= 0 for s in found)
+    if not found or not whole or len(set(found)) < len(found):
+        raise InvalidInput(f"seeds = {seeds!r} must be how many, at least 1, or different whole numbers >= 0")
+    return tuple(int(s) for s in found)
+
+
+def _build(algorithm: str | Callable[..., Algorithm], axes: dict[str, tuple[Any, ...]]) -> list[Algorithm]:
+    """The method at every setting, in the order of the product."""
+    known: Mapping[str, Any]
+    if isinstance(algorithm, str):
+        name, known = algorithm, arguments(algorithm)
+        make = partial(build, algorithm)
+    else:
+        name, known = getattr(algorithm, "__name__", "the method"), inspect.signature(algorithm).parameters
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+            known = {**known, **axes}
+
+        def make(settings: Mapping[str, Any]) -> Algorithm:
+            return algorithm(**settings)
+
+    for axis in axes:
+        if axis not in known:
+            raise unknown(f"setting of {name}", axis, known)
+    found = [make(dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+    for one in found:
+        if not isinstance(one, Algorithm):
+            raise InvalidInput(f"{name} gives {one!r}, not an algorithm such as FedAvg(client_lr=0.1)")
+    return found

@@ -1,0 +1,192 @@
+"""Running the lanes of a sweep: blocks one after another, evaluated on the way, kept in the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.engine.clients import on_device
+from fedsolve.engine.clock import CompileClock
+from fedsolve.engine.interrupt import Interruptible
+from fedsolve.engine.lanes import Block, Look, advance, look, plan, start
+from fedsolve.engine.layout import lanes_side_by_side
+from fedsolve.engine.round import RunState
+from fedsolve.engine.setup import Setup, cast, run_key, start_params
+from fedsolve.engine.sweep_store import Found, SweepStore
+from fedsolve.errors import Interrupted
+from fedsolve.measures.measure import Measure
+from fedsolve.types import Batch
+
+_CALL_SECONDS = 1.0  # one compiled call lasts at most about this long, so that progress and Ctrl-C stay live
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the lanes of a sweep share, and the method and measures of each setting."""
+
+    setup: Setup
+    methods: tuple[Algorithm, ...]
+    measures: tuple[tuple[Measure, ...], ...]
+    seeds: tuple[int, ...]
+    held_out: dict[str, Batch]
+
+    @classmethod
+    def of(
+        cls,
+        setup: Setup,
+        methods: Sequence[Algorithm],
+        seeds: tuple[int, ...],
+        measures: Sequence[Measure] | None,
+        validation: Batch | None,
+    ) -> Work:
+        """Everything in the run's type."""
+        dtype, task = setup.dtype, setup.task
+        found = [(*task.measures, *a.measures()) if measures is None else tuple(measures) for a in methods]
+        held_out = {} if validation is None else {"validation": on_device(validation, dtype)}
+        held_out |= {} if setup.test is None else {"test": setup.test}
+        return cls(
+            setup,
+            tuple(cast(a, dtype) for a in methods),
+            tuple(cast(m, dtype) for m in found),
+            seeds,
+            held_out,
+        )
+
+    @property
+    def evaluated(self) -> np.ndarray:
+        """Rounds done at each evaluation, shape (evaluations,), 0 first."""
+        last = self.setup.rounds
+        return np.unique([*range(0, last, self.setup.eval_every), last])
+
+    def blocks(self, lanes: int | None) -> tuple[list[Block], tuple[str, ...]]:
+        """All lanes in blocks, those of one program together, and what is to be said of it."""
+        programs: dict[Any, list[int]] = {}
+        for i, pair in enumerate(zip(self.methods, self.measures, strict=True)):
+            programs.setdefault(jax.tree.structure(pair), []).append(i)
+        setup, total = self.setup, len(self.methods) * len(self.seeds)
+        most, note = lanes_side_by_side(lanes, total, setup.params, setup.program.chunk, setup.state)
+        blocks = [b for some in programs.values() for b in plan(some, len(self.seeds), most)]
+        return blocks, (note,) if note else ()
+
+    def begin(self, block: Block) -> Lanes:
+        """A block at its start."""
+        setup = self.setup
+        pairs = [(self.methods[i], self.measures[i]) for i in block.settings]
+        algorithms, measures = jax.tree.map(lambda *x: jnp.stack(x), *pairs)
+        seeds = [self.seeds[i] for i in block.seeds]
+        models = [start_params(setup.task, seed, setup.dtype) for seed in seeds]
+        params = jax.tree.map(lambda *x: jnp.stack(x), *models)
+        keys = jnp.stack([run_key(seed) for seed in seeds])
+        what = Look(setup.task.loss, setup.measures, pairs[0][0].weighting == "uniform")
+        states = start(algorithms, params, setup.task.data.num_clients)
+        return Lanes(self, what, algorithms, measures, keys, states)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A block under way: methods and measures (leading axis L), keys (S) and states (S, L)."""
+
+    work: Work
+    what: Look
+    algorithms: Algorithm
+    measures: Any
+    keys: Any
+    states: RunState
+
+    def advance(self, rounds: int) -> Lanes:
+        """Some rounds further."""
+        setup = self.work.setup
+        common = (setup.program, self.algorithms, setup.sampling, setup.packed, self.keys)
+        return replace(self, states=jax.block_until_ready(advance(*common, self.states, rounds)))
+
+    def look(self) -> dict[str, np.ndarray]:
+        """All metrics, each of shape (L, S), NaN where a lane has diverged."""
+        judged, held_out = self.work.setup.judged, self.work.held_out
+        found = look(self.what, self.measures, judged, held_out, self.algorithms, self.states)
+        alive = found.pop("finite") & (np.asarray(self.states.failed) < 0)
+        return {name: np.where(alive, x, np.nan).T for name, x in found.items()}
+
+    @property
+    def failed(self) -> np.ndarray:
+        """The round in which each lane diverged, counted from 1, -1 if it has not; shape (L, S)."""
+        failed = np.asarray(self.states.failed)
+        return np.where(failed < 0, -1, failed + 1).T
+
+
+@dataclass
+class SweepRun:
+    """A sweep under way; `tell` is called with lane-rounds done, those in all, and lanes that diverged."""
+
+    work: Work
+    blocks: Sequence[Block]
+    store: SweepStore
+    tell: Callable[[int, int, int], None]
+    found: Found
+
+    def finish(self, interrupt: Interruptible) -> Found:
+        """All blocks, from where the store is.
+
+        Raises:
+            Interrupted: Ctrl-C, after everything was kept.
+        """
+        found, clock, begun = self.found, CompileClock(), time.perf_counter()
+        lanes = self.store.restore(found, lambda number: self.work.begin(self.blocks[number]))
+        before = found.seconds
+        with clock:
+            for number in range(found.blocks, len(self.blocks)):
+                lanes = self.work.begin(self.blocks[number]) if lanes is None else lanes
+                self._report(number)
+                for states in self._rounds(number, lanes, clock):
+                    asked = interrupt.asked
+                    found.seconds = before + time.perf_counter() - begun
+                    if asked or self.store.due:
+                        self.store.save(found, states)
+                    self._report(number)
+                    if asked and self._done(number) < self._total:
+                        raise Interrupted(self.store.how_to_resume(self._done(number), self._total))
+                found.blocks, found.rounds, lanes = number + 1, 0, None
+        found.seconds = before + time.perf_counter() - begun
+        self.store.save(found, None)
+        return found
+
+    def _rounds(self, number: int, lanes: Lanes, clock: CompileClock) -> Iterator[RunState]:
+        """One block to its end; its states after each call."""
+        found, block, total = self.found, self.blocks[number], self.work.setup.rounds
+        evaluated, speed = self.work.evaluated.tolist(), None
+        if found.rounds == 0:
+            found.put(block, 0, lanes.look())
+        while (done := found.rounds) < total:
+            stop = next(r for r in evaluated if r > done)
+            some = 1 if speed is None else max(1, int(_CALL_SECONDS / speed))
+            step = min(stop - done, some)
+            before, compiled = time.perf_counter(), clock.seconds
+            lanes = lanes.advance(step)
+            spent = time.perf_counter() - before - (clock.seconds - compiled)
+            speed = max(spent / step, 1e-6)
+            found.rounds = done + step
+            found.diverged[np.ix_(block.settings, block.seeds)] = lanes.failed
+            if found.rounds == stop:
+                found.put(block, evaluated.index(stop), lanes.look())
+            if (lanes.failed > 0).all():  # nothing of this block is left
+                found.rounds = total
+            if found.rounds == total:
+                found.end(block, total)
+            yield lanes.states
+
+    @property
+    def _total(self) -> int:
+        return sum(b.lanes for b in self.blocks) * self.work.setup.rounds
+
+    def _done(self, number: int) -> int:
+        before = sum(b.lanes for b in self.blocks[:number]) * self.work.setup.rounds
+        return before + self.blocks[number].lanes * self.found.rounds
+
+    def _report(self, number: int) -> None:
+        self.tell(self._done(number), self._total, int((self.found.diverged > 0).sum()))

@@ -1,0 +1,147 @@
+"""What a sweep has found so far, and the folder that keeps it: one file, replaced atomically."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsolve.engine.lanes import Block
+from fedsolve.engine.round import RunState
+from fedsolve.errors import InvalidInput
+from fedsolve.report.encoding import plain
+from fedsolve.store import load_tree, locked, read_manifest, save_tree
+
+if TYPE_CHECKING:
+    from fedsolve.engine.sweep_run import Lanes
+
+KEPT = "lanes.safetensors"
+_SECONDS_BETWEEN = 2.0
+
+
+@dataclass
+class Found:
+    """Results by lane while a sweep grows.
+
+    Attributes:
+        shape: settings, seeds, evaluations.
+        dtype: of the metrics.
+        metrics: name -> values of that shape, NaN where nothing was seen.
+        diverged: the round in which a lane diverged, -1 if it has not, shape (settings, seeds).
+        blocks: blocks that are done.
+        rounds: rounds done of the block under way.
+        seconds: wall time so far.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: Any
+    metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    diverged: np.ndarray = field(init=False)
+    blocks: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.diverged = np.full(self.shape[:2], -1, np.int32)
+
+    def put(self, block: Block, evaluation: int, values: dict[str, np.ndarray]) -> None:
+        """Metrics of a block's lanes, each of shape (L, S), at one evaluation."""
+        for name, value in values.items():
+            all_lanes = self.metrics.setdefault(name, np.full(self.shape, np.nan, self.dtype))
+            all_lanes[np.ix_(block.settings, block.seeds, np.array([evaluation]))] = value[..., None]
+
+    def end(self, block: Block, rounds: int) -> None:
+        """A lane whose model is not finite after the last round has diverged: nobody trained from it to notice."""
+        lanes = np.ix_(block.settings, block.seeds)
+        lost = np.isnan(self.metrics["train_loss"][lanes][..., -1]) & (self.diverged[lanes] < 0)
+        self.diverged[lanes] = np.where(lost, rounds, self.diverged[lanes])
+
+
+class SweepStore:
+    """The folder of one sweep, or nothing where no folder was given."""
+
+    def __init__(self, folder: Path | None, identity: dict[str, Any], resume: bool) -> None:
+        self._path = None if folder is None else folder / KEPT
+        self._identity = plain(identity)
+        self._resume = resume
+        self._last = time.monotonic()
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, out: str | Path | None, identity: dict[str, Any], resume: bool) -> Iterator[SweepStore]:
+        """Hold the folder for one sweep.
+
+        Raises:
+            InvalidInput: `resume` without a folder or anything kept in it; a folder that holds a sweep already,
+                is in use or cannot be written.
+        """
+        if out is None:
+            if resume:
+                raise InvalidInput("resume needs the folder of the sweep: give out")
+            yield cls(None, identity, False)
+            return
+        folder = Path(out)
+        with locked(folder):
+            if (folder / KEPT).exists() and not resume:
+                raise InvalidInput(f"{folder} holds a sweep already: resume it or choose another folder")
+            yield cls(folder, identity, resume)
+
+    @property
+    def due(self) -> bool:
+        """Whether enough time has passed since the last saving."""
+        return self._path is not None and time.monotonic() - self._last > _SECONDS_BETWEEN
+
+    def restore(self, found: Found, begin: Callable[[int], Lanes]) -> Lanes | None:
+        """Fill `found` with what is kept when resuming; the lanes of the block that was under way, if any.
+
+        Raises:
+            InvalidInput: what is kept is corrupt or of a sweep that differs (the first difference is named).
+        """
+        if not self._resume or self._path is None:
+            return None
+        manifest = read_manifest(self._path)
+        for name, here in self._identity.items():
+            there = manifest["identity"].get(name)
+            if there != here:
+                raise InvalidInput(
+                    f"the sweep in {self._path.parent} has {name} = {there}, this one {here}: resume as it was"
+                )
+        found.blocks, found.rounds, found.seconds = (manifest[k] for k in ("blocks", "rounds", "seconds"))
+        lanes = begin(found.blocks) if found.rounds else None
+        empty = {name: np.zeros(found.shape, found.dtype) for name in manifest["metrics"]}
+        states = () if lanes is None else lanes.states
+        kept = load_tree(self._path, {"metrics": empty, "diverged": found.diverged, "states": states})
+        found.metrics = {name: np.array(kept["metrics"][name]) for name in manifest["metrics"]}
+        found.diverged = np.array(kept["diverged"])
+        return None if lanes is None else replace(lanes, states=kept["states"])
+
+    def save(self, found: Found, states: RunState | None) -> None:
+        """Keep everything, atomically; `states` of the block under way."""
+        if self._path is None:
+            return
+        manifest = {
+            "identity": self._identity,
+            "blocks": found.blocks,
+            "rounds": found.rounds if states is not None else 0,
+            "seconds": found.seconds,
+            "metrics": list(found.metrics),
+        }
+        tree = {
+            "metrics": found.metrics,
+            "diverged": found.diverged,
+            "states": () if states is None else states,
+        }
+        save_tree(self._path, tree, manifest)
+        self._last = time.monotonic()
+
+    def how_to_resume(self, done: int, total: int) -> str:
+        """What an interrupted user is told."""
+        where = f"stopped after {100 * done // total} % of the sweep"
+        if self._path is None:
+            return f"{where}; nothing was saved: give out=FOLDER to resume"
+        return f"{where}; saved in {self._path.parent}: resume from there"
