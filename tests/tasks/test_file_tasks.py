@@ -146,7 +146,7 @@ def test_cifar_refuses_in_one_line(images, options, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["voxels", "handwriting", "cifar"])
+@pytest.mark.parametrize("name", ["voxels", "handwriting", "cifar", "news"])
 def test_missing_and_changed_files_are_named(name, tmp_path, monkeypatch):
     file = importlib.import_module(f"fedsolve.tasks.{name}").FILE
     with pytest.raises(InvalidInput, match=f"{file} does not exist"):

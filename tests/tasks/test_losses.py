@@ -9,8 +9,12 @@ from fedsolve.errors import InvalidInput
 from fedsolve.tasks.losses import (
     Accuracy,
     BinaryAccuracy,
+    BinaryCrossEntropy,
     CrossEntropy,
+    LikeliestSet,
     Logistic,
+    RecallAt,
+    Ridge,
     SquaredError,
     TopK,
     check_labels,
@@ -175,3 +179,85 @@ def test_check_labels_gives_int32():
 def test_check_labels_names_the_first_bad_label(y, message):
     with pytest.raises(InvalidInput, match=message):
         check_labels(y, 3)
+
+
+TAGS = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1]], np.int32)
+
+
+def test_binary_cross_entropy_sums_the_tags_and_averages_the_examples():
+    p = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
+    each = -(TAGS * np.log(p) + (1 - TAGS) * np.log(1 - p)).sum(1)
+    batch = Examples(LOGITS, TAGS)
+    np.testing.assert_allclose(BinaryCrossEntropy(outputs).each((), batch), each, rtol=1e-5)
+    np.testing.assert_allclose(BinaryCrossEntropy(outputs)((), batch), each.mean(), rtol=1e-5)
+    found = jax.grad(lambda x: BinaryCrossEntropy(outputs)((), Examples(x, TAGS)))(jnp.asarray(LOGITS))
+    np.testing.assert_allclose(found, (p - TAGS) / 3, rtol=1e-5, atol=1e-7)
+
+
+def test_binary_cross_entropy_stays_exact_at_a_thousand():
+    x, y = np.array([[1000.0, -1000.0]]), np.array([[1, 0]])
+    assert float(BinaryCrossEntropy(outputs)((), Examples(x, y))) == 0
+    assert float(BinaryCrossEntropy(outputs)((), Examples(x, 1 - y))) == 2000
+
+
+def recall(scores, y, k):
+    """Recall@k of one example by a loop: the k largest scores, of equal ones the first."""
+    best = sorted(range(len(scores)), key=lambda j: (-scores[j], j))[:k]
+    return sum(y[j] for j in best) / y.sum()
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 9])
+def test_recall_is_the_share_of_an_example_s_tags_among_the_k_largest(k):
+    rng = np.random.default_rng(0)
+    scores = rng.integers(-3, 4, (40, 9)).astype(np.float32)  # with many ties
+    y = (rng.random((40, 9)) < 0.4).astype(np.int32)
+    y[:, 3] |= y.sum(1) == 0
+    expected = [recall(s, t, k) for s, t in zip(scores, y, strict=True)]
+    np.testing.assert_allclose(RecallAt(outputs, k).each((), Examples(scores, y)), expected, rtol=1e-6)
+    np.testing.assert_allclose(RecallAt(outputs, k)((), Examples(scores, y)), np.mean(expected), rtol=1e-6)
+
+
+def test_recall_of_no_tags_is_whole():
+    assert RecallAt(outputs, 2).of(jnp.asarray(LOGITS), TAGS * 0).tolist() == [1, 1, 1]
+
+
+def test_the_likeliest_set_is_the_one_of_highest_likelihood():
+    """Against the likelihood of every set, the tags independent."""
+    rng = np.random.default_rng(1)
+    sets = ((0, 1), (2,), (0, 2, 3), (3,))
+    members = np.array([[j in s for j in range(4)] for s in sets])
+    m = rng.standard_normal((50, 4)).astype(np.float32)
+    p = 1 / (1 + np.exp(-m.astype(np.float64)))
+    likelihood = np.array([[np.prod(np.where(own, q, 1 - q)) for own in members] for q in p])
+    label = rng.integers(0, 4, 50)
+    found = LikeliestSet(outputs, sets).each((), Examples(m, members[label].astype(np.int32)))
+    np.testing.assert_array_equal(found, likelihood.argmax(1) == label)
+    assert 0 < float(found.mean()) < 1
+
+
+def test_ridge_adds_half_the_square_of_the_weight_once_however_examples_are_averaged():
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        x, w, b = rng.standard_normal((7, 3)), rng.standard_normal(3), 0.3
+        y, params = rng.integers(0, 2, 7), Affine(jnp.asarray(w), jnp.asarray(b))
+        f = Ridge(Logistic(Linear(3, bias=True)), 0.2)
+        s = 2.0 * y - 1
+        each = np.log1p(np.exp(-s * (x @ w + b))) + 0.1 * w @ w
+        np.testing.assert_allclose(f.each(params, Examples(x, y)), each, rtol=1e-12)
+        np.testing.assert_allclose(f(params, Examples(x, y)), each.mean(), rtol=1e-12)
+        found = jax.grad(f)(params, Examples(x, y))
+        residual = 1 / (1 + np.exp(-(x @ w + b))) - y
+        np.testing.assert_allclose(found.weight, residual @ x / 7 + 0.2 * w, rtol=1e-12)
+        np.testing.assert_allclose(found.bias, residual.mean(), rtol=1e-12)  # the bias is free
+
+
+def test_losses_of_tags_refuse_what_does_not_fit():
+    for make in (BinaryCrossEntropy, RecallAt, lambda m: LikeliestSet(m, ((0,),))):
+        with pytest.raises(InvalidInput, match=r"\(3, 4\), targets \(3,\)"):
+            make(outputs)((), BATCH)
+    with pytest.raises(InvalidInput, match="k = 5 is more than the 4 tags"):
+        RecallAt(outputs, 5)((), Examples(LOGITS, TAGS))
+    with pytest.raises(InvalidInput, match="k = 0"):
+        RecallAt(outputs, 0)
+    with pytest.raises(InvalidInput, match=r"l2 = -1\.0 must be finite and >= 0"):
+        Ridge(Logistic(Linear(3)), -1.0)

@@ -311,7 +311,8 @@ def test_whole_numbers_are_numbers():
 
 
 def test_every_task_is_summarised_and_cited():
-    assert list(TASKS) == [*HERE[:3], "mnist", *HERE[3:], "voxels", "handwriting", "cifar"]
+    files = ["voxels", "handwriting", "cifar", "libsvm", "news"]
+    assert list(TASKS) == [*HERE[:3], "mnist", *HERE[3:], *files]
     for name, entry in TASKS.items():
         assert entry.summary
         assert entry.citation in BIBTEX

@@ -5,17 +5,23 @@ from fedsolve.tasks.cifar import cifar
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
 from fedsolve.tasks.handwriting import handwriting
+from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.losses import (
     Accuracy,
     BinaryAccuracy,
+    BinaryCrossEntropy,
     CrossEntropy,
+    LikeliestSet,
     Logistic,
+    RecallAt,
+    Ridge,
     SquaredError,
     TopK,
     check_labels,
 )
 from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
+from fedsolve.tasks.news import news
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Examples, Task
@@ -28,11 +34,15 @@ __all__ = [
     "Accuracy",
     "Affine",
     "BinaryAccuracy",
+    "BinaryCrossEntropy",
     "CrossEntropy",
     "Examples",
+    "LikeliestSet",
     "Linear",
     "Logistic",
     "MatrixLinear",
+    "RecallAt",
+    "Ridge",
     "Softmax",
     "SquaredError",
     "Task",
@@ -45,8 +55,10 @@ __all__ = [
     "digits",
     "handwriting",
     "lasso",
+    "libsvm",
     "lowrank",
     "mnist_by_writer",
+    "news",
     "synthetic",
     "voxels",
 ]

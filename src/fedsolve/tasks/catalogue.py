@@ -14,7 +14,9 @@ from fedsolve.tasks.cifar import cifar
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
 from fedsolve.tasks.handwriting import handwriting
+from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.mnist import mnist_by_writer
+from fedsolve.tasks.news import news
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Task
@@ -79,6 +81,16 @@ TASKS: dict[str, TaskEntry] = {
         cifar,
         "CIFAR-10, 20,000 images, any partition (needs the data folder)",
         "krizhevsky2009cifar",
+    ),
+    "libsvm": TaskEntry(
+        libsvm,
+        "logistic regression on a9a, w8a or mushrooms, any partition, l2 (needs the data folder)",
+        "chang2011libsvm",
+    ),
+    "news": TaskEntry(
+        news,
+        "20 Newsgroups: 33 tags from a post's words, 390 authors as clients (needs the data folder)",
+        "lang1995newsweeder",
     ),
 }
 """Every task by its name."""

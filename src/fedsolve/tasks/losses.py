@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.data.checks import check_column, check_whole
+from fedsolve.data.checks import check_column, check_number, check_whole
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.models import Affine
 from fedsolve.tasks.task import Examples
 from fedsolve.types import Params
 
@@ -82,6 +83,48 @@ class Logistic(OfOutputs):
 
 
 @dataclass(frozen=True)
+class BinaryCrossEntropy(OfOutputs):
+    """Mean of the sum over tags of log(1 + exp(-(2 y - 1) m)), m = model(x): both (n, tags), y 0 or 1, in nats.
+
+    The tags are summed: each is a logistic regression of its own, whose rate does not depend on their number.
+    """
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """The sum over the tags of each example."""
+        _check_shapes(outputs, y)
+        own = jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))
+        return jnp.sum(own.T, axis=0)  # sums over the first axis are the fast ones on a CPU
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A loss plus (l2 / 2) |w|^2, w the weight of a linear model (`Affine.weight`); its bias is free.
+
+    Every example carries the whole penalty, so that any mean of examples has it once.
+    """
+
+    loss: OfOutputs
+    l2: float
+
+    def __post_init__(self) -> None:
+        check_number("l2", self.l2, at_least=0)
+
+    def penalty(self, params: Affine) -> Array:
+        """(l2 / 2) |w|^2."""
+        return 0.5 * self.l2 * jnp.sum(jnp.square(params.weight))
+
+    def each(self, params: Affine, batch: Examples) -> Array:
+        """The loss of each example plus the penalty, shape (n,)."""
+        return self.loss.each(params, batch) + self.penalty(params)
+
+    def __call__(self, params: Affine, batch: Examples) -> Array:
+        """The mean over the batch plus the penalty, shape ()."""
+        return self.loss(params, batch) + self.penalty(params)
+
+
+@dataclass(frozen=True)
 class BinaryAccuracy(OfOutputs):
     """Share of examples of label 1 with a margin model(x) > 0, or of label 0 with a margin <= 0."""
 
@@ -120,6 +163,55 @@ class TopK(OfOutputs):
             raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} classes")
         best = jax.lax.top_k(outputs, self.k)[1]
         return jnp.any(best == y[:, None], axis=-1).astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class RecallAt(OfOutputs):
+    """Mean over examples of the share of their tags that is among the k largest outputs; y is (n, tags), 0 or 1.
+
+    An example counts alike however many tags it has; none to find is all found. (Keras' `Recall(top_k=k)` pools
+    the tags of all examples instead.) Of equal outputs the first count.
+    """
+
+    model: Model
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        check_whole("k", self.k, 1)
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """Tags among the k largest outputs over all tags, of each example."""
+        _check_shapes(outputs, y)
+        if self.k > outputs.shape[-1]:
+            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} tags")
+        best = jax.lax.top_k(outputs, self.k)[1]
+        own = (y > 0).astype(outputs.dtype)
+        found, all_ = jnp.sum(jnp.take_along_axis(own, best, axis=-1), axis=-1), jnp.sum(own, axis=-1)
+        return jnp.where(all_ > 0, found / jnp.maximum(all_, 1), 1)
+
+
+@dataclass(frozen=True)
+class LikeliestSet(OfOutputs):
+    """Share of examples whose tags are the likeliest of the sets of tags that occur, the tags independent.
+
+    The outputs are log odds, so the likeliest set has the largest sum of its tags' outputs (of equal ones the
+    first). That makes a classifier of tags that are parts of class names.
+
+    Attributes:
+        sets: the tags of each set, as numbers.
+    """
+
+    model: Model
+    sets: tuple[tuple[int, ...], ...]
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """1 where the likeliest set is the example's, else 0."""
+        _check_shapes(outputs, y)
+        members = np.zeros((len(self.sets), outputs.shape[-1]), bool)
+        for row, tags in zip(members, self.sets, strict=True):
+            row[list(tags)] = True
+        best = jnp.argmax(members.astype(outputs.dtype) @ outputs.T, axis=0)
+        return jnp.all(jnp.asarray(members)[best] == (y > 0), axis=-1).astype(outputs.dtype)
 
 
 def _check_shapes(outputs: Array, y: Array) -> None:

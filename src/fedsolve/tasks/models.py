@@ -102,7 +102,7 @@ class MatrixLinear:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Logits W x + b of multinomial logistic regression; starts at zero. x is flattened to (n, features)."""
+    """Logits W x + b of logistic regression on classes, or tags; starts at zero. x is flattened to (n, features)."""
 
     features: int
     classes: int
