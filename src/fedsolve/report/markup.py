@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,20 +103,30 @@ def settings_html(histories: Sequence[History]) -> str:
     names = list(dict.fromkeys(name for h in histories for name in h.settings))
     first = histories[0].settings
     shared = [n for n in names if all(n in h.settings and h.settings[n] == first.get(n) for h in histories)]
-    items = "".join(f"<div><dt>{text(n)}</dt><dd>{text(_setting(first[n]))}</dd></div>" for n in shared)
-    listed = f'<h3>The same for all</h3>\n<dl class="settings">{items}</dl>' if items else ""
+    items = definitions({n: setting_text(first[n]) for n in shared}) if shared else ""
+    listed = f"<h3>The same for all</h3>\n{items}" if items else ""
     differ = [n for n in names if n not in shared]
     if not differ:
         return listed
     rows = [
         [
             (name, name),
-            *((_setting(h.settings[n]), h.settings[n]) if n in h.settings else ("", None) for n in differ),
+            *(
+                (setting_text(h.settings[n]), h.settings[n]) if n in h.settings else ("", None)
+                for n in differ
+            ),
         ]
         for name, h in zip(distinct_names(histories), histories, strict=True)
     ]
     table = table_html("Settings that differ between methods", ["Method", *differ], rows)
     return f"{listed}\n<h3>Different between methods</h3>\n{table}"
+
+
+def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
+    """Names with what they are, as a list: of settings in columns, or of `facts` one below the other."""
+    rows = (f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in items.items())
+    inner = "".join(rows if kind == "facts" else (f"<div>{row}</div>" for row in rows))
+    return f'<dl class="{kind}">{inner}</dl>'
 
 
 def picture(caption: str, figure: Figure) -> str:
@@ -138,7 +148,7 @@ def _line_samples(histories: Sequence[History]) -> list[str]:
     ]
 
 
-def _setting(value: object) -> str:
+def setting_text(value: object) -> str:
     """A setting as text; floats with ten digits, so that 0.1 + 0.2 reads 0.3."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
