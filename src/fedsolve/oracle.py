@@ -18,17 +18,21 @@ GradientMap = Callable[[Params, Params], Params]
 class Oracle(ABC):
     """First-order access to one client's loss during one round.
 
+    Loss and gradient belong together, whatever wraps the oracle: a line search compares them.
+
     Attributes:
         steps: local steps of this client in this round.
         bound: a number of steps that no client of the same batch exceeds (a loop's bound); equal to
             `steps` where nothing is batched.
         num_examples: examples of this client.
+        batch_size: examples of a full minibatch; no fewer than `num_examples` if each step sees all.
         client: the client's number in the federation, from 0.
     """
 
     steps: int | Array
     bound: int | Array
     num_examples: int | Array
+    batch_size: int | Array
     client: int | Array
 
     @abstractmethod
@@ -50,26 +54,38 @@ class Oracle(ABC):
 
 @dataclass(frozen=True)
 class WrappedOracle(Oracle):
-    """An oracle that changes the minibatch gradient of another and nothing else."""
+    """Another oracle's loss with a term added: `extra` is the term, `change` adds its gradient.
+
+    Minibatches, losses alone and all examples are treated alike, so that a line search, a full gradient and a
+    reported loss are all of the objective that the wrapper makes.
+    """
 
     inner: Oracle
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """The gradient that is handed out instead of the inner one."""
+        """The inner gradient and that of the term."""
+        raise NotImplementedError
+
+    def extra(self, params: Params) -> Scalar:
+        """The term."""
         raise NotImplementedError
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
-        """Loss and changed gradient on the minibatch of a local step."""
+        """Loss and gradient, term included, on the minibatch of a local step."""
         loss, gradient = self.inner(params, step)
-        return loss, self.change(params, gradient)
+        return self._more(loss, params), self.change(params, gradient)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss of the inner oracle."""
-        return self.inner.loss(params, step)
+        """Loss alone, term included."""
+        return self._more(self.inner.loss(params, step), params)
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient of the inner oracle on all examples."""
-        return self.inner.full(params)
+        """Loss and gradient, term included, on all examples."""
+        loss, gradient = self.inner.full(params)
+        return self._more(loss, params), self.change(params, gradient)
+
+    def _more(self, loss: Any, params: Params) -> Scalar:
+        return (loss + self.extra(params)).astype(loss.dtype)
 
     @property
     def steps(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -87,6 +103,11 @@ class WrappedOracle(Oracle):
         return self.inner.num_examples
 
     @property
+    def batch_size(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Minibatch of the inner oracle."""
+        return self.inner.batch_size
+
+    @property
     def client(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The client's number."""
         return self.inner.client
@@ -94,10 +115,23 @@ class WrappedOracle(Oracle):
 
 @dataclass(frozen=True)
 class MappedOracle(WrappedOracle):
-    """An oracle whose gradients pass through a function."""
+    """An oracle whose minibatch gradients pass through a function; they are no longer those of its loss."""
 
     function: GradientMap
 
     def change(self, params: Params, gradient: Params) -> Params:
         """function(params, gradient)."""
         return self.function(params, gradient)
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Inner loss and mapped gradient on the minibatch of a local step."""
+        loss, gradient = self.inner(params, step)
+        return loss, self.change(params, gradient)
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Inner loss."""
+        return self.inner.loss(params, step)
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Inner loss and gradient on all examples, not mapped."""
+        return self.inner.full(params)

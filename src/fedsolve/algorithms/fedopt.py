@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
-from fedsolve.local.solver import LocalSolver
+from fedsolve.local.solver import LocalSolver, Search, SearchLog
 from fedsolve.oracle import Oracle
 from fedsolve.rules.rule import Rule
 from fedsolve.types import Params, Scalar, module, static
@@ -14,10 +16,11 @@ from fedsolve.types import Params, Scalar, module, static
 
 @module
 class FedOptServer:
-    """The model and the rule's state."""
+    """The model, the rule's state, and what line searches of the last round did (`()` without them)."""
 
     params: Params
     rule: Any
+    search: SearchLog | tuple[()] = ()
 
 
 @module
@@ -30,11 +33,14 @@ class FedOptBroadcast:
 
 @module
 class FedOptMessage:
-    """Displacement D_i = w_i - w (shapes of the model), mean local loss, and what the rule measures."""
+    """Displacement D_i = w_i - w (shapes of the model), mean local loss, what the rule measures, and what a line
+    search did.
+    """
 
     delta: Params
     loss: Scalar
     measured: Any
+    search: Search | tuple[()] = ()
 
 
 @module
@@ -50,6 +56,9 @@ class FedOpt(Algorithm):
         weighting: p_i `uniform` or by `examples`.
         name: what tables call it.
 
+    Raises:
+        InvalidInput: an unknown weighting, or a rule that can make nothing of what `local` does.
+
     >>> from fedsolve import local, rules
     >>> FedOpt(local.SGD(0.1), rules.ServerSGD()).weighting
     'uniform'
@@ -62,10 +71,15 @@ class FedOpt(Algorithm):
 
     def __post_init__(self) -> None:
         check_weighting(self.weighting)
+        if isinstance(self.local, LocalSolver) and isinstance(self.rule, Rule):
+            self.rule.check(self.local)
 
     def init(self, params: Params) -> FedOptServer:
         """The initial model and the rule's initial state."""
-        return FedOptServer(params, self.rule.init(params))
+        zero = jnp.zeros((), trees.dtype_of(params))
+        return FedOptServer(
+            params, self.rule.init(params), SearchLog(zero, zero) if self.local.searches else ()
+        )
 
     def broadcast(self, server: FedOptServer, cohort: Cohort) -> FedOptBroadcast:
         """The model."""
@@ -81,12 +95,14 @@ class FedOpt(Algorithm):
         """Local work from the model."""
         solution = self.local.solve(broadcast.params, oracle, broadcast.round)
         delta = trees.sub(solution.params, broadcast.params)
-        return FedOptMessage(delta, solution.loss, self.rule.measure(delta)), client
+        measured = self.rule.measure(delta, solution, broadcast.params, oracle)
+        return FedOptMessage(delta, solution.loss, measured, solution.search), client
 
     def update(self, server: FedOptServer, message: FedOptMessage, cohort: Cohort) -> FedOptServer:
         """The rule's step along the mean displacement."""
-        step = self.rule.step(server.params, server.rule, message.delta, message.measured, cohort)
-        return FedOptServer(*step)
+        params, rule = self.rule.step(server.params, server.rule, message.delta, message.measured, cohort)
+        search = message.search
+        return FedOptServer(params, rule, search and SearchLog(search.step, search.evaluations))
 
     def export(self, server: FedOptServer) -> Params:
         """The model."""

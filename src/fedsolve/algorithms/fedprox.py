@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 
+from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Wrapper
 from fedsolve.errors import check_range
 from fedsolve.oracle import Oracle, WrappedOracle
@@ -15,7 +16,7 @@ from fedsolve.types import Params, Scalar, module
 
 @dataclass(frozen=True)
 class ProximalOracle(WrappedOracle):
-    """Adds the gradient of (mu/2) |y - anchor|^2; the reported losses are the inner ones."""
+    """Adds (mu/2) |y - anchor|^2 to losses, its gradient to gradients."""
 
     anchor: Params
     mu: Scalar
@@ -26,10 +27,9 @@ class ProximalOracle(WrappedOracle):
             lambda g, y, w: (g + self.mu * (y - w)).astype(g.dtype), gradient, params, self.anchor
         )
 
-    def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss of the inner oracle and the changed gradient on all examples."""
-        loss, gradient = self.inner.full(params)
-        return loss, self.change(params, gradient)
+    def extra(self, params: Params) -> Scalar:
+        """(mu/2) |y - w|^2."""
+        return self.mu / 2 * trees.squared_norm(trees.sub(params, self.anchor))
 
 
 @module
@@ -38,8 +38,9 @@ class Proximal(Wrapper):
 
         client:  y <- y - eta_l (g_i(y) + mu (y - w))
 
-    Travels and is kept: what `inner` sends and keeps. mu = 0 is `inner`. The reported loss is f_i's.
-    A server rule, momentum and clipping of `inner` see the proximal gradient.
+    Travels and is kept: what `inner` sends and keeps. mu = 0 is `inner`. Whatever
+    `inner` does with gradients and losses (momentum, clipping, a line search, a reported loss) it does with
+    those of the proximal objective, whose value at w is f_i(w).
 
     Attributes:
         inner: the method that runs on the proximal objectives.

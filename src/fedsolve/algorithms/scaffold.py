@@ -12,22 +12,27 @@ from fedsolve.algorithm import Algorithm, Cohort, Wrapper
 from fedsolve.errors import InvalidInput
 from fedsolve.local.solver import LocalSolver
 from fedsolve.oracle import GradientMap, Oracle, WrappedOracle
-from fedsolve.types import Params, module, reduced, static
+from fedsolve.types import Params, Scalar, module, reduced, static
 
 
 @dataclass(frozen=True)
 class CorrectedOracle(WrappedOracle):
-    """Adds c - c_i to the gradient, after the raw gradient was clipped or decayed."""
+    """Adds <c - c_i, y - w> to losses, c - c_i to gradients, after raw ones were clipped or decayed."""
 
     correction: Params
+    anchor: Params
 
     def change(self, params: Params, gradient: Params) -> Params:
         """g - c_i + c."""
         return trees.add(gradient, self.correction)
 
+    def extra(self, params: Params) -> Scalar:
+        """<c - c_i, y - w>."""
+        return trees.dot(self.correction, trees.sub(params, self.anchor))
+
     def map_gradient(self, function: GradientMap) -> Oracle:
         """The function acts on the raw gradient: c_i must estimate what is corrected."""
-        return CorrectedOracle(self.inner.map_gradient(function), self.correction)
+        return CorrectedOracle(self.inner.map_gradient(function), self.correction, self.anchor)
 
 
 @module
@@ -77,7 +82,8 @@ class ControlVariates(Wrapper):
     Down: the model and c. Up: the displacement and c_i+ - c_i. Kept: c_i (all shapes of the model);
     c and c_i start at 0. K eta_l is the sum of the rates that the client's own steps applied, so that
     momentum, schedules and uneven clients are right; clipping and weight decay act on the raw gradient,
-    before the correction (around `Proximal` they act on all of it: wrap the other way round).
+    before the correction (around `Proximal` they act on all of it: wrap the other way round). Losses are
+    corrected by <c - c_i, y - w>, which is 0 at w: a line search of `inner` searches along what it descends.
 
     Attributes:
         inner: the method whose local steps are corrected, such as `FedAvg` or `FedDuAdam`.
@@ -119,7 +125,8 @@ class ControlVariates(Wrapper):
     ) -> tuple[ScaffoldMessage, ScaffoldClient]:
         """Corrected local work, then a new c_i."""
         correction = trees.sub(broadcast.control, client.control)
-        message, inner = self.inner.train(broadcast.inner, client.inner, CorrectedOracle(oracle, correction))
+        corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
+        message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
         if self.option == "I":  # c_i+ = grad f_i(w)
             change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
         else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c

@@ -10,18 +10,22 @@ from fedsolve.algorithm import Algorithm, Cohort, Wrapper
 from fedsolve.geometry.blocks import Blocks, require
 from fedsolve.measures.optimality import measures_of
 from fedsolve.oracle import Oracle, WrappedOracle
-from fedsolve.types import Params, module
+from fedsolve.types import Params, Scalar, module
 
 
 @dataclass(frozen=True)
 class SubgradientOracle(WrappedOracle):
-    """Adds a subgradient of psi."""
+    """Adds psi to losses, a subgradient of it to gradients."""
 
     psi: Blocks
 
     def change(self, params: Params, gradient: Params) -> Params:
         """g + v, v in the subdifferential of psi at y."""
         return trees.add(gradient, self.psi.subgradient(params))
+
+    def extra(self, params: Params) -> Scalar:
+        """psi(y)."""
+        return self.psi.value(params)
 
 
 @module
@@ -30,7 +34,8 @@ class Subgradient(Wrapper):
 
         client:  y <- y - eta_l (g_i(y) + v),   v in the subdifferential of psi at y (0 at a kink at 0)
 
-    Its iterates are not sparse: no step sets a coordinate to 0. It is here to be compared with.
+    Losses that `inner` searches along or reports include psi. Its iterates are not sparse: no step sets a
+    coordinate to 0. It is here to be compared with.
 
     Attributes:
         inner: the method, such as `FedAvg`.

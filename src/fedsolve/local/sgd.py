@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 
 from fedsolve import trees
@@ -27,6 +29,8 @@ class SGD(LocalSolver):
     Raises:
         InvalidInput: a rate that is not positive, momentum outside [0, 1), a negative decay or norm.
     """
+
+    adds_gradients: ClassVar[bool] = True
 
     lr: Rate
     momentum: Scalar | None = None
@@ -54,7 +58,7 @@ class SGD(LocalSolver):
         buffer = () if self.momentum is None else trees.zeros_like(params)
         start = (params, buffer, jnp.zeros((), trees.dtype_of(params)))
         last, _, total = local_loop(oracle, step, start)
-        return Solution(last, mean_loss(total, oracle))
+        return Solution(last, mean_loss(total, oracle), self.elapsed(oracle.steps, round))
 
     def elapsed(self, steps: Scalar, round: Scalar) -> Scalar:
         """Sum over the steps of lr (1 + momentum + ... ): what a unit gradient would have moved."""

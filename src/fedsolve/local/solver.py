@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import lax
 
 from fedsolve import trees
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module
+from fedsolve.types import Params, Scalar, module, reduced, reported
+
+
+@module
+class Search:
+    """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
+
+    step: Scalar = reduced("max")
+    evaluations: Scalar = reduced("average")
+
+
+@module
+class SearchLog:
+    """What the server logs of it: the cohort's largest step, and evaluations of a participant on average."""
+
+    client_step: Scalar = reported()
+    loss_evaluations: Scalar = reported()
 
 
 @module
@@ -21,24 +37,34 @@ class Solution:
     Attributes:
         params: the client's last iterate.
         loss: mean minibatch loss over its local steps.
+        elapsed: sum of the rates that its steps applied, displacement = -elapsed x mean gradient; None if the
+            displacement is not a sum of gradients.
+        search: what a line search did, `()` without one.
     """
 
     params: Params
     loss: Scalar
+    elapsed: Scalar | None = None
+    search: Search | tuple[()] = ()
 
 
 class LocalSolver(ABC):
-    """Minimises a client's loss for a few steps."""
+    """Minimises a client's loss for a few steps.
+
+    Attributes:
+        adds_gradients: whether solutions tell `elapsed`.
+        searches: whether solutions tell `search`.
+    """
+
+    adds_gradients: ClassVar[bool] = False
+    searches: ClassVar[bool] = False
 
     @abstractmethod
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """`oracle.steps` local steps from `params`."""
 
     def elapsed(self, steps: Scalar, round: Scalar) -> Scalar | None:
-        """Sum of the rates that local steps applied: displacement = -elapsed x mean gradient.
-
-        None if the displacement is not a sum of gradients (an adaptive optimiser).
-        """
+        """`Solution.elapsed` where it is known without solving, otherwise None (an adaptive optimiser)."""
         return None
 
 

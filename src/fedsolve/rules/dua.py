@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from fedsolve import trees
 from fedsolve.algorithm import Cohort
 from fedsolve.errors import check_range, unknown
+from fedsolve.local.solver import Solution
+from fedsolve.oracle import Oracle
 from fedsolve.rules.adaptive import SECOND_MOMENTS, quotient
 from fedsolve.rules.rule import Rule
 from fedsolve.types import Params, Scalar, module, reported, static
@@ -84,7 +86,7 @@ class DoublyAdaptive(Rule):
         s = () if self.preconditioner == "identity" else zeros
         return DoublyAdaptiveState(s, () if self.beta1 is None else zeros, zero, zero)
 
-    def measure(self, delta: Params) -> Spread:
+    def measure(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
         """|D_i|^2."""
         return Spread(trees.squared_norm(delta))
 

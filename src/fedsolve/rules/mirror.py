@@ -9,6 +9,8 @@ from fedsolve.algorithm import Cohort
 from fedsolve.errors import check_range
 from fedsolve.geometry.mirrors import Mirror
 from fedsolve.geometry.roots import solve_increasing
+from fedsolve.local.solver import Solution
+from fedsolve.oracle import Oracle
 from fedsolve.rules.dua import Spread, moments
 from fedsolve.rules.rule import Rule
 from fedsolve.types import Params, Scalar, module, reported
@@ -54,7 +56,7 @@ class MirrorDescent(Rule):
         v = () if self.beta1 is None else trees.zeros_like(params)
         return MirrorDescentState(v, zero, zero, zero, zero)
 
-    def measure(self, delta: Params) -> Spread:
+    def measure(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
         """|D_i|^2."""
         return Spread(trees.squared_norm(delta))
 
