@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     from fedsolve.algorithms.methods import FedYogi as FedYogi
     from fedsolve.algorithms.scaffold import ControlVariates as ControlVariates
     from fedsolve.algorithms.subgradient import Subgradient as Subgradient
+    from fedsolve.algorithms.tuning_free import FedExProx as FedExProx
+    from fedsolve.algorithms.tuning_free import FedLiLS as FedLiLS
+    from fedsolve.algorithms.tuning_free import FedLiLU as FedLiLU
     from fedsolve.data.federated import FederatedData as FederatedData
     from fedsolve.engine.cohorts import Bernoulli as Bernoulli
     from fedsolve.engine.cohorts import Sampling as Sampling
@@ -97,6 +100,7 @@ _HOMES: dict[str, str] = {
         "algorithms.fedprox": "Proximal",
         "algorithms.methods": _METHODS,
         "algorithms.scaffold": "ControlVariates",
+        "algorithms.tuning_free": "FedExProx FedLiLS FedLiLU",
         "data.federated": "FederatedData",
         "engine.cohorts": "Bernoulli Sampling Trace Uniform Weighted",
         "engine.result": "Result",

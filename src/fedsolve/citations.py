@@ -203,5 +203,32 @@ BIBTEX: dict[str, str] = {
   pages     = {331--339},
   year      = {1995}
 }""",
+    "geetika2024fedli": """@misc{geetika2024fedli,
+  title        = {Towards Hyper-parameter-free Federated Learning},
+  author       = {Geetika and Uniyal, Drishya and Chatterjee, Bapi},
+  howpublished = {arXiv preprint},
+  year         = {2024}
+}""",
+    "vaswani2019painless": """@inproceedings{vaswani2019painless,
+  title     = {Painless Stochastic Gradient: Interpolation, Line-Search, and Convergence Rates},
+  author    = {Vaswani, Sharan and Mishkin, Aaron and Laradji, Issam and Schmidt, Mark and Gidel, Gauthier
+               and Lacoste-Julien, Simon},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {32},
+  year      = {2019}
+}""",
+    "berrada2019dfw": """@inproceedings{berrada2019dfw,
+  title     = {Deep {F}rank-{W}olfe for Neural Network Optimization},
+  author    = {Berrada, Leonard and Zisserman, Andrew and Kumar, M. Pawan},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2019}
+}""",
+    "li2024fedexprox": """@inproceedings{li2024fedexprox,
+  title     = {The Power of Extrapolation in Federated Learning},
+  author    = {Li, Hanmin and Acharya, Kirill and Richt{\\'a}rik, Peter},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {37},
+  year      = {2024}
+}""",
 }
 """BibTeX entry of each key."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.algorithms import constrained, methods
+from fedsolve.algorithms import constrained, methods, tuning_free
 from fedsolve.algorithms.feddualavg import FedDualAvg
 from fedsolve.algorithms.fedmid import FedMiD
 from fedsolve.algorithms.fedprox import Proximal
@@ -51,6 +51,9 @@ ALGORITHMS: dict[str, Entry] = {
     "FedFW+": Entry(constrained.FedFWPlus, "dadras2024fedfw", "FedFW with a dual variable on each client"),
     "FedFW-sto": Entry(constrained.FedFWSto, "dadras2024fedfw", "FedFW on running means of minibatches"),
     "FedDR": Entry(constrained.FedDR, "trandinh2021feddr", "Douglas-Rachford splitting for F + psi"),
+    "FedLi-LS": Entry(tuning_free.FedLiLS, "geetika2024fedli", "line search on every client step, no rate"),
+    "FedLi-LU": Entry(tuning_free.FedLiLU, "geetika2024fedli", "server step scaled by the clients' losses"),
+    "FedExProx": Entry(tuning_free.FedExProx, "li2024fedexprox", "proximal clients, extrapolating server"),
 }
 
 # a wrapper's own arguments; the rest belongs to the method it wraps
