@@ -43,3 +43,25 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the data files, fo
 Out = Annotated[Path | None, typer.Option(help="Folder to write (the next free one in runs/).")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder; --rounds may grow.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="AXIS=VALUES",
+        help="A setting and its values: 1e-3:1:7log (by equal factors), 0:1:5 (by equal steps) or 0.1,1,10.",
+    ),
+]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="N|A,B,C", help="How many seeds (0, 1, ...), or which (1).")
+]
+Select = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE", help="training-loss, validation-accuracy, METRIC:LAST, ... (training-loss)."
+    ),
+]
+Validation = Annotated[
+    float | None, typer.Option(help="Share of every client's examples held out of training (none).")
+]
+Lanes = Annotated[int | None, typer.Option(help="Settings x seeds side by side (by memory and cache).")]
+ResumeSweep = Annotated[Path | None, typer.Option("--resume", help="Continue the sweep in this folder.")]

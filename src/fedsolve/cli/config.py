@@ -14,6 +14,7 @@ from fedsolve.cli.problems import describe_problems
 from fedsolve.errors import InvalidInput
 
 _Positive = Annotated[int, Field(ge=1, lt=2**31)]
+_Seed = Annotated[int, Field(ge=0, lt=2**63)]
 CONFIG = "config.toml"
 """Name of the resolved configuration in a run's folder."""
 
@@ -32,7 +33,7 @@ class RunSection(_Section):
     rounds: _Positive = 100
     clients_per_round: _Positive | None = None
     participation: float | None = Field(default=None, gt=0, le=1)
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: _Seed = 0
     batch_size: _Positive | Literal["full"] | None = None
     epochs: _Positive | None = None
     local_steps: _Positive | None = None
@@ -55,8 +56,22 @@ class MethodSection(_Section):
         return self.label or self.name
 
 
+class SweepSection(_Section):
+    """The section `[sweep]`: one method at every setting of a grid, with several seeds.
+
+    `grid` has a list of values for each axis, or the text of a range such as "1e-3:1:7log"; `seeds` is how many
+    (0, 1, ...) or which, `validation` the share of every client's examples that is held out of training.
+    """
+
+    grid: dict[str, Any] = Field(min_length=1)
+    seeds: _Positive | list[_Seed] | None = None
+    select: str = "training-loss"
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    lanes: _Positive | None = None
+
+
 class Config(_Section):
-    """A whole configuration: one method is a run, several are a comparison."""
+    """A whole configuration: one method is a run, several are a comparison, one with `[sweep]` is a sweep."""
 
     task: str
     title: str = ""
@@ -64,6 +79,7 @@ class Config(_Section):
     task_options: dict[str, Any] = {}
     run: RunSection = RunSection()
     method: list[MethodSection] = Field(min_length=1)
+    sweep: SweepSection | None = None
 
 
 def parse(table: Mapping[str, Any], origin: str) -> Config:

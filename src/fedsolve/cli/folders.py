@@ -78,8 +78,9 @@ def _next_folder(base: Path, stem: str) -> Path:
 
 
 def save_config(folder: Path, config: Config, comment: str) -> None:
-    """Write the resolved configuration of a run or a comparison into its folder."""
-    again = f"run again with: fedsolve {'run' if len(config.method) == 1 else 'compare'} --config {CONFIG}"
+    """Write the resolved configuration of a run, a comparison or a sweep into its folder."""
+    command = "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
+    again = f"run again with: fedsolve {command} --config {CONFIG}"
     write_atomically(folder / CONFIG, to_toml(config, f"{comment}; {again}"))
 
 

@@ -117,6 +117,55 @@ def compare(
     raise typer.Exit(compare_command(resolved, out, resume, as_json))
 
 
+@app.command(epilog=_EPILOG, short_help="Run one method at every setting of a grid.")
+def sweep(
+    task: arg.TaskName = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A method (`fedsolve list algorithms`).")
+    ] = None,
+    grid: arg.Grid = None,
+    seeds: arg.Seeds = None,
+    select: arg.Select = None,
+    validation: arg.Validation = None,
+    settings: arg.Settings = None,
+    task_set: arg.TaskOptions = None,
+    config: arg.ConfigFile = None,
+    rounds: arg.Rounds = None,
+    clients_per_round: arg.ClientsPerRound = None,
+    participation: arg.Participation = None,
+    batch_size: arg.BatchSize = None,
+    epochs: arg.Epochs = None,
+    local_steps: arg.LocalSteps = None,
+    eval_every: arg.EvalEvery = None,
+    dtype: arg.Dtype = None,
+    lanes: arg.Lanes = None,
+    chunk: arg.Chunk = None,
+    data_dir: arg.DataDir = None,
+    out: arg.Out = None,
+    resume: arg.ResumeSweep = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Run one method at every setting of a grid, with several seeds, as one program; choose the best setting.
+
+    For example: fedsolve sweep digits FedAdam --grid client_lr=1e-3:1:7log --grid server_lr=1e-3:1:7log --seeds 5
+    """
+    typed = dict(locals())
+    from fedsolve.cli.devices import start_jax
+    from fedsolve.cli.sweep_prepare import sweep_from_options, sweep_to_resume
+
+    if resume is not None:
+        resolved = sweep_to_resume(resume, _others(typed))
+    else:
+        resolved = sweep_from_options(
+            config, task, name, settings or [], task_set or [], _run_section(typed), data_dir,
+            {key: typed[key] for key in ("grid", "seeds", "select", "validation", "lanes")},
+        )  # fmt: skip
+    start_jax()
+    from fedsolve.cli.sweeps import sweep_command
+
+    raise typer.Exit(sweep_command(resolved, out, resume, as_json))
+
+
 @app.command(epilog=_EPILOG, short_help="Run a paper's experiment again.")
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help="`fedsolve list experiments` has the names.")],
@@ -152,12 +201,12 @@ def list_(
     list_command(kind, as_json)
 
 
-@app.command(epilog=_EPILOG, short_help="Show a run or a comparison, finished or not.")
+@app.command(epilog=_EPILOG, short_help="Show a run, a comparison or a sweep, finished or not.")
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or a comparison.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
     as_json: arg.AsJson = False,
 ) -> None:
-    """Show the table of a run or a comparison, finished or not, and where its picture and page are."""
+    """Show the table of a run, a comparison or a sweep, finished or not, and where its pictures and page are."""
     from fedsolve.cli.show import show_command
 
     show_command(folder, as_json)
@@ -180,27 +229,36 @@ _RUN_KEYS = (
 )  # fmt: skip
 
 
+def _run_section(typed: dict[str, Any]) -> dict[str, Any]:
+    """What was typed of the section [run]."""
+    section = {key: typed.get(key) for key in _RUN_KEYS}
+    if section["batch_size"] is not None and section["batch_size"].isdecimal():
+        section["batch_size"] = int(section["batch_size"])
+    return section
+
+
+def _others(typed: dict[str, Any], *allowed: str) -> dict[str, Any]:
+    """What was typed besides --resume, as it is written."""
+    shown = {"task": "TASK", "names": "NAMES", "name": "NAME", "settings": "--set"}
+    skipped = ("resume", "as_json", *allowed)
+    return {shown.get(k, f"--{k.replace('_', '-')}"): v for k, v in typed.items() if k not in skipped}
+
+
 def _resolve(typed: dict[str, Any], names: Sequence[str]) -> Any:
     """The configuration that options (and the file they name) describe; JAX is set up for it."""
     from fedsolve.cli.devices import start_jax
     from fedsolve.cli.options import from_options, to_resume
 
-    section = {key: typed[key] for key in _RUN_KEYS}
-    if section["batch_size"] is not None and section["batch_size"].isdecimal():
-        section["batch_size"] = int(section["batch_size"])
     if typed["resume"] is not None:
-        others = {k: v for k, v in typed.items() if k not in ("resume", "rounds", "as_json")}
-        shown = {"task": "TASK", "names": "NAMES", "settings": "--set"}
-        config = to_resume(
-            typed["resume"],
-            typed["rounds"],
-            {shown.get(k, f"--{k.replace('_', '-')}"): v for k, v in others.items()},
-        )
+        config = to_resume(typed["resume"], typed["rounds"], _others(typed, "rounds"))
     else:
         config = from_options(
             typed["config"], typed["task"], names, typed["settings"] or [], typed["task_set"] or [],
-            section, typed["data_dir"],
+            _run_section(typed), typed["data_dir"],
         )  # fmt: skip
+    if config.sweep is not None:
+        given = f"--resume {typed['resume']}" if typed["resume"] else f"--config {typed['config']}"
+        raise InvalidInput(f"this is the configuration of a sweep: use `fedsolve sweep {given}`")
     start_jax(config.run.devices)
     return config
 

@@ -56,7 +56,9 @@ def from_options(
     return parse(result, _HERE)
 
 
-def to_resume(folder: Path, rounds: int | None, typed: Mapping[str, Any]) -> Config:
+def to_resume(
+    folder: Path, rounds: int | None, typed: Mapping[str, Any], allowed: str = "only --rounds can change"
+) -> Config:
     """The configuration of a folder that is to be continued, with more rounds if asked.
 
     Raises:
@@ -64,7 +66,7 @@ def to_resume(folder: Path, rounds: int | None, typed: Mapping[str, Any]) -> Con
     """
     for option, value in typed.items():
         if value not in (None, [], ()):
-            raise InvalidInput(f"{option} does not go with --resume: only --rounds can change")
+            raise InvalidInput(f"{option} does not go with --resume: {allowed}")
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
     config = load(folder)

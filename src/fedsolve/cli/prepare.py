@@ -66,7 +66,7 @@ def prepare(config: Config) -> Prepared:
         raise unknown("task", config.task, TASKS)
     mesh(config.run.devices)
     task = build_task(config.task, **config.task_options)
-    run = _resolve_run(config.run, task)
+    run = resolve_run(config.run, task)
     sampling = _sampling(run)
     sampling.check(task.data.num_clients)
     for algorithm in algorithms:
@@ -99,7 +99,8 @@ def _resolve_method(method: MethodSection) -> MethodSection:
     )
 
 
-def _resolve_run(run: RunSection, task: Task) -> RunSection:
+def resolve_run(run: RunSection, task: Task) -> RunSection:
+    """A section `[run]` with what the task and the model's size decide filled in."""
     update: dict[str, Any] = {"eval_every": run.eval_every or max(1, round(run.rounds / 50))}
     if run.clients_per_round is None and run.participation is None:
         update["clients_per_round"] = task.data.num_clients

@@ -1,4 +1,4 @@
-"""`fedsolve show`: how a run or a comparison stands, and where its page and pictures are."""
+"""`fedsolve show`: how a run, a comparison or a sweep stands, and where its page and pictures are."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ class Standing:
 
 
 def show_command(folder: Path, as_json: bool) -> None:
-    """Print how a run or a comparison stands."""
+    """Print how a run, a comparison or a sweep stands."""
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
     config = load(folder)
+    if config.sweep is not None:
+        from fedsolve.cli.sweeps import show_sweep
+
+        show_sweep(config, folder, as_json)
+        return
     several = len(config.method) > 1
     folders = method_folders(folder, config.method) if several else [folder]
     methods = zip(config.method, folders, strict=True)

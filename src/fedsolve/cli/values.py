@@ -28,11 +28,12 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
             raise InvalidInput(f"{option} {text!r} must be written key=value")
         if key in found:
             raise InvalidInput(f"{option} {key} is given twice")
-        found[key] = _value(value, f"{option} {key}")
+        found[key] = parse_value(value, f"{option} {key}")
     return found
 
 
-def _value(text: str, where: str) -> Any:
+def parse_value(text: str, where: str) -> Any:
+    """One value as TOML, a bare word as text; `InvalidInput` names `where` it stands."""
     try:
         table = tomllib.loads(f"value = {text}")
         if len(table) == 1:

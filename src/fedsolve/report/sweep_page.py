@@ -73,7 +73,9 @@ def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
     return found
 
 
-def write_report(folder: str | Path, sweep: Sweep, *, title: str = "", command: str = "") -> list[Path]:
+def write_report(
+    folder: str | Path, sweep: Sweep, *, title: str = "", command: str = "", draw: bool = True
+) -> list[Path]:
     """Write the pictures (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
 
     Args:
@@ -81,11 +83,12 @@ def write_report(folder: str | Path, sweep: Sweep, *, title: str = "", command: 
         sweep: what.
         title: the heading; default method and task.
         command: what runs the best setting again, as one would type it.
+        draw: whether there are pictures; without, matplotlib is not needed.
 
     Raises:
         InvalidInput: matplotlib is not installed, or the folder cannot be written.
     """
-    folder, drawn = Path(folder), pictures(sweep)
+    folder, drawn = Path(folder), pictures(sweep) if draw else {}
     files = [save(figure, folder / f"{name}.png") for name, (_, figure) in drawn.items()]
     return [write_page(folder / PAGE, sweep, drawn, title=title, command=command), *files]
 

@@ -1,0 +1,63 @@
+"""A run's configuration as the command one would type, defaults left out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from fedsolve.cli.config import Config, RunSection
+from fedsolve.cli.prepare import resolve_run, task_defaults
+from fedsolve.cli.values import resolve_settings
+from fedsolve.tasks.task import Task
+
+
+def run_command_line(config: Config, task: Task) -> str:
+    """The command `fedsolve run ...` that runs a configuration of one method."""
+    method = config.method[0]
+    words = ["fedsolve", "run", config.task, "--algorithm", method.name]
+    standard = resolve_settings(method.name, {})
+    for key, value in method.settings.items():
+        if standard.get(key) != value:
+            words += ["--set", f"{key}={_typed(value)}"]
+    options = task_defaults(config.task)
+    for key, value in config.task_options.items():
+        if options.get(key) != value and key != "data_dir":
+            words += ["--task-set", f"{key}={_typed(value)}"]
+    if "data_dir" in config.task_options:
+        words += ["--data-dir", str(config.task_options["data_dir"])]
+    given = config.run.model_dump(exclude_none=True, exclude={"chunk"})
+    usual = resolve_run(RunSection(rounds=config.run.rounds), task).model_dump(exclude_none=True)
+    usual.pop("rounds")
+    for key, value in given.items():
+        if usual.get(key) != value:
+            words += [f"--{key.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def _typed(value: Any) -> str:
+    """A value as one types it: a word without quotes."""
+    word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value)
+    return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
+
+
+def inline_toml(value: Any) -> str:
+    """A value as TOML on one line, as `--set` takes it.
+
+    >>> inline_toml({"name": "L1", "weight": 1e-3, "on": ["w", "b"], "each": True})
+    '{name="L1",weight=0.001,on=["w","b"],each=true}'
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{k}={inline_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(inline_toml, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    return str(value)

@@ -1,0 +1,195 @@
+"""From options or a file to a sweep that can start: the grid checked, each value built once, defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.algorithms.catalogue import arguments, build
+from fedsolve.cli.config import Config, MethodSection, SweepSection, parse, to_table
+from fedsolve.cli.grids import EXAMPLE, axis_values, parse_grid, parse_seeds, with_values
+from fedsolve.cli.options import from_options, to_resume
+from fedsolve.cli.prepare import Prepared, prepare
+from fedsolve.cli.values import method_arguments, parse_assignments
+from fedsolve.errors import InvalidInput, unknown
+from fedsolve.report.history import Setting
+from fedsolve.report.selection import Selection
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep ready to run.
+
+    Attributes:
+        config: the configuration with every default filled in; the grid's axes are not among the settings.
+        run: what `prepare` made of it at the first setting of the grid.
+    """
+
+    config: Config
+    run: Prepared
+
+    @property
+    def method(self) -> MethodSection:
+        """The method swept."""
+        return self.config.method[0]
+
+    @property
+    def section(self) -> SweepSection:
+        """The section `[sweep]`."""
+        assert self.config.sweep is not None
+        return self.config.sweep
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """The axes with their values, None where 'none' is written."""
+        return {
+            axis: [None if v == "none" else v for v in values] for axis, values in self.section.grid.items()
+        }
+
+    def algorithm(self, **values: Any) -> Algorithm:
+        """The method at one setting of the grid."""
+        return _build(self.method, values)
+
+    def arguments(self) -> dict[str, Any]:
+        """What `fedsolve.sweep` is called with besides algorithm, task and grid."""
+        kept = {"rounds", "batch_size", "epochs", "local_steps", "eval_every", "dtype", "chunk"}
+        section = self.section
+        return self.config.run.model_dump(include=kept) | {
+            "sampling": self.run.sampling,
+            "seeds": section.seeds,
+            "select": section.select,
+            "validation": section.validation,
+            "lanes": section.lanes,
+            "label": self.method.shown,
+        }
+
+    def settings(self) -> dict[str, Setting]:
+        """What all lanes share, as flat text and numbers, for the record."""
+        found = self.run.settings(self.method)
+        hidden = {"seed", "devices", *(axis.partition(".")[0] for axis in self.grid)}
+        if self.config.run.chunk is None:
+            hidden.add("chunk")
+        shared: dict[str, Setting] = {k: v for k, v in found.items() if k not in hidden}
+        return shared | {"validation": self.section.validation}
+
+    def best(self, values: Mapping[str, Any]) -> Config:
+        """The configuration of the run at one setting, with the first seed."""
+        seeds = self.section.seeds
+        assert isinstance(seeds, list)
+        method = self.method.model_copy(update={"settings": with_values(self.method.settings, values)})
+        run = self.config.run.model_copy(update={"seed": seeds[0]})
+        return self.config.model_copy(update={"method": [method], "run": run, "sweep": None})
+
+
+def sweep_from_options(
+    path: Path | None,
+    task: str | None,
+    name: str | None,
+    settings: Sequence[str],
+    options: Sequence[str],
+    run: Mapping[str, Any],
+    data_dir: Path | None,
+    sweep: Mapping[str, Any],
+) -> Config:
+    """The configuration of a sweep: what a file has, and over it what was typed.
+
+    Args:
+        path, task, settings, options, run, data_dir: as `from_options`.
+        name: the method.
+        sweep: `grid`, `seeds`, `select`, `validation`, `lanes` as typed; None or empty where not.
+
+    Raises:
+        InvalidInput: no grid, several methods, or something unknown or ill-typed.
+    """
+    grid = parse_grid(sweep["grid"] or [])
+    for axis in grid:
+        if axis in parse_assignments(settings, "--set"):
+            raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
+    config = from_options(path, task, [name] if name else [], settings, options, run, data_dir)
+    if len(config.method) > 1:
+        labels = ", ".join(m.shown for m in config.method)
+        raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
+    table = to_table(config)
+    section = dict(table.get("sweep", {}))
+    if grid:
+        section["grid"] = grid
+    if "grid" not in section:
+        raise InvalidInput(f"no grid: give at least one axis, such as {EXAMPLE}")
+    if sweep["seeds"] is not None:
+        section["seeds"] = parse_seeds(sweep["seeds"])
+    section |= {k: sweep[k] for k in ("select", "validation", "lanes") if sweep[k] is not None}
+    return parse(table | {"sweep": section}, "command line" if path is None else str(path))
+
+
+def sweep_to_resume(folder: Path, typed: Mapping[str, Any]) -> Config:
+    """The configuration of the folder of a sweep; nothing of it can change.
+
+    Raises:
+        InvalidInput: the folder has no sweep, or something else was typed.
+    """
+    config = to_resume(folder, None, typed, "a sweep is resumed as it was")
+    if config.sweep is None:
+        command = "run" if len(config.method) == 1 else "compare"
+        raise InvalidInput(f"{folder} holds no sweep: resume it with `fedsolve {command} --resume {folder}`")
+    return config
+
+
+def prepare_sweep(config: Config) -> PreparedSweep:
+    """Check the grid, build the method once for each value of each axis, and fill in all defaults.
+
+    Raises:
+        InvalidInput: an unknown axis or rule (with the nearest match), or a value that does not fit.
+    """
+    section, method = config.sweep, config.method[0]
+    assert section is not None
+    if config.run.devices > 1:
+        raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
+    known = arguments(method.name)
+    for axis in section.grid:
+        if axis.partition(".")[0] not in known:
+            raise unknown(f"setting of {method.name}", axis, known)
+    grid = {axis: axis_values(f"grid: {axis}", values) for axis, values in section.grid.items()}
+    for axis, values in grid.items():
+        if "none" in values and known[axis] is not None:
+            raise InvalidInput(f"grid: {axis}: none is no value of it; give numbers")
+    first = {axis: values[0] for axis, values in grid.items()}
+    for axis, values in grid.items():
+        for value in values:
+            _build(method, first | {axis: value})
+    seeds = [config.run.seed] if section.seeds is None else section.seeds
+    seeds = list(range(seeds)) if isinstance(seeds, int) else seeds
+    if len(set(seeds)) < len(seeds):
+        raise InvalidInput(f"seeds = {seeds}: a seed comes twice")
+    _check_rule(section)
+    at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
+    prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
+    resolved = prepared.config.method[0]
+    kept = {k: v for k, v in resolved.settings.items() if k not in {axis.partition(".")[0] for axis in grid}}
+    kept |= {
+        h: method.settings[h] for a in grid if "." in a and (h := a.partition(".")[0]) in method.settings
+    }
+    whole = prepared.config.model_copy(
+        update={
+            "method": [resolved.model_copy(update={"settings": kept})],
+            "run": prepared.config.run.model_copy(update={"chunk": config.run.chunk, "seed": 0}),
+            "sweep": section.model_copy(update={"grid": grid, "seeds": seeds}),
+        }
+    )
+    return PreparedSweep(whole, prepared)
+
+
+def _build(method: MethodSection, values: Mapping[str, Any]) -> Algorithm:
+    settings = with_values(method.settings, values)
+    return build(method.name, method_arguments(method.name, settings))
+
+
+def _check_rule(section: SweepSection) -> None:
+    """Refuse a rule that needs what the sweep does not measure, before anything runs."""
+    rule = Selection.parse(section.select)
+    if rule.metric.startswith("validation_") and section.validation is None:
+        raise InvalidInput(
+            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
+        )

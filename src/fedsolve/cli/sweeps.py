@@ -1,0 +1,163 @@
+"""`fedsolve sweep`: every setting of a grid with every seed, into a folder with tables, pictures and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.cli.again import run_command_line
+from fedsolve.cli.config import Config
+from fedsolve.cli.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.folders import new_folder, save_config
+from fedsolve.cli.runs import how_to_resume
+from fedsolve.cli.sweep_live import how_far, open_sweep_board
+from fedsolve.cli.sweep_prepare import PreparedSweep, prepare_sweep
+from fedsolve.engine.identity import provenance
+from fedsolve.engine.sweep import sweep
+from fedsolve.engine.sweep_store import KEPT
+from fedsolve.errors import Diverged, Interrupted
+from fedsolve.report.sweep import Sweep
+from fedsolve.report.sweep_files import CURVES, LANES, SUMMARY, load, require_parquet, save, summary
+from fedsolve.report.sweep_page import PAGE, write_report
+from fedsolve.report.sweep_plots import rule_text
+from fedsolve.report.sweep_table import outcome_lines, setting_rows, setting_table
+from fedsolve.store import locked
+
+
+def sweep_command(config: Config, out: Path | None, resume: Path | None, as_json: bool) -> int:
+    """Run or continue a sweep, write its folder and print the best settings.
+
+    Returns:
+        The exit code: 3 if all settings diverged.
+    """
+    require_parquet()
+    prepared = prepare_sweep(config)
+    config = prepared.config
+    folder = resume or new_folder(out, f"{config.task}-{prepared.method.shown}-sweep", "sweep")
+    with locked(folder):
+        save_config(folder, config, provenance())
+    if (folder / SUMMARY).exists():
+        found = load(folder)
+    else:
+        found = _run(prepared, folder, as_json)
+        save(found, folder)
+    command = best_command(prepared, found)
+    draw = importlib.util.find_spec("matplotlib") is not None
+    if not draw:
+        say("note: no pictures, because matplotlib is not installed: install fedsolve[plot]")
+    write_report(folder, found, title=config.title, command=command, draw=draw)
+    failure = all_diverged(found)
+    if as_json:
+        emit_json(document(folder, found, command))
+    else:
+        print_sweep(folder, found, command)
+    if failure:
+        say(f"error: {failure}")
+    return Diverged.exit_code if failure else 0
+
+
+def print_sweep(folder: Path, found: Sweep, command: str) -> None:
+    """The ten best settings, what came out, where the files are, and how to run the best again."""
+    title = f"{found.label} on {found.task}, {found.rounds[-1]} rounds: {rule_text(found)}"
+    emit_rich(setting_table(found, 10, title=title))
+    lines = [*outcome_lines(found), *(f"note: {note}" for note in found.notes)]
+    lines += [
+        f"{'picture' if path.endswith('.png') else kind:8} {path}"
+        for kind, path in sweep_files(folder).items()
+    ]
+    emit("\n".join(lines + ([f"run it   {command}"] if command else [])))
+
+
+def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
+    """What `fedsolve show` prints of a sweep, finished or not."""
+    assert config.sweep is not None
+    if (folder / SUMMARY).exists():
+        found = load(folder)
+        command = best_command(prepare_sweep(config), found)
+        if as_json:
+            emit_json(document(folder, found, command))
+        else:
+            print_sweep(folder, found, command)
+        return
+    if as_json:
+        facts = {"status": "unfinished", "folder": str(folder), "task": config.task}
+        emit_json(facts | {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}})
+        return
+    emit(f"{config.method[0].shown}: unfinished sweep\n{how_to_resume('sweep', folder)}")
+
+
+def document(folder: Path, found: Sweep, command: str) -> dict[str, Any]:
+    """A finished sweep as plain data."""
+    facts = summary(found)
+    best = facts.pop("best")
+    failure = all_diverged(found)
+    return {
+        "status": "diverged" if failure else "finished",
+        "folder": str(folder),
+        **{name: facts[name] for name in ("task", "label", "grid", "seeds", "selection")},
+        "rounds": int(found.rounds[-1]),
+        "best": None if best is None else best | {"command": command},
+        "share_within_5_percent": facts["share_within_5_percent"],
+        "ranking": setting_rows(found),
+        "lanes": facts["lanes"],
+        "lanes_diverged": facts["lanes_diverged"],
+        "seconds": facts["seconds"],
+        "notes": facts["notes"],
+        "error": failure,
+        "files": sweep_files(folder),
+    }
+
+
+def best_command(prepared: PreparedSweep, found: Sweep) -> str:
+    """The command that runs the best setting with the first seed; '' if all diverged."""
+    if all_diverged(found):
+        return ""
+    return run_command_line(prepared.best(found.best_settings), prepared.run.task)
+
+
+def all_diverged(found: Sweep) -> str | None:
+    """What to say if all settings diverged; None if not."""
+    if np.isfinite(found.score).any():
+        return None
+    try:
+        return str(found.best)
+    except Diverged as error:
+        return str(error)
+
+
+def sweep_files(folder: Path) -> dict[str, str]:
+    """The page, tables and pictures that a folder has, by what they are."""
+    names = {"page": PAGE, "lanes": LANES, "curves": CURVES, "summary": SUMMARY}
+    found = {kind: folder / name for kind, name in names.items()}
+    found |= {path.stem: path for path in sorted(folder.glob("*.png"))}
+    return {kind: str(path) for kind, path in found.items() if path.exists()}
+
+
+def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> Sweep:
+    """The sweep itself, from where its folder is."""
+    label, kept = prepared.method.shown, folder / "lanes"
+    if not as_json:
+        sizes = " x ".join(f"{len(values)} {axis}" for axis, values in prepared.grid.items())
+        seeds = prepared.section.seeds
+        assert isinstance(seeds, list)
+        several = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+        say(f"{label} on {prepared.config.task}, {sizes} x {several}, into {folder}")
+    with open_sweep_board(label) as board:
+        try:
+            found = sweep(
+                prepared.algorithm,
+                prepared.run.task,
+                prepared.grid,
+                out=kept,
+                resume=(kept / KEPT).exists(),
+                progress=board,
+                **prepared.arguments(),
+            )
+        except (Interrupted, KeyboardInterrupt):
+            where = f"interrupted after {how_far(board.last)}"
+            raise Interrupted(f"{where}; {how_to_resume('sweep', folder)}") from None
+    return dataclasses.replace(found, settings=prepared.settings())
