@@ -320,6 +320,11 @@ def test_every_task_is_summarised_and_cited():
             assert build(name).citation == entry.citation
 
 
+def test_the_page_of_tasks_names_each():
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    assert not [name for name in TASKS if f"`{name}`" not in page]
+
+
 def test_every_bibtex_entry_carries_its_key_and_balances():
     for key, text in BIBTEX.items():
         assert text.split("{", 1)[1].startswith(f"{key},")
