@@ -57,7 +57,7 @@ def draw_map(
     lost = np.broadcast_to(np.asarray(lost), values.shape)
     for (i, j), value in np.ndenumerate(shown):
         if np.isnan(value):
-            axes.text(j, i, lost[i, j], ha="center", va="center", fontsize=size, color="0.25")
+            axes.text(j, i, str(lost[i, j]), ha="center", va="center", fontsize=size, color="0.25")
         elif write is not None:
             red, green, blue, _ = image.cmap(image.norm(value))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5

@@ -115,6 +115,7 @@ def sensitivity(sweep: Sweep, metric: str | None = None) -> Figure:
     shown = describe(name)
     style = styles_of([sweep.label])[sweep.label]
     _band(panels[0], sweep.rounds, curves.T * shown.scale, style, sweep.label, marker="")
+    panels[0].xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_xlabel(describe("round").label)
     panels[0].set_ylabel(shown.label)
     if wants_log(name, [curves]):
