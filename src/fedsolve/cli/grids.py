@@ -85,7 +85,8 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
                 raise InvalidInput(
                     f"the axis {axis} needs {head} as a table: give --set {head}={{name=...}} or the like"
                 )
-            found[head] = {**table, key: value}
+            rest = {k: v for k, v in table.items() if k != key}
+            found[head] = rest if value in ("none", None) else {**rest, key: value}
         elif value in ("none", None):
             found.pop(axis, None)
         else:

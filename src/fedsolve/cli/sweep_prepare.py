@@ -153,7 +153,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
             raise unknown(f"setting of {method.name}", axis, known)
     grid = {axis: axis_values(f"grid: {axis}", values) for axis, values in section.grid.items()}
     for axis, values in grid.items():
-        if "none" in values and known[axis] is not None:
+        if "none" in values and known.get(axis) is not None:
             raise InvalidInput(f"grid: {axis}: none is no value of it; give numbers")
     first = {axis: values[0] for axis, values in grid.items()}
     for axis, values in grid.items():
