@@ -10,7 +10,6 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.engine.grid import run_grid
 from fedsolve.experiments.experiment import Context
 from fedsolve.measures import Measure
 from fedsolve.measures.measure import Point
@@ -83,16 +82,17 @@ def sweep(
 
     def one(name: str) -> Callable[[], Mapping[str, np.ndarray]]:
         def compute() -> Mapping[str, np.ndarray]:
-            found = run_grid(
-                [METHODS[name](psi, c, s) for c, s in grid],
+            found = fs.sweep(
+                lambda client_lr, server_lr: METHODS[name](psi, client_lr, server_lr),
                 task,
+                {"client_lr": ETA_C, "server_lr": ETA_S},
                 rounds=rounds,
                 clients_per_round=clients_per_round,
                 eval_every=eval_every,
                 measures=measures,
-                progress=context.progress(name),
+                progress=context.sweeping(name),
             )
-            return {"rounds": found.rounds, **found.metrics}
+            return {"rounds": found.rounds, **{k: v[:, 0] for k, v in found.metrics.items()}}
 
         return compute
 

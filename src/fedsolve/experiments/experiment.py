@@ -20,6 +20,8 @@ from fedsolve.report.markup import PageTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedsolve.engine.sweep import SweepProgress
+
 _SECONDS = "seconds_that_it_took"
 
 Verdict = Literal["reproduced", "partly", "not reproduced", "not comparable"]
@@ -129,3 +131,7 @@ class Context:
     def progress(self, part: str) -> Callable[[int, int], None]:
         """`say` of one part."""
         return lambda done, total: self.say(part, done, total)
+
+    def sweeping(self, part: str) -> Callable[[SweepProgress], None]:
+        """`say` of one part that is a sweep."""
+        return lambda at: self.say(part, at.done, at.total)

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from fedsolve.algorithm import Algorithm
 from fedsolve.algorithms.feddualavg import FedDualAvg
 from fedsolve.algorithms.fedmid import FedMiD
-from fedsolve.engine.grid import run_grid
+from fedsolve.engine.sweep import sweep
 from fedsolve.experiments.experiment import Context
 from fedsolve.geometry.balls import L1Ball, L2Ball
 from fedsolve.geometry.blocks import Blocks, chosen_leaves
@@ -146,19 +146,20 @@ def _method(context: Context, key: str, name: str, case: Case, effort: Effort, t
 
     def run(settings: np.ndarray, rounds: int, every: int, part: str) -> dict[str, np.ndarray]:
         def compute() -> dict[str, np.ndarray]:
-            found = run_grid(
-                [METHODS[name](case.psi, float(c), float(s)) for c, s in settings],
+            found = sweep(
+                lambda rates: METHODS[name](case.psi, *rates),
                 task,
+                {"rates": [(float(c), float(s)) for c, s in settings]},
                 rounds=rounds,
                 clients_per_round=CLIENTS,
-                seed=SEED,
+                seeds=[SEED],
                 batch_size=BATCH,
                 local_steps=effort.steps,
                 eval_every=every,
                 measures=task.measures,
-                progress=context.progress(part),
+                progress=context.sweeping(part),
             )
-            return {"rounds": found.rounds, **found.metrics}
+            return {"rounds": found.rounds, **{k: v[:, 0] for k, v in found.metrics.items()}}
 
         plan = {"grid": settings.tolist(), "rounds": rounds, "every": every, "steps": effort.steps}
         plan |= {"norm": case.norm, "radius": case.radius, "seed": SEED, "clients": task.data.num_clients}
