@@ -211,6 +211,8 @@ CALLS = [
     ((*SWEEP, "--seeds", "0"), "sweep.seeds = 0 must be"),
     ((*SWEEP, "--seeds", "1,1"), "a seed comes twice"),
     ((*SWEEP, "--select", "train_loss:x"), "'x' must be a number of last rounds"),
+    ((*SWEEP, "--select", "test_acuracy:3"), "'test_acuracy': did you mean 'test_accuracy'?"),
+    ((*SWEEP, "--select", "recovery-error"), "unknown metric of the selection 'recovery_error'"),
     ((*SWEEP, "--select", "validation-accuracy"), "needs examples held out of training: give --validation 0.1"),
     ((*SWEEP, "--validation", "1.5"), "sweep.validation = 1.5 must be < 1"),
     ((*SWEEP, "--lanes", "0"), "sweep.lanes = 0 must be >= 1"),

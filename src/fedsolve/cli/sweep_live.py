@@ -36,6 +36,8 @@ class SweepLines:
 
     def __call__(self, progress: SweepProgress) -> None:
         """The sweep has come further."""
+        if self.last is None:
+            self.begin(progress)
         moved = self.last is not None and progress.done > self.last.done
         self.last = progress
         for note in progress.notes:
@@ -46,6 +48,9 @@ class SweepLines:
             self._start = time.monotonic(), progress.done
         if moved:
             self.advance(progress)
+
+    def begin(self, progress: SweepProgress) -> None:
+        """It is known how much there is to do."""
 
     def remark(self, text: str) -> None:
         """Something to be known of the sweep."""
@@ -99,6 +104,10 @@ class SweepBar(SweepLines):
 
     def __exit__(self, *exc: object) -> None:
         self._bars.stop()
+
+    def begin(self, progress: SweepProgress) -> None:
+        """See `SweepLines`."""
+        self._bars.update(self._bar, completed=progress.done, total=progress.total)
 
     def remark(self, text: str) -> None:
         """See `SweepLines`."""

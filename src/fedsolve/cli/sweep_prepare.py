@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from fedsolve.algorithm import Algorithm
 from fedsolve.algorithms.catalogue import arguments, build
 from fedsolve.cli.config import Config, MethodSection, SweepSection, parse, to_table
@@ -15,8 +18,10 @@ from fedsolve.cli.options import from_options, to_resume
 from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.values import method_arguments, parse_assignments
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.measures.measure import Point
 from fedsolve.report.history import Setting
 from fedsolve.report.selection import Selection
+from fedsolve.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,9 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     seeds = list(range(seeds)) if isinstance(seeds, int) else seeds
     if len(set(seeds)) < len(seeds):
         raise InvalidInput(f"seeds = {seeds}: a seed comes twice")
-    _check_rule(section)
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
+    _check_rule(section, prepared.task, prepared.algorithms[0])
     resolved = prepared.config.method[0]
     kept = {k: v for k, v in resolved.settings.items() if k not in {axis.partition(".")[0] for axis in grid}}
     kept |= {
@@ -186,10 +191,18 @@ def _build(method: MethodSection, values: Mapping[str, Any]) -> Algorithm:
     return build(method.name, method_arguments(method.name, settings))
 
 
-def _check_rule(section: SweepSection) -> None:
+def _check_rule(section: SweepSection, task: Task, algorithm: Algorithm) -> None:
     """Refuse a rule that needs what the sweep does not measure, before anything runs."""
     rule = Selection.parse(section.select)
     if rule.metric.startswith("validation_") and section.validation is None:
         raise InvalidInput(
             f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
         )
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    known = ["train_loss"]
+    for measure in (*task.measures, *algorithm.measures()):
+        known += jax.eval_shape(lambda p, m=measure: m(Point(p, jnp.zeros(()), p)), model)
+    held_out = ["test"] * (task.test is not None) + ["validation"] * (section.validation is not None)
+    known += [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics)]
+    if rule.metric not in known:
+        raise unknown("metric of the selection", rule.metric, known)

@@ -129,9 +129,9 @@ def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
     return f'<dl class="{kind}">{inner}</dl>'
 
 
-def picture(caption: str, figure: Figure) -> str:
-    """A matplotlib figure as an image within the page, described by its caption."""
-    data = base64.b64encode(png(figure)).decode()
+def picture(caption: str, figure: Figure | bytes) -> str:
+    """A matplotlib figure (or a PNG) as an image within the page, described by its caption."""
+    data = base64.b64encode(figure if isinstance(figure, bytes) else png(figure)).decode()
     return (
         f'<figure><img src="data:image/png;base64,{data}" alt="{text(caption)}">'
         f"<figcaption>{text(caption)}</figcaption></figure>"

@@ -25,7 +25,7 @@ from fedsolve.report.markup import (
     text,
 )
 from fedsolve.report.metrics import describe
-from fedsolve.report.plots import save
+from fedsolve.report.plots import png
 from fedsolve.report.sweep import Sweep
 from fedsolve.report.sweep_plots import (
     best_over_grid,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 PAGE = "page.html"
 _MAPS = 6
-Pictures = Mapping[str, tuple[str, "Figure"]]
-"""File name (without its ending) -> caption and figure."""
 
 
 def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
     """The pictures of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
+
+    The result has captions and figures by the name of a file.
 
     Raises:
         InvalidInput: matplotlib is not installed.
@@ -88,15 +88,20 @@ def write_report(
     Raises:
         InvalidInput: matplotlib is not installed, or the folder cannot be written.
     """
-    folder, drawn = Path(folder), pictures(sweep) if draw else {}
-    files = [save(figure, folder / f"{name}.png") for name, (_, figure) in drawn.items()]
-    return [write_page(folder / PAGE, sweep, drawn, title=title, command=command), *files]
+    folder = Path(folder)
+    drawn = {name: (text, png(figure)) for name, (text, figure) in (pictures(sweep) if draw else {}).items()}
+    files = [write_atomically(folder / f"{name}.png", image) for name, (_, image) in drawn.items()]
+    shown = dict(drawn.values())
+    return [write_page(folder / PAGE, sweep, shown, title=title, command=command), *files]
 
 
 def write_page(
-    path: str | Path, sweep: Sweep, drawn: Pictures, *, title: str = "", command: str = ""
+    path: str | Path, sweep: Sweep, drawn: Mapping[str, Figure | bytes], *, title: str = "", command: str = ""
 ) -> Path:
-    """Write the page of a sweep to `path`, atomically, and return the path; texts as `write_report`."""
+    """Write the page of a sweep to `path`, atomically, and return the path.
+
+    Pictures (figures or PNGs) come by their caption; texts are as those of `write_report`.
+    """
     settings, seeds = sweep.scores.shape
     axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())
     lanes = f"{settings} settings ({axes}) with {seeds_text(sweep.seeds)}"
@@ -106,7 +111,7 @@ def write_page(
         "intro": paragraphs(f"{lanes}, {settings * seeds} runs in all. Chosen by: {rule_text(sweep)}."),
         "best": _best(sweep),
         "command": f'<pre class="command" tabindex="0"><code>{text(command)}</code></pre>' if command else "",
-        "pictures": "\n".join(picture(*item) for item in drawn.values()),
+        "pictures": "\n".join(picture(*item) for item in drawn.items()),
         "table": _table(sweep),
         "edges": note_list(edges(sweep)),
         "notes": section("Notes", note_list(sweep.notes)),

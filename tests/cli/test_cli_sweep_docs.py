@@ -1,0 +1,65 @@
+"""docs/sweep.md does what it says: its Python runs, its commands and its file are understood, its files are there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedsolve.cli import sweeps
+from fedsolve.cli.config import parse
+from fedsolve.cli.grids import parse_grid
+from fedsolve.cli.sweep_prepare import prepare_sweep
+from fedsolve.report.selection import SELECTIONS, Selection
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
+
+
+def test_the_python_runs_and_leaves_the_files_that_are_named():
+    for module in ("pyarrow", "matplotlib", "sklearn"):
+        pytest.importorskip(module)
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(block, names)
+    assert names["same"].best_settings == names["found"].best_settings
+    assert Path("client_lr.png").exists()
+    left = {p.name for p in Path("my-sweep").iterdir()}
+    named = set(re.findall(r"^\| `([^`]+)`", PAGE[PAGE.index("## What a sweep leaves") :], re.MULTILINE))
+    patterns = {re.sub(r"<\w+>", ".+", name) for name in named} - {"config.toml", "lanes/"}
+    assert all(any(re.fullmatch(p, name) for p in patterns) for name in left), left
+    assert all(any(re.fullmatch(p, name) for name in left) for p in patterns), patterns
+
+
+def test_the_commands_are_understood(call, monkeypatch):
+    asked = []
+    monkeypatch.setattr(sweeps, "sweep_command", lambda config, *a: asked.append(prepare_sweep(config)) or 0)
+    lines = re.findall(r"^    (fedsolve sweep .*)$", PAGE, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines[:2]:
+        ended = call(*shlex.split(line)[1:])
+        assert ended.code == 0, ended.err
+    assert [len(p.grid["client_lr"]) for p in asked] == [7, 3]
+    assert asked[0].section.seeds == [0, 1, 2, 3, 4]
+    assert asked[1].section.validation == 0.1
+
+
+def test_the_file_is_a_sweep():
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    found = prepare_sweep(parse(tomllib.loads(text), "page"))
+    assert found.config.run.rounds == 200
+    assert found.grid["client_lr"][1] == pytest.approx(10**-2.5)
+
+
+def test_the_tables_say_what_is_so():
+    axes = re.findall(r"^\| `(\w[\w.]*=[^`]+)`", PAGE, re.MULTILINE)
+    assert len(axes) == 6
+    sizes = [len(values) for axis in axes for values in parse_grid([axis]).values()]
+    assert sizes == [7, 4, 3, 2, 3, 4]
+    for name, rule in SELECTIONS.items():
+        (row,) = re.findall(rf"^\| `{name}`.*?\| (.*?) \|", PAGE, re.MULTILINE)
+        assert f"the {'highest' if rule.most else 'lowest'} " in row
+        assert row.endswith(f"mean of the last {rule.last} rounds")
+    assert Selection.parse("training-loss") == SELECTIONS["training-loss"]
