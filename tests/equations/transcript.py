@@ -31,6 +31,18 @@ class Federation:
     def size(self, i: int) -> int:
         return len(self.clients[i].y)
 
+    def loss(self, i: int, w: Vector, rows: Vector | None = None) -> float:
+        """Mean over the rows of -log softmax(x W + b)[y]; all of the client's without rows."""
+        x, y = self.clients[i].x, self.clients[i].y
+        if rows is not None:
+            x, y = x[rows], y[rows]
+        features, classes = x.shape[1], len(w) // (x.shape[1] + 1)
+        logits = x @ w[: features * classes].reshape(features, classes) + w[features * classes :]
+        top = logits.max(axis=1)
+        return float(
+            np.mean(top + np.log(np.exp(logits - top[:, None]).sum(axis=1)) - logits[range(len(y)), y])
+        )
+
     def gradient(self, i: int, w: Vector, rows: Vector | None = None) -> Vector:
         """Gradient of mean over the rows of -log softmax(x W + b)[y], flat: W row by row, then b."""
         x, y = self.clients[i].x, self.clients[i].y
