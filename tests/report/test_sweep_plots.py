@@ -178,3 +178,13 @@ def test_pairs_put_the_server_rate_along_x_and_leave_out_axes_of_one_value():
 def test_what_cannot_be_drawn_is_said(draw, message):
     with pytest.raises(InvalidInput, match=message):
         draw(make_sweep())
+
+
+def test_the_band_is_that_of_the_setting_with_the_best_mean_not_of_the_luckiest_lanes():
+    sweep = make_sweep({"client_lr": (0.1, 0.2), "mu": (0.1, 0.2)}, seeds=(0, 1))
+    sweep.metrics["train_loss"][:] = np.array([[1.0, 5.0], [2.0, 3.0], [4.0, 4.0], [9.0, 9.0]])[..., None]
+    axes = sweep_plots.best_over_grid(sweep, "client_lr").axes[0]
+    np.testing.assert_allclose(lines(axes)["FedAdam"].get_ydata(), [2.5, 4.0])
+    band = axes.collections[0].get_paths()[0].vertices
+    at = band[np.isclose(band[:, 0], 0.1), 1]
+    assert (at.min(), at.max()) == (2.0, 3.0)
