@@ -27,7 +27,7 @@ class LengthState:
 class GradientDiversity(Rule):
     """GraDS (Li et al. 2024):  alpha = mean |D_i|^2 / |D|^2,   w <- w + alpha D.
 
-    Twice FedExP's step, as proximal steps allow; never below 1 with the weights of D. D = 0 moves nothing.
+    FedExP's step without its factor 1/2, meant for proximal points; never below 1. D = 0 moves nothing.
     """
 
     def init(self, params: Params) -> LengthState:
