@@ -20,7 +20,13 @@ def fedsolve(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 def test_help_and_wrong_options_do_not_wait_for_jax():
     check = "assert not set(['jax', 'numpy', 'matplotlib']) & set(sys.modules)"
     code = "import sys; from fedsolve.cli.main import main; main([{}]); " + check
-    for argument in ("'--help'", "'run', '--help'", "'run', '--nonsense'", "'--version'"):
+    for argument in (
+        "'--help'",
+        "'run', '--help'",
+        "'sweep', '--help'",
+        "'run', '--nonsense'",
+        "'--version'",
+    ):
         ended = subprocess.run([sys.executable, "-c", code.format(argument)], capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
     ended = fedsolve("--help")

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedsolve.cli.config import Config, RunSection
@@ -15,13 +15,13 @@ from fedsolve.cli.values import resolve_settings
 from fedsolve.tasks.task import Task
 
 
-def run_command_line(config: Config, task: Task) -> str:
-    """The command `fedsolve run ...` that runs a configuration of one method."""
+def run_command_line(config: Config, task: Task, always: Collection[str] = ()) -> str:
+    """The command `fedsolve run ...` that runs a configuration of one method; settings in `always` are written."""
     method = config.method[0]
     words = ["fedsolve", "run", config.task, "--algorithm", method.name]
     standard = resolve_settings(method.name, {})
     for key, value in method.settings.items():
-        if standard.get(key) != value:
+        if key in always or standard.get(key) != value:
             words += ["--set", f"{key}={_typed(value)}"]
     options = task_defaults(config.task)
     for key, value in config.task_options.items():

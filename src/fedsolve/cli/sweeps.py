@@ -7,8 +7,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsolve.cli.again import run_command_line
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit, emit_json, emit_rich, say
@@ -63,7 +61,8 @@ def sweep_command(config: Config, out: Path | None, resume: Path | None, as_json
 def print_sweep(folder: Path, found: Sweep, command: str) -> None:
     """The ten best settings, what came out, where the files are, and how to run the best again."""
     title = f"{found.label} on {found.task}, {found.rounds[-1]} rounds: {rule_text(found)}"
-    emit_rich(setting_table(found, 10, title=title))
+    emit(title)
+    emit_rich(setting_table(found, 10))
     lines = [*outcome_lines(found), *(f"note: {note}" for note in found.notes)]
     lines += [
         f"{'picture' if path.endswith('.png') else kind:8} {path}"
@@ -116,17 +115,16 @@ def best_command(prepared: PreparedSweep, found: Sweep) -> str:
     """The command that runs the best setting with the first seed; '' if all diverged."""
     if all_diverged(found):
         return ""
-    return run_command_line(prepared.best(found.best_settings), prepared.run.task)
+    return run_command_line(prepared.best(found.best_settings), prepared.run.task, found.grid)
 
 
 def all_diverged(found: Sweep) -> str | None:
     """What to say if all settings diverged; None if not."""
-    if np.isfinite(found.score).any():
-        return None
     try:
-        return str(found.best)
+        found.best  # noqa: B018
     except Diverged as error:
         return str(error)
+    return None
 
 
 def sweep_files(folder: Path) -> dict[str, str]:

@@ -54,12 +54,14 @@ def is_log(values: Sequence[Any]) -> bool:
 def value_text(value: Any) -> str:
     """A value of an axis in a few digits.
 
-    >>> value_text(0.0031622776), value_text(None), value_text(True), value_text(1e-5)
-    ('0.00316', 'none', 'true', '1e-05')
+    >>> value_text(0.0031622776), value_text(None), value_text(True), value_text(1e-5), value_text(1e4)
+    ('0.00316', 'none', 'true', '1e-05', '10000')
     """
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 and value.is_integer() else f"{value:.3g}"
 
 
 def tick_texts(values: Sequence[Any]) -> list[str]:

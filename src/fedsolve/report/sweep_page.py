@@ -116,7 +116,9 @@ def write_page(
         "edges": note_list(edges(sweep)),
         "notes": section("Notes", note_list(sweep.notes)),
         "grid": definitions({name: _span(values) for name, values in sweep.grid.items()}, "facts"),
-        "settings": definitions({name: setting_text(value) for name, value in sweep.settings.items()}),
+        "settings": definitions(
+            {n: setting_text(v) for n, v in sweep.settings.items() if n not in sweep.grid}
+        ),
         "style": _static("page.css"),
         "scripts": _static("sorting.js"),
     }  # fmt: skip

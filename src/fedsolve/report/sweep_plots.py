@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.errors import InvalidInput
-from fedsolve.report.axes import axis_title, is_log, is_numeric, tick_texts
+from fedsolve.report.axes import axis_title, is_log, is_numeric, tick_texts, value_text
 from fedsolve.report.heatmap import DIVERGED, draw_map, frame
 from fedsolve.report.metrics import Metric, describe, wants_log
 from fedsolve.report.plots import log_scale, new_figure, tidy
@@ -161,7 +161,7 @@ def setting_texts(sweep: Sweep, setting: int) -> dict[str, str]:
     """The values of a setting, axis by axis, as few digits as tell the axis's values apart."""
     texts = {}
     for name, values in sweep.grid.items():
-        short = [f"{v:.3g}" if isinstance(v, float) else tick_texts([v])[0] for v in values]
+        short = [value_text(v) for v in values]
         place = values.index(sweep.points[setting][name])
         texts[name] = short[place] if len(set(short)) == len(short) else str(values[place])
     return texts
@@ -289,11 +289,11 @@ def _ends(sweep: Sweep, finite: np.ndarray, metric: Metric) -> tuple[float, floa
 
 
 def _cell(value: float, metric: Metric) -> str:
-    return f"{value:.1f}" if metric.unit == "%" else f"{value:.3g}"
+    return f"{value:.1f}" if metric.unit == "%" else f"{value:.3g}".replace("e+0", "e")
 
 
 def _bar_label(metric: Metric, clipped: bool) -> str:
-    return metric.label + ("; one colour above the initial model's" if clipped else "")
+    return metric.label + ("\n(one colour above the initial model's)" if clipped else "")
 
 
 def _plain_numbers(axes: Any) -> None:

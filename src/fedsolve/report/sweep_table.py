@@ -71,9 +71,9 @@ def divergence(sweep: Sweep, row: dict[str, Any]) -> str:
     return f"diverged{some}{when}"
 
 
-def setting_table(sweep: Sweep, count: int = 10, title: str = "") -> Table:
+def setting_table(sweep: Sweep, count: int = 10) -> Table:
     """The best settings as a rich table."""
-    table = Table(title=title or None, title_justify="left")
+    table = Table()
     for i, head in enumerate(heads(sweep)):
         table.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in setting_rows(sweep, count):
