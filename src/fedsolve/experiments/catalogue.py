@@ -19,7 +19,9 @@ _MODULES = {
     "frankwolfe": ("fw-convex", "fw-nonconvex", "fw-stochastic", "fw-participation", "fw-penalty"),
     "rates": ("fw-rates",),
     "privacy": ("fw-privacy",),
+    "fedopt_tuning": ("fedopt-tuning",),
     "feddua": ("feddua-synthetic",),
+    "feddua_combinations": ("feddua-combinations",),
 }
 EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
 """Every experiment's name, and the module of this package that holds it in its own EXPERIMENTS."""
