@@ -1,56 +1,67 @@
-"""A grid of settings in one program: each is the run it would be alone, and one that diverges stops alone."""
+"""A sweep: each lane is the run it would be alone, a diverged one changes no other, interrupted ones go on."""
 
 from __future__ import annotations
 
-import jax
+import dataclasses
+from functools import partial
+
 import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.grid import run_grid
-from fedsolve.errors import InvalidInput
+from fedsolve.engine import sweep as engine_sweep
+from fedsolve.engine.lanes import plan
+from fedsolve.engine.layout import lanes_side_by_side
+from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.geometry import L1, L1Ball
 from fedsolve.measures import Density
+from fedsolve.tasks import Examples
 from harness import make_clients, make_task
 
-RATES = (0.3, 0.05, 0.1)
-OPTIONS = {"rounds": 8, "clients_per_round": 3, "seed": 4, "eval_every": 2, "dtype": "float64"}
+OPTIONS = {"rounds": 8, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
+GRIDS = {
+    "FedAvg": (fs.FedAvg, {"client_lr": [0.3, 0.05, 0.1], "server_lr": [0.5, 1.0]}),
+    "FedAdam": (fs.FedAdam, {"tau": [1e-3, 0.1]}),  # its accumulator starts at tau^2: every setting its own start
+    "SCAFFOLD": (fs.SCAFFOLD, {"client_lr": [0.05, 0.1, 0.2]}),  # clients keep a state
+    "FedDualAvg": (partial(fs.FedDualAvg, L1(0.01).on("weight")), {"client_lr": [0.3, 0.05]}),
+    "FedFW": (lambda radius: fs.FedFW(L1Ball(radius), fs.Convex(0.1)), {"radius": [60.0, 40.0]}),
+    "FedLi-LS": (fs.FedLiLS, {"eta_max": [1.0, 0.3]}),
+}
 
 
-@pytest.mark.parametrize("psi", [L1(0.01), L1(0.01).on("weight")], ids=["all", "weight"])
-def test_a_grid_is_its_runs(psi):
-    """Same cohorts, shuffles and start: models and metrics of `fs.run` with each rate, to rounding."""
+def alone(make, task, sweep, setting, seed):
+    return fs.run(make(**sweep.points[setting]), task, seed=seed, **OPTIONS)
+
+
+@pytest.mark.parametrize("lanes", [None, 1, 2, 5])
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_sweep_is_its_runs(name, lanes):
+    """Same cohorts, shuffles and starts as `fs.run` with each setting and seed: metrics agree to 1e-12."""
+    if lanes in (1, 5) and name not in ("FedAvg", "SCAFFOLD"):
+        pytest.skip("two methods show how lanes are cut")
+    make, grid = GRIDS[name]
     task = make_task(make_clients())
-    grid = run_grid([fs.FedDualAvg(psi, c) for c in RATES], task, **OPTIONS)
-    assert grid.rounds.tolist() == [0, 2, 4, 6, 8]
-    for k, rate in enumerate(RATES):
-        alone = fs.run(fs.FedDualAvg(psi, rate), task, **OPTIONS)
-        for name in ("objective", "prox_gradient"):
-            np.testing.assert_allclose(grid.metrics[name][k], alone.metrics[name], rtol=1e-9)
-        for got, want in zip(jax.tree.leaves(grid.params), jax.tree.leaves(alone.params), strict=True):
-            np.testing.assert_allclose(got[k], want, rtol=1e-9, atol=1e-12)
+    found = fs.sweep(make, task, grid, seeds=[4, 7], lanes=lanes, **OPTIONS)
+    assert found.rounds.tolist() == [0, 2, 4, 6, 8]
+    assert (found.diverged == -1).all()
+    for k in range(len(found.points)):
+        for j, seed in enumerate(found.seeds):
+            run = alone(make, task, found, k, seed)
+            for metric in set(found.metrics) & set(run.metrics):
+                np.testing.assert_allclose(found.metrics[metric][k, j], run.metrics[metric], rtol=1e-12, atol=1e-14)
+            assert "train_loss" in found.metrics
 
 
-def test_settings_whose_start_depends_on_them():
-    """FedAdam's accumulator starts at tau^2, a hyper-parameter: every setting has its own start."""
+def test_several_programs_in_one_sweep():
+    """An axis that is part of the program (an option of SCAFFOLD) makes groups, each compiled."""
     task = make_task(make_clients())
-    taus = (1e-3, 0.1)
-    grid = run_grid([fs.FedAdam(0.1, 0.1, tau=t) for t in taus], task, **OPTIONS)
-    for k, tau in enumerate(taus):
-        alone = fs.run(fs.FedAdam(0.1, 0.1, tau=tau), task, **OPTIONS)
-        for got, want in zip(jax.tree.leaves(grid.params), jax.tree.leaves(alone.params), strict=True):
-            np.testing.assert_allclose(got[k], want, rtol=1e-9, atol=1e-12)
-
-
-def test_settings_of_a_set_and_its_steps():
-    """Radius and lambda_0 of FedFW differ by setting; the start lies in every ball."""
-    task = make_task(make_clients())
-    values = ((60.0, 0.01), (40.0, 0.3))
-    methods = [fs.FedFW(L1Ball(r), fs.Convex(lam)) for r, lam in values]
-    grid = run_grid(methods, task, **OPTIONS)
-    for k, method in enumerate(methods):
-        alone = fs.run(method, task, **OPTIONS)
-        np.testing.assert_allclose(grid.metrics["gap"][k], alone.metrics["gap"], rtol=1e-9)
+    grid = {"option": ["I", "II"], "client_lr": [0.05, 0.1]}
+    found = fs.sweep("SCAFFOLD", task, grid, seeds=[3], **OPTIONS)
+    for k in range(4):
+        run = alone(fs.SCAFFOLD, task, found, k, 3)
+        np.testing.assert_allclose(found.metrics["train_loss"][k, 0], run.metrics["train_loss"], rtol=1e-12)
+    first, second = found.metrics["train_loss"][[0, 2], 0, -1]
+    assert abs(first - second) > 1e-6
 
 
 def quartic(params, batch):
@@ -58,26 +69,159 @@ def quartic(params, batch):
     return ((batch.x @ params.weight[:, 0] - batch.y) ** 4).mean()
 
 
-def test_a_setting_that_diverges_stops_alone():
-    """Two of three overflow: their values are NaN from then on, the third is the run it would be alone."""
-    from dataclasses import replace
-
-    task = replace(make_task(make_clients()), loss=quartic)
-    rates = (1e6, 1e-3, 1e5)
-    grid = run_grid([fs.FedAvg(r) for r in rates], task, measures=[Density()], **OPTIONS)
-    alone = fs.run(fs.FedAvg(1e-3), task, **OPTIONS)
-    assert np.isfinite(grid.metrics["train_loss"][:, 0]).all()
-    for k in (0, 2):
-        assert np.isnan(grid.metrics["train_loss"][k, -1])
-        assert np.isnan(grid.metrics["density"][k, -1])
-    assert np.isfinite(grid.metrics["train_loss"][1]).all()
-    np.testing.assert_allclose(grid.params.weight[1], alone.params.weight, rtol=1e-9)
-    assert np.isnan(grid.params.weight[0]).all()
+def quartic_task():
+    return dataclasses.replace(make_task(make_clients()), loss=quartic)
 
 
-def test_one_method_only():
+def test_a_diverged_lane_changes_no_bit_of_another():
+    """The same grid with rates that overflow in place of two that do not: the other lanes have the same bits."""
+    task = quartic_task()
+    quiet = fs.sweep("FedAvg", task, {"client_lr": [2e-3, 1e-3, 5e-4, 1e-4]}, seeds=2, lanes=8, **OPTIONS)
+    loud = fs.sweep("FedAvg", task, {"client_lr": [1e6, 1e-3, 1e5, 1e-4]}, seeds=2, lanes=8, **OPTIONS)
+    assert (quiet.diverged == -1).all()
+    assert (loud.diverged[[0, 2]] > 0).all()
+    assert np.isnan(loud.metrics["train_loss"][[0, 2], :, -1]).all()
+    for k in (1, 3):
+        assert loud.metrics["train_loss"][k].tobytes() == quiet.metrics["train_loss"][k].tobytes()
+
+
+def test_diverged_lanes_say_when_and_are_the_worst():
+    """The round is that of `Diverged` of a single run; a diverged setting is never the best, all of them an error."""
+    task = quartic_task()
+    found = fs.sweep("FedAvg", task, {"client_lr": [1e6, 1e-3]}, measures=[Density()], **OPTIONS)
+    with pytest.raises(Diverged) as caught:
+        alone(fs.FedAvg, task, found, 0, 0)
+    assert found.diverged[0, 0] == caught.value.history.evaluations["round"][-1]
+    assert np.isnan(found.metrics["density"][0, 0, -1])
+    assert found.best_settings == {"client_lr": 1e-3}
+    assert found.share_within() == 0.5
+    lost = fs.sweep("FedAvg", task, {"client_lr": [1e6, 1e5]}, **OPTIONS)
+    with pytest.raises(Diverged, match=r"all 2 settings of FedAvg diverged; the smallest tried were client_lr = 1e\+05"):
+        _ = lost.best
+
+
+def test_a_model_that_overflows_in_the_last_round_has_diverged():
+    task = quartic_task()
+    single = {**OPTIONS, "rounds": 1, "eval_every": 1}
+    found = fs.sweep("FedAvg", task, {"client_lr": [1e3, 1e-3]}, **{**single, "rounds": 1})
+    with pytest.raises(Diverged):
+        fs.run(fs.FedAvg(1e3), task, **{**single, "rounds": 1, "seed": 0})
+    assert found.diverged[:, 0].tolist() == [1, -1]
+
+
+class StopAfter:
+    """Raises SIGINT's flag after some reports, as Ctrl-C would."""
+
+    def __init__(self, reports, monkeypatch):
+        self.left = reports
+        self.interrupt = None
+        original = engine_sweep.Interruptible.__init__
+
+        def remember(this):
+            original(this)
+            self.interrupt = this
+
+        monkeypatch.setattr(engine_sweep.Interruptible, "__init__", remember)
+
+    def __call__(self, progress):
+        self.left -= 1
+        if self.left == 0:
+            self.interrupt.asked = True
+
+
+@pytest.mark.parametrize("reports", [2, 5, 9])
+def test_an_interrupted_sweep_goes_on_with_the_same_bits(tmp_path, monkeypatch, reports):
+    """Stopped in the first, between and in a later block; what was found before is not done again."""
+    task, grid = make_task(make_clients()), {"client_lr": [0.3, 0.05, 0.1]}
+    common = {"seeds": 2, "lanes": 2, **OPTIONS}
+    whole = fs.sweep("SCAFFOLD", task, grid, **common)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="saved in"):
+        fs.sweep("SCAFFOLD", task, grid, out=tmp_path, progress=StopAfter(reports, patch), **common)
+    seen = []
+    again = fs.sweep("SCAFFOLD", task, grid, out=tmp_path, resume=True, progress=seen.append, **common)
+    assert seen[0].done > 0
+    assert again.metrics["train_loss"].tobytes() == whole.metrics["train_loss"].tobytes()
+    assert (again.diverged == whole.diverged).all()
+    finished = fs.sweep("SCAFFOLD", task, grid, out=tmp_path, resume=True, **common)
+    assert finished.metrics["train_loss"].tobytes() == whole.metrics["train_loss"].tobytes()
+
+
+def test_a_folder_holds_one_sweep(tmp_path):
+    task, grid = make_task(make_clients()), {"client_lr": [0.3, 0.05]}
+    fs.sweep("FedAvg", task, grid, out=tmp_path, **OPTIONS)
+    with pytest.raises(InvalidInput, match="holds a sweep already"):
+        fs.sweep("FedAvg", task, grid, out=tmp_path, **OPTIONS)
+    with pytest.raises(InvalidInput, match="has grid = .*0.3.*, this one .*0.4"):
+        fs.sweep("FedAvg", task, {"client_lr": [0.4, 0.05]}, out=tmp_path, resume=True, **OPTIONS)
+    with pytest.raises(InvalidInput, match="resume needs the folder"):
+        fs.sweep("FedAvg", task, grid, resume=True, **OPTIONS)
+
+
+def test_validation_examples_are_not_trained_on():
+    """A share of every client's examples is held out: none of them is among the others, each client keeps one."""
+    clients = make_clients((8, 1, 12))
+    task = make_task(clients)
+    kept, held_out = task.data.hold_out(0.25)
+    assert kept.counts.tolist() == [6, 1, 9]
+    both = np.concatenate([kept.examples.x, held_out.x])
+    assert np.array_equal(np.sort(both, axis=0), np.sort(task.data.examples.x, axis=0))
+    found = fs.sweep("FedAvg", task, {"client_lr": [0.1]}, validation=0.25, **OPTIONS)
+    alone = fs.run(fs.FedAvg(0.1), dataclasses.replace(task, data=kept), **OPTIONS)
+    np.testing.assert_allclose(found.metrics["train_loss"][0, 0], alone.metrics["train_loss"], rtol=1e-12)
+    tested = dataclasses.replace(task, data=kept, test=Examples(held_out.x, held_out.y))
+    judged = fs.run(fs.FedAvg(0.1), tested, **OPTIONS)
+    np.testing.assert_allclose(found.metrics["validation_loss"][0, 0], judged.metrics["test_loss"], rtol=1e-12)
+
+
+def test_blocks_cover_all_lanes_in_one_shape():
+    """Every setting meets every seed once, whatever the width; shapes are equal; padding is at most one block."""
+    for settings, seeds, lanes in [(7, 1, 3), (7, 5, 49), (1, 20, 8), (49, 5, 1), (5, 3, 100)]:
+        blocks = plan(range(settings), seeds, lanes)
+        assert len({(len(b.settings), len(b.seeds)) for b in blocks}) == 1
+        assert len(blocks[0].settings) * len(blocks[0].seeds) <= lanes
+        lane = [(int(k), int(j)) for b in blocks for k in np.unique(b.settings) for j in np.unique(b.seeds)]
+        assert sorted(lane) == [(k, j) for k in range(settings) for j in range(seeds)]
+        assert sum(b.lanes for b in blocks) == settings * seeds
+
+
+def test_a_grid_too_large_for_memory_runs_in_parts(monkeypatch):
+    """What is needed and what fits are named; here 8 MB may be used and a lane needs 2 * 1 MB + 4 * 1 MB."""
+    monkeypatch.setattr("fedsolve.engine.layout._free_bytes", lambda: 12 * 10**6 + 2)
+    megabyte = np.zeros(250_000, np.float32)
+    lanes, note = lanes_side_by_side(None, 100, megabyte, 1, megabyte)
+    assert lanes == 1
+    assert note == (
+        "100 lanes side by side need 0.6 GB and 0.0 GB may be used: 1 at a time fit, and they run in parts"
+    )
     task = make_task(make_clients())
-    with pytest.raises(InvalidInput, match="of one method and differ in numbers alone"):
-        run_grid([fs.FedAvg(0.1), fs.FedAdam(0.1)], task, **OPTIONS)
-    with pytest.raises(InvalidInput, match="at least one setting"):
-        run_grid([], task, **OPTIONS)
+    monkeypatch.setattr("fedsolve.engine.layout._free_bytes", lambda: 2 * 10**4)
+    seen = []
+    found = fs.sweep("FedAvg", task, {"client_lr": [0.1, 0.2, 0.3]}, seeds=4, progress=seen.append, **OPTIONS)
+    assert "at a time fit" in seen[0].notes[0]
+    assert found.notes == seen[0].notes
+    wide = fs.sweep("FedAvg", task, {"client_lr": [0.1, 0.2, 0.3]}, seeds=4, lanes=12, **OPTIONS)
+    np.testing.assert_allclose(found.metrics["train_loss"], wide.metrics["train_loss"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "grid", "options", "says"),
+    [
+        ("FedAvg", {}, {}, "the grid has no axis"),
+        ("FedAvg", {"client_lr": []}, {}, "axis client_lr"),
+        ("FedAvg", {"client_lr": 0.1}, {}, "axis client_lr"),
+        ("FedAvg", {"cleint_lr": [0.1]}, {}, "did you mean 'client_lr'"),
+        (fs.FedAvg, {"servr_lr": [0.1]}, {}, "did you mean 'server_lr'"),
+        ("FedAvgg", {"client_lr": [0.1]}, {}, "did you mean 'FedAvg'"),
+        ("FedAvg", {"client_lr": [0.1, -1.0]}, {}, "client_lr = -1.0"),
+        ("FedAvg", {"client_lr": [0.1]}, {"seeds": 0}, "seeds = 0"),
+        ("FedAvg", {"client_lr": [0.1]}, {"seeds": [1, 1]}, "different whole numbers"),
+        ("FedAvg", {"client_lr": [0.1]}, {"lanes": 0}, "lanes = 0"),
+        ("FedAvg", {"client_lr": [0.1]}, {"select": "train_los"}, "did you mean 'train_loss'"),
+        ("FedAvg", {"client_lr": [0.1]}, {"select": "train_loss:many"}, "number of last rounds"),
+        ("FedAvg", {"client_lr": [0.1]}, {"validation": 1.5}, "validation = 1.5"),
+        (lambda client_lr: client_lr, {"client_lr": [0.1]}, {}, "not an algorithm"),
+    ],
+)
+def test_bad_input(algorithm, grid, options, says):
+    with pytest.raises(InvalidInput, match=says.replace("(", r"\(")):
+        fs.sweep(algorithm, make_task(make_clients()), grid, **{**OPTIONS, **options})

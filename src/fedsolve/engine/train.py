@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -53,7 +55,7 @@ def train_cohort(
     """Train the cohort's clients: this device's share in chunks; sums and client states of all devices."""
     devices = program.mesh.size
     ids, present, chunk = _share(program, packed, ids, present, devices)
-    one = partial(_train_one, program, algorithm, packed, key, broadcast)
+    one, common = partial(_train_one, program), (algorithm, packed, key, broadcast)
 
     def train(ids: Array, present: Array, clients: Any) -> tuple[Totals, Any]:
         bound = program.work.max_steps
@@ -61,9 +63,10 @@ def train_cohort(
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
         before = _gather(clients, ids)
         if chunk == 1:
-            results = _stack_one(one(ids[0], present[0], _gather(before, 0), bound))
+            alone = one(*common, bound, ids[0], present[0], _gather(before, 0))
+            results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
         else:
-            results = jax.vmap(one, in_axes=(0, 0, 0, None))(ids, present, before, bound)
+            results = _side_by_side(one, (*common, bound), (ids, present, before))
         message, after, weight, used, variant = results
         totals = sum_messages(message, weight, used, variant, present)
         return totals, _scatter(clients, ids, present, after)
@@ -115,10 +118,10 @@ def _train_one(
     packed: PackedClients,
     key: Array,
     broadcast: Any,
+    bound: Scalar,
     client: Scalar,
     present: Scalar,
     before: Any,
-    bound: Scalar,
 ) -> tuple[Any, Any, Scalar, Scalar, Array]:
     """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
     oracle = client_oracle(program.work, packed, key, client, bound)
@@ -132,12 +135,40 @@ def _train_one(
     return message, trees.where(used, after, before), weight, used, variant
 
 
+def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
+    """`one(*common, *own)` for each client, `own` with a leading axis.
+
+    Vmapped again, over the lanes of a sweep, clients stay the outer axis: all lanes' weights of one client then lie
+    side by side and meet its examples in one matrix product, without a copy that turns the axes.
+    """
+    leaves, structure = jax.tree.flatten((common, own))
+    over_clients = [None] * len(jax.tree.leaves(common)) + [0] * len(jax.tree.leaves(own))
+    result: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Array]:
+        common, own = jax.tree.unflatten(structure, leaves)
+        found, form = jax.tree.flatten(one(*common, *own))
+        result[:] = [form]
+        return [jnp.asarray(x) for x in found]
+
+    @custom_vmap
+    def clients(*leaves: Any) -> list[Array]:
+        return jax.vmap(flat, in_axes=over_clients)(*leaves)
+
+    @clients.def_vmap
+    def _(lanes: int, batched: list[bool], *leaves: Any) -> tuple[list[Array], list[bool]]:
+        over_lanes = jax.vmap(flat, in_axes=[0 if b else None for b in batched], axis_size=lanes)
+        both = [b and axis == 0 for b, axis in zip(batched, over_clients, strict=True)]
+        turned = [jnp.moveaxis(x, 0, 1) if two else x for x, two in zip(leaves, both, strict=True)]
+        found = jax.vmap(over_lanes, in_axes=over_clients)(*turned)
+        return [jnp.moveaxis(x, 0, 1) for x in found], [True] * len(found)
+
+    found = clients(*leaves)
+    return jax.tree.unflatten(result[0], found)
+
+
 def _gather(clients: Any, ids: Any) -> Any:
     return jax.tree.map(lambda x: x[ids], clients)
-
-
-def _stack_one(result: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x)[None], result)
 
 
 def _scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
