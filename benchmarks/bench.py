@@ -10,12 +10,14 @@ hand-written programs are in handwritten.py, the PyTorch loop in torch_loop.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -220,7 +222,92 @@ def start() -> None:
     )
 
 
-WORKS = {"start": start, "w1": w1, "w3": w3, "w3-2": w3_on_two_devices, "w2": w2, "w4": w4}
+RATES = {
+    "stable": np.logspace(-5, -3.3, 7).tolist(),  # every setting runs to the end
+    "the paper's": np.logspace(-3, 0, 7).tolist(),  # most settings diverge in the first rounds
+}
+
+
+def sweeps() -> None:
+    """Whole grids against the same runs in a row, as a user would call them; both compiled before, then in turn.
+
+    The runs in a row are some of the lanes, evenly spread over the grid, and their time is scaled to all lanes.
+    `rounds alone` is the compiled rounds of those runs, without set-up and evaluation.
+    """
+    server = np.logspace(-2, 1, 7).tolist()
+    lasso = fs.tasks.lasso()
+    for name, rates in RATES.items():
+        grid = {"client_lr": rates, "server_lr": server}
+        title = f"S1  LASSO I, FedDualAvg, 49 settings ({name} client rates) x 500 rounds, 10 of 64 clients"
+        local = {"clients_per_round": 10, "eval_every": 50}
+        one_sweep(title, partial(fs.FedDualAvg, L1(0.1)), lasso, grid, 1, 500, 7, local, ">= 3")
+    small = task("w1", Softmax(60, 10), 100, 100, (60,), 10)
+    grid = {"client_lr": np.logspace(-3, 0, 7).tolist(), "server_lr": np.logspace(-1, 0.5, 7).tolist()}
+    local = {"clients_per_round": 10, "batch_size": 10, "epochs": 1, "eval_every": 200}
+    one_sweep(
+        "S2  W1, FedAvg, 49 settings x 5 seeds x 200 rounds",
+        fs.FedAvg,
+        small,
+        grid,
+        5,
+        200,
+        25,
+        local,
+        ">= 5",
+    )
+
+
+def one_sweep(
+    title: str,
+    method: Callable[..., fs.Algorithm],
+    work: fs.Task,
+    grid: dict[str, list[float]],
+    seeds: int,
+    rounds: int,
+    some: int,
+    local: dict[str, Any],
+    bound: str,
+) -> None:
+    """Seconds of a sweep, first with its compilation, then beside `some` of its lanes run one after another."""
+
+    def sweep() -> Any:
+        return fs.sweep(method, work, grid, seeds=seeds, rounds=rounds, **local)
+
+    first = _seconds(sweep)
+    lanes = [(point, seed) for point in sweep().points for seed in range(seeds)]
+    chosen = [lanes[i] for i in np.linspace(0, len(lanes) - 1, some).astype(int)]
+
+    def in_a_row() -> None:
+        for point, seed in chosen:
+            with contextlib.suppress(fs.Diverged):
+                fs.run(method(**point), work, seed=seed, rounds=rounds, **local)
+
+    options = {k: v for k, v in local.items() if k not in ("clients_per_round", "eval_every")}
+    alone = [
+        library(method(**point), work, local["clients_per_round"], rounds, **options) for point, _ in chosen
+    ]
+    in_a_row()
+    programs = {"sweep": sweep, "runs in a row": in_a_row, "rounds alone": lambda: [run() for run in alone]}
+    times = interleave(programs, 1, 3)
+    scale = len(lanes) / some
+    table = Table(title=title, title_justify="left")
+    for column in ("program", "s", "times the sweep", "bound"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    table.add_row("sweep, with its compilation", f"{first:.1f}", "", "")
+    for name, values in times.items():
+        many = 1 if name == "sweep" else scale
+        ratio = statistics.median(many * v / s for v, s in zip(values, times["sweep"], strict=True))
+        text = "" if name == "sweep" else f"{ratio:.1f}"
+        table.add_row(
+            name,
+            f"{many * statistics.median(values) / 1e3:.1f}",
+            text,
+            bound if name == "runs in a row" else "",
+        )
+    console.print(table)
+
+
+WORKS = {"start": start, "w1": w1, "w3": w3, "w3-2": w3_on_two_devices, "w2": w2, "w4": w4, "sweeps": sweeps}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or WORKS:

@@ -111,7 +111,6 @@ def sweep(
             seeds[0], batch_size, epochs, local_steps, eval_every, jnp.dtype(dtype), chunk, 1, label,
         )  # fmt: skip
         work = Work.of(setup, methods, seeds, measures, held_out)
-        blocks, notes = work.blocks(lanes)
         identity = {
             **setup.identity,
             "algorithm": setup.label,
@@ -121,17 +120,17 @@ def sweep(
             "rounds": setup.rounds,
             "eval_every": setup.eval_every,
             "validation": validation,
-            "lanes": len(blocks[0].settings) * len(blocks[0].seeds),
         }
-
-        def tell(done: int, total: int, diverged: int) -> None:
-            if progress is not None:
-                progress(SweepProgress(setup.label, done, total, diverged, notes))
 
         found = Found((len(methods), len(seeds), len(work.evaluated)), setup.dtype)
         with SweepStore.at(out, identity, resume) as store, Interruptible() as interrupt:
-            SweepRun(work, blocks, store, tell, found).finish(interrupt)
-        chosen.check(found.metrics)
+            blocks, notes = work.blocks(store.lanes or lanes)
+
+            def tell(done: int, total: int, diverged: int) -> None:
+                if progress is not None:
+                    progress(SweepProgress(setup.label, done, total, diverged, notes))
+
+            SweepRun(work, blocks, chosen, store, tell, found).finish(interrupt)
     return Sweep(
         label=setup.label,
         task=task.name,

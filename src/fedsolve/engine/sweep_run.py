@@ -22,6 +22,7 @@ from fedsolve.engine.setup import Setup, cast, run_key, start_params
 from fedsolve.engine.sweep_store import Found, SweepStore
 from fedsolve.errors import Interrupted
 from fedsolve.measures.measure import Measure
+from fedsolve.report.selection import Selection
 from fedsolve.types import Batch
 
 _CALL_SECONDS = 1.0  # one compiled call lasts at most about this long, so that progress and Ctrl-C stay live
@@ -126,6 +127,7 @@ class SweepRun:
 
     work: Work
     blocks: Sequence[Block]
+    selection: Selection
     store: SweepStore
     tell: Callable[[int, int, int], None]
     found: Found
@@ -134,11 +136,12 @@ class SweepRun:
         """All blocks, from where the store is.
 
         Raises:
+            InvalidInput: the selection's metric is not measured.
             Interrupted: Ctrl-C, after everything was kept.
         """
         found, clock, begun = self.found, CompileClock(), time.perf_counter()
         lanes = self.store.restore(found, lambda number: self.work.begin(self.blocks[number]))
-        before = found.seconds
+        before, width = found.seconds, len(self.blocks[0].settings) * len(self.blocks[0].seeds)
         with clock:
             for number in range(found.blocks, len(self.blocks)):
                 lanes = self.work.begin(self.blocks[number]) if lanes is None else lanes
@@ -147,13 +150,13 @@ class SweepRun:
                     asked = interrupt.asked
                     found.seconds = before + time.perf_counter() - begun
                     if asked or self.store.due:
-                        self.store.save(found, states)
+                        self.store.save(found, states, width)
                     self._report(number)
                     if asked and self._done(number) < self._total:
                         raise Interrupted(self.store.how_to_resume(self._done(number), self._total))
                 found.blocks, found.rounds, lanes = number + 1, 0, None
         found.seconds = before + time.perf_counter() - begun
-        self.store.save(found, None)
+        self.store.save(found, None, width)
         return found
 
     def _rounds(self, number: int, lanes: Lanes, clock: CompileClock) -> Iterator[RunState]:
@@ -162,6 +165,7 @@ class SweepRun:
         evaluated, speed = self.work.evaluated.tolist(), None
         if found.rounds == 0:
             found.put(block, 0, lanes.look())
+            self.selection.check(found.metrics)
         while (done := found.rounds) < total:
             stop = next(r for r in evaluated if r > done)
             some = 1 if speed is None else max(1, int(_CALL_SECONDS / speed))

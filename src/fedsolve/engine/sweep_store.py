@@ -68,8 +68,14 @@ class SweepStore:
     def __init__(self, folder: Path | None, identity: dict[str, Any], resume: bool) -> None:
         self._path = None if folder is None else folder / KEPT
         self._identity = plain(identity)
-        self._resume = resume
+        self._manifest = read_manifest(self._path) if resume and self._path is not None else None
         self._last = time.monotonic()
+        for name, here in self._identity.items():
+            there = here if self._manifest is None else self._manifest["identity"].get(name)
+            if there != here:
+                raise InvalidInput(
+                    f"the sweep in {folder} has {name} = {there}, this one {here}: resume as it was"
+                )
 
     @classmethod
     @contextlib.contextmanager
@@ -77,8 +83,8 @@ class SweepStore:
         """Hold the folder for one sweep.
 
         Raises:
-            InvalidInput: `resume` without a folder or anything kept in it; a folder that holds a sweep already,
-                is in use or cannot be written.
+            InvalidInput: `resume` without a folder or anything kept in it; what is kept is of a sweep that differs
+                (the first difference is named); a folder that holds a sweep already, is in use or cannot be written.
         """
         if out is None:
             if resume:
@@ -96,21 +102,20 @@ class SweepStore:
         """Whether enough time has passed since the last saving."""
         return self._path is not None and time.monotonic() - self._last > _SECONDS_BETWEEN
 
+    @property
+    def lanes(self) -> int | None:
+        """Lanes side by side of the sweep that is resumed, which decide its bits; None for a new one."""
+        return None if self._manifest is None else self._manifest["lanes"]
+
     def restore(self, found: Found, begin: Callable[[int], Lanes]) -> Lanes | None:
         """Fill `found` with what is kept when resuming; the lanes of the block that was under way, if any.
 
         Raises:
-            InvalidInput: what is kept is corrupt or of a sweep that differs (the first difference is named).
+            InvalidInput: what is kept is corrupt.
         """
-        if not self._resume or self._path is None:
+        manifest = self._manifest
+        if manifest is None or self._path is None:
             return None
-        manifest = read_manifest(self._path)
-        for name, here in self._identity.items():
-            there = manifest["identity"].get(name)
-            if there != here:
-                raise InvalidInput(
-                    f"the sweep in {self._path.parent} has {name} = {there}, this one {here}: resume as it was"
-                )
         found.blocks, found.rounds, found.seconds = (manifest[k] for k in ("blocks", "rounds", "seconds"))
         lanes = begin(found.blocks) if found.rounds else None
         empty = {name: np.zeros(found.shape, found.dtype) for name in manifest["metrics"]}
@@ -120,8 +125,8 @@ class SweepStore:
         found.diverged = np.array(kept["diverged"])
         return None if lanes is None else replace(lanes, states=kept["states"])
 
-    def save(self, found: Found, states: RunState | None) -> None:
-        """Keep everything, atomically; `states` of the block under way."""
+    def save(self, found: Found, states: RunState | None, lanes: int) -> None:
+        """Keep everything, atomically; `states` of the block under way, `lanes` side by side."""
         if self._path is None:
             return
         manifest = {
@@ -129,6 +134,7 @@ class SweepStore:
             "blocks": found.blocks,
             "rounds": found.rounds if states is not None else 0,
             "seconds": found.seconds,
+            "lanes": lanes,
             "metrics": list(found.metrics),
         }
         tree = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsolve.experiments.composite_grid import ETA_C, ETA_S, Swept
+from fedsolve.report.heatmap import draw_map
 from fedsolve.report.plots import new_figure
 from fedsolve.report.style import LIGHT
 
@@ -61,19 +62,12 @@ def grid_figure(
     image = None
     for ax, (method, found) in zip(axes, swept.items(), strict=True):
         values = found.tail(name).reshape(len(ETA_C), len(ETA_S))
-        values = np.where(np.isfinite(values), values, np.nan)
-        ax.set_facecolor("0.85")
-        image = ax.imshow(
-            values, origin="lower", aspect="auto", vmin=min(best, worst), vmax=max(best, worst),
-            cmap="viridis" if best > worst else "viridis_r",
-        )  # fmt: skip
-        for (i, j), value in np.ndenumerate(values):
-            dark = np.isfinite(value) and abs(value - best) > 0.55 * abs(best - worst)
-            text = "–" if np.isnan(value) else f"{value:.2f}"
-            ax.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+        x, y = ([f"{rate:g}" for rate in rates] for rates in (ETA_S, ETA_C))
+        image = draw_map(
+            ax, values, x, y, best=best, worst=worst, write=lambda v: f"{v:.2f}", lost="–", size=6.5
+        )
         ax.set_title(f"{method}\n{found.alive} of {values.size} settings finite", fontsize=9)
-        ax.set_xticks(range(len(ETA_S)), [f"{s:g}" for s in ETA_S], fontsize=7)
-        ax.set_yticks(range(len(ETA_C)), [f"{c:g}" for c in ETA_C], fontsize=7)
+        ax.tick_params(labelsize=7)
         ax.set_xlabel("server rate $\\eta_s$")
     axes[0].set_ylabel("client rate $\\eta_c$")
     if image is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from fedsolve.data.checks import check_whole
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput
+from fedsolve.measures import RecoveryError, Support
 from fedsolve.tasks.losses import SquaredError
 from fedsolve.tasks.models import Affine, Linear, MatrixLinear
 from fedsolve.tasks.task import Examples, Task
@@ -38,7 +39,8 @@ def lasso(dataset: int = 1, seed: int = 0) -> Task:
     The true w has ones in its first 512, 64, 8 or 512 coordinates (data sets 1 to 4) and zeros elsewhere, the
     true b ~ N(0, 1). Client m has a center mu_m ~ N(0, I); x = mu_m + N(0, I), y = <w, x> + b + N(0, 1).
     The model is <w, x> + b from zero, the loss the mean of squares without a half, a round one epoch of
-    batches of 10. `truth` holds w and b. 2,000 further examples of the same clients are the test set.
+    batches of 10. `truth` holds w and b; runs measure the support and the recovery
+    error of w. 2,000 further examples of the same clients are the test set.
 
     A minibatch Hessian has an eigenvalue near 2 |mu_m|^2, about 2,100: plain local steps need a client
     rate below 1e-3.
@@ -87,8 +89,10 @@ def _setup(dataset: int, known: Mapping[int, Setup], what: str) -> Setup:
 
 
 def _task(name: str, model: Linear | MatrixLinear, weight: np.ndarray, setup: Setup, seed: int) -> Task:
-    """The task of finding `weight` and a bias from noisy inner products."""
+    """The task of finding `weight` and a bias from noisy inner products, measured by how much of it is found."""
     data, test, bias = draw_composite(weight, setup, seed)
+    truth = Affine(weight, np.asarray(bias))
+    support = (Support(truth, on="weight"),) if weight.ndim == 1 else ()
     return Task(
         name=name,
         init=model.init,
@@ -98,7 +102,8 @@ def _task(name: str, model: Linear | MatrixLinear, weight: np.ndarray, setup: Se
         batch_size=10,
         epochs=1,
         citation="yuan2021fco",
-        truth=Affine(weight, np.asarray(bias)),
+        measures=(*support, RecoveryError(truth, "weight")),
+        truth=truth,
     )
 
 
