@@ -17,7 +17,7 @@ def test_readme_code_runs():
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict = {}
     exec(blocks[0], names)
     assert names["result"].metrics["test_accuracy"][-1] > 0.9
@@ -29,6 +29,8 @@ def test_readme_code_runs():
     assert (names["result"].metrics["gap"] > 0).all()
     assert names["result"].rounds["bytes_up"][-1] == 3  # three clients, one byte each
     exec(blocks[3], names)
+    assert names["found"].best_settings["client_lr"] in (0.01, 0.03, 0.1, 0.3)
+    exec(blocks[4], names)
 
 
 def test_readme_names_every_method():
