@@ -19,6 +19,7 @@ _MODULES = {
     "frankwolfe": ("fw-convex", "fw-nonconvex", "fw-stochastic", "fw-participation", "fw-penalty"),
     "rates": ("fw-rates",),
     "privacy": ("fw-privacy",),
+    "fedli": ("fedli-convex",),
     "fedopt_tuning": ("fedopt-tuning",),
     "feddua": ("feddua-synthetic",),
     "feddua_combinations": ("feddua-combinations",),
