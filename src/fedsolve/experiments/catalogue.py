@@ -20,6 +20,7 @@ _MODULES = {
     "rates": ("fw-rates",),
     "privacy": ("fw-privacy",),
     "fedli": ("fedli-convex",),
+    "league": ("tuning-free-league",),
     "fedopt_tuning": ("fedopt-tuning",),
     "feddua": ("feddua-synthetic",),
     "feddua_combinations": ("feddua-combinations",),
