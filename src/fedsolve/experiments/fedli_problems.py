@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Shards
-from fedsolve.tasks.losses import Logistic, OfOutputs, Ridge
+from fedsolve.tasks.losses import Logistic, Ridge
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
 
@@ -68,15 +66,6 @@ def _made(rows: int = 200, width: int = 20) -> Examples:
     x = (rng.random((rows, width)) < 0.3).astype(np.float32)
     y = (x @ rng.standard_normal(width) + rng.standard_normal(rows) > 0).astype(np.int32)
     return Examples(x, y)
-
-
-class Cubic(OfOutputs):
-    """a x^3 + b x^2 of the model's one weight, with (a, b) the example."""
-
-    def __call__(self, params: Any, batch: Any) -> Array:
-        """The value; all examples of a client are the same."""
-        w = params.weight[0]
-        return jnp.mean(batch.x[:, 0] * w**3 + batch.x[:, 1] * w**2)
 
 
 CUBICS = ((3.0, -1.0), (-1.0, 1.0))
