@@ -15,12 +15,12 @@ PAR = 1.02
 
 
 def ranks(losses: Sequence[float]) -> np.ndarray:
-    """1 for the least loss; equal losses, and all infinite ones, share the mean of their places.
+    """1 for the least loss; losses equal to three digits, and all infinite ones, share the mean of their places.
 
-    >>> ranks([2.0, 1.0, np.inf, np.inf]).tolist()
-    [2.0, 1.0, 3.5, 3.5]
+    >>> ranks([2.0, 1.0, 1.0001, np.inf, np.inf]).tolist()
+    [3.0, 1.5, 1.5, 4.5, 4.5]
     """
-    values = np.where(np.isfinite(losses), losses, np.inf)
+    values = np.array([float(f"{x:.2e}") if np.isfinite(x) else np.inf for x in losses])
     below = (values[None] < values[:, None]).sum(axis=1)
     equal = (values[None] == values[:, None]).sum(axis=1)
     return below + (equal + 1) / 2
