@@ -31,11 +31,14 @@ def maps(found: Results) -> Figure:
     panels = figure.subplots(1, len(METHODS), sharey=True)
     taken = {method: found.taken(method) for method in METHODS}
     finite = np.concatenate([t.score[np.isfinite(t.score)] for t in taken.values()])
-    image = None
+    images = []
     for axes, (method, one) in zip(panels, taken.items(), strict=True):
-        image = draw_map(
-            axes, 100 * one.matrix("server_lr", "client_lr"), tick_texts(case.server), tick_texts(case.client),
-            best=100 * finite.max(), worst=100 * finite.min(), write=lambda v: f"{v:.0f}", size=7.5,
+        values = 100 * one.matrix("server_lr", "client_lr")
+        images.append(
+            draw_map(
+                axes, values, tick_texts(case.server), tick_texts(case.client), best=100 * finite.max(),
+                worst=100 * finite.min(), write=lambda v: f"{v:.0f}", size=7.5,
+            )
         )  # fmt: skip
         by_loss = _by_loss(found, method)
         frame(axes, case.client.index(by_loss["client_lr"]), case.server.index(by_loss["server_lr"]))
@@ -43,7 +46,7 @@ def maps(found: Results) -> Figure:
         axes.set_xlabel("Server rate (server_lr)")
         axes.tick_params(labelsize=7)
     panels[0].set_ylabel("Client rate (client_lr)")
-    figure.colorbar(image, ax=list(panels), label=case.measure)
+    figure.colorbar(images[-1], ax=list(panels), label=case.measure)
     figure.suptitle(
         f"{case.title}: {case.measure}, mean of the last {case.window} of {case.rounds} rounds, seed 0, log scales\n"
         f"adaptive methods at tau = {TAU:g}; framed: the least training loss; div.: diverged",
@@ -53,7 +56,6 @@ def maps(found: Results) -> Figure:
 
 
 def _by_loss(found: Results, method: str) -> dict[str, float]:
-
     return at_tau(found.sweeps[method], TAU).best_settings
 
 
