@@ -61,7 +61,7 @@ def _by_loss(found: Results, method: str) -> dict[str, float]:
 
 def taus(results: Sequence[Results]) -> Figure:
     """The metric at each tau, the rates tuned for it; the methods without tau as dotted lines."""
-    figure = new_figure(3.8 * len(results) + 0.4, 4.2)
+    figure = new_figure(max(7.6, 3.8 * len(results) + 0.4), 4.2)
     for axes, found in zip(np.atleast_1d(figure.subplots(1, len(results))), results, strict=True):
         case = found.case
         for method in ADAPTIVE:
@@ -90,7 +90,7 @@ def taus(results: Sequence[Results]) -> Figure:
 
 def curves(results: Sequence[Results]) -> Figure:
     """The metric by round at the tuned settings: mean over seeds, and their range as a band."""
-    figure = new_figure(3.8 * len(results) + 0.4, 4.2)
+    figure = new_figure(max(7.6, 3.8 * len(results) + 0.4), 4.2)
     for axes, found in zip(np.atleast_1d(figure.subplots(1, len(results))), results, strict=True):
         for method, tuned in found.tuned.items():
             values, colour = 100 * tuned.curve(0, found.case.metric), LIGHT[_STYLES[method].colour]
