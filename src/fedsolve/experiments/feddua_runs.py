@@ -30,8 +30,8 @@ class Plan:
     Attributes:
         methods: names.
         rounds: of tuning and of the curves.
-        tuning, shown: seeds of the data sets that rates are tuned on, and that are shown.
-        eps_g, eps: values in the study of sensitivity.
+        tuning, shown: seeds of the data sets that rates are tuned on; that are shown, also along epsilon_g and epsilon.
+        eps_g, eps: values in the study of sensitivity; epsilon is 0 along epsilon_g, and the other way round.
         thin: every how manyth value of the paper's grids.
         options: of the task.
         precise: the type of the grids without a server rate, which come below what float32 can show.
@@ -41,7 +41,7 @@ class Plan:
     rounds: int = 500
     tuning: tuple[int, ...] = (0, 1)
     shown: tuple[int, ...] = (0, 1, 2, 3, 4)
-    eps_g: tuple[float, ...] = decades(-5, 1, 1)
+    eps_g: tuple[float, ...] = (0.0, *decades(-5, 1, 1))
     eps: tuple[float, ...] = (1e-9, *decades(-6, 0, 1))
     thin: int = 1
     options: Mapping[str, Any] | None = None
@@ -59,7 +59,7 @@ class Plan:
 FULL = Plan()
 QUICK = Plan(
     methods=("FedAvg", "FedExP", "FedAdagrad", "FedDuAdagrad"), rounds=12, tuning=(0,), shown=(0,),
-    eps_g=(1e-3, 1e-1), eps=(1e-9, 1e-1), thin=3, precise="float32",
+    eps_g=(0.0, 1e-3, 1e-1), eps=(1e-9, 1e-1), thin=3, precise="float32",
     options={"num_clients": 4, "examples_per_client": 8, "features": 40},
 )  # fmt: skip
 
@@ -78,24 +78,23 @@ def sweeps(context: Context, plan: Plan) -> Swept:
     """All sweeps on the tuning data sets."""
     kept = {"options": plan.options, "judged": "headline"}
     short = min(SHORT, plan.rounds)
-    over = partial(
-        over_data, context, task=plan.task, seeds=plan.tuning, kept=kept, eval_every=EVERY, select=TUNED
-    )
+    over = partial(over_data, context, task=plan.task, kept=kept, eval_every=EVERY, select=TUNED)
     grids = {
         name: over(
             "grid", name, METHODS[name].judged, plan.grid(name), rounds=plan.rounds,
-            dtype="float32" if METHODS[name].server_lr else plan.precise,
+            seeds=plan.tuning, dtype="float32" if METHODS[name].server_lr else plan.precise,
         )
         for name in plan.methods
     }  # fmt: skip
     rates = {name: {"client_lr": plan.grid(name)["client_lr"]} for name in plan.methods}
     exploring = [name for name in plan.methods if METHODS[name].averaged]
+    along = partial(over, seeds=plan.shown, rounds=short)
     eps_g = {
-        name: over("eps_g", name, METHODS[name].judged, rates[name] | {"eps_g": plan.eps_g}, rounds=short)
+        name: along("eps_g", name, METHODS[name].judged, rates[name] | {"eps_g": plan.eps_g})
         for name in exploring
     }
     eps = {
-        name: over("eps", name, METHODS[name].judged, rates[name] | {"eps": plan.eps}, rounds=short)
+        name: along("eps", name, METHODS[name].judged, rates[name] | {"eps": plan.eps})
         for name in exploring
         if name in OURS
     }

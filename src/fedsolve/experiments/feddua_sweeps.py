@@ -86,3 +86,14 @@ def until(sweep: Sweep, rounds: int, select: Selection) -> Sweep:
         diverged=np.where(sweep.diverged <= rounds, sweep.diverged, -1),
         selection=select,
     )
+
+
+def positive(sweep: Sweep, axis: str) -> Sweep:
+    """The settings with a positive value of an axis, which a log axis can show."""
+    keep = np.array([point[axis] > 0 for point in sweep.points])
+    return replace(
+        sweep,
+        grid={**sweep.grid, axis: tuple(v for v in sweep.grid[axis] if v > 0)},
+        metrics={k: v[keep] for k, v in sweep.metrics.items()},
+        diverged=sweep.diverged[keep],
+    )
