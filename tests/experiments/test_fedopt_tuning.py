@@ -21,6 +21,7 @@ from fedsolve.experiments.fedopt_cases import (
 from fedsolve.experiments.fedopt_claims import (
     best_clients,
     ease_verdict,
+    gain_claim,
     gain_verdict,
     good_cells,
     inverse_verdict,
@@ -195,6 +196,16 @@ def test_outcome_tells_claims_pictures_and_tables(results):
     # FedAvg's best setting is the last of both rates
     assert told.tables["tuned"].rows[0][2:5] == [10.0, 1.0, None]
     assert "largest tried" in told.tables["tuned"].rows[0][-1]
+
+
+def test_better_values_outside_the_grid_count(results):
+    tuned = {m: made_up(m, [1.0], [0.7 if m in ADAPTIVE else 0.3], (0, 1)) for m in METHODS}
+    tags = replace(results, case=replace(CASE, sparse=True), tuned=tuned)
+    assert gain_claim(tags).verdict == "reproduced"
+    further = replace(tags, outside={"FedAvg": made_up("FedAvg", np.linspace(2, 1, 9), np.full(9, 0.6))})
+    told = gain_claim(further)
+    assert told.verdict == "not reproduced"
+    assert "outside the grid (seed 0): FedAvg 60.0" in told.ours
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ class Case:
         rounds, every: of all runs, and between looks.
         clients: of a round.
         work: further arguments of `fedsolve.sweep`.
+        outside: more rates for the methods without tau, whose best lies on the edge of the grid.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Case:
     every: int
     clients: int
     work: tuple[tuple[str, Any], ...] = ()
+    outside: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @property
     def window(self) -> int:
@@ -129,17 +131,22 @@ CASES = {
         "Tags of posts by author (sparse)", True, lambda folder: _cut(news(folder), 2_000),
         "test_recall_at_5", "Test Recall@5 (%)",
         half_decades(0, 2), half_decades(-1, 1), TAUS, 100, 20, 10,
+        outside=(half_decades(-1, 0), half_decades(-2, 0.5)),
     ),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Results:
-    """All of one case: the sweep over the grid by method, and the tuned setting of each with all seeds."""
+    """All of one case: the sweep over the grid by method, and the tuned setting of each with all seeds.
+
+    `outside` are sweeps over further rates of methods without tau.
+    """
 
     case: Case
     sweeps: Mapping[str, Sweep]
     tuned: Mapping[str, Sweep]
+    outside: Mapping[str, Sweep] = field(default_factory=dict)
 
     def tuned_values(self, method: str) -> np.ndarray:
         """The metric of the tuned setting over the last rounds, by seed, in percent."""
@@ -148,6 +155,11 @@ class Results:
     def tuned_value(self, method: str) -> float:
         """Its mean over the seeds."""
         return float(self.tuned_values(method).mean())
+
+    def outside_value(self, method: str) -> float:
+        """The metric (percent) of the setting of least training loss outside the grid."""
+        one = self.outside[method]
+        return float(100 * judged_by(one, self.case).score[one.best])
 
     def taken(self, method: str) -> Sweep:
         """The sweep over the two rates at the paper's tau, judged by the metric."""
@@ -184,13 +196,16 @@ def solve(context: Context, key: str, case: Case) -> Results:
     """Every method over the grid with one seed, then its tuned setting with all; a finished sweep is kept."""
     task = case.build(context.data_dir)
     seeds = SEEDS[:2] if context.quick else SEEDS
-    sweeps, tuned = {}, {}
+    sweeps, tuned, outside = {}, {}, {}
     for method in METHODS:
         run = partial(_sweep, context, case, task, method)
         sweeps[method] = run(f"{key} {method}", case.grid(method), SEEDS[:1])
         best = {name: (value,) for name, value in sweeps[method].best_settings.items()}
         tuned[method] = run(f"{key} {method} tuned", best, seeds)
-    return Results(case, sweeps, tuned)
+        if case.outside and method in PLAIN:
+            rates = dict(zip(("client_lr", "server_lr"), case.outside, strict=True))
+            outside[method] = run(f"{key} {method} outside", rates, SEEDS[:1])
+    return Results(case, sweeps, tuned, outside)
 
 
 def _sweep(
