@@ -113,4 +113,9 @@ def _map(league: League, title: str) -> Figure:
 
 
 def _words(task: str) -> str:
-    return ARENAS[task].words.replace(", ", ",\n").replace(" regression", "\nregression")
+    return (
+        ARENAS[task]
+        .words.replace(", ", ",\n")
+        .replace(" regression", "\nregression")
+        .replace(" squares", "\nsquares")
+    )
