@@ -75,7 +75,10 @@ def pictures(plan: Plan, swept: Swept, curves: Mapping[str, Curves]) -> dict[str
             "The last iterate and the mean of the last two, where the rate adapts.",
             iterates_picture(curves, note),
         ),
-        "rates": ("Global learning rates by round at the tuned rates.", rates_picture(curves, note)),
+        "rates": (
+            "Global learning rates by round at the tuned rates, geometric mean of 10 rounds.",
+            rates_picture(curves, note),
+        ),
         "eps_g": (
             f"Sensitivity to epsilon_g: {at}. At epsilon_g = 0: {zero}.",
             best_over_grid([positive(s, "eps_g") for s in swept.eps_g.values()], "eps_g"),

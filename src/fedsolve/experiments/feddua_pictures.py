@@ -18,6 +18,21 @@ Curves = Mapping[str, np.ndarray]
 (data, rounds)."""
 
 
+WINDOW = 10
+"""Rounds of the running mean of learning rates."""
+
+
+def running(rates: np.ndarray) -> np.ndarray:
+    """The geometric mean over each window of rounds, shape (data, rounds - WINDOW + 1).
+
+    >>> running(np.array([[1.0, 100.0] * 5])).round(6)
+    array([[10.]])
+    """
+    with np.errstate(divide="ignore"):
+        windows = np.lib.stride_tricks.sliding_window_view(np.log(rates), WINDOW, axis=1)
+    return np.exp(windows.mean(axis=-1))
+
+
 def headline(name: str) -> str:
     """Which iterate a method is judged by: `averaged` or `last`."""
     return "averaged" if METHODS[name].averaged else "last"
@@ -63,19 +78,18 @@ def iterates_picture(curves: Mapping[str, Curves], note: str) -> Figure:
 
 
 def rates_picture(curves: Mapping[str, Curves], note: str) -> Figure:
-    """The global learning rate by round."""
+    """The global learning rate by round, as a running mean: by itself it jumps by a decade from round to round."""
     row = [
         Panel(
             title,
             [
-                Line(name, 1 + np.arange(curves[name]["server_lr"].shape[1]), curves[name]["server_lr"])
+                Line(name, np.arange(WINDOW, rounds + 1), running(curves[name]["server_lr"]))
                 for name in members
+                if (rounds := curves[name]["server_lr"].shape[1]) >= WINDOW
             ],
             "global learning rate (no unit)",
         )
         for title, members in _families(curves)
     ]
-    title = (
-        "Global learning rates; under a preconditioner their scale is another than that of FedAvg and FedExP"
-    )
+    title = "Global learning rates; under a preconditioner the scale is another"
     return panels([row], f"{title}\n{note}", width=5.6, height=4.2)
