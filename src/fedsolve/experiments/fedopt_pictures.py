@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = "os^Dv"
+_SPAN = 12.0  # points that the axis of a picture over tau has at least
 _STYLES = styles_of(METHODS)
 
 
@@ -74,6 +75,11 @@ def taus(results: Sequence[Results]) -> Figure:
             axes.axhline(
                 value, color=LIGHT[_STYLES[method].colour], linestyle=":", linewidth=1.8, label=method
             )
+        low, high = axes.get_ylim()
+        room = (
+            max(0.0, _SPAN - (high - low)) / 2
+        )  # a tenth of a point is noise: it is not to look like a result
+        axes.set_ylim(low - room, high + room)
         axes.set_xscale("log")
         axes.set_xticks(case.taus)
         axes.set_xticks([], minor=True)
