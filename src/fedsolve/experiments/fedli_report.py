@@ -52,7 +52,7 @@ def _descent(found: Found) -> Figure:
             lines = [_line(f"{m}, {regime.label}", c["value"]) for (m, regime), c in done.items()]
             row.append(Panel(f"{name}, {words} ({counts})", lines, "objective F"))
         grid.append(row)
-    return panels(grid, "FedLi-LS, convex: does the global objective descend?", width=4.0)
+    return _legend(panels(grid, "FedLi-LS, convex: does the global objective descend?", width=4.0))
 
 
 def _rate(found: Found) -> Figure:
@@ -89,7 +89,21 @@ def _tuned(found: Found) -> Figure:
             ]
             row.append(Panel(f"{name}, {KINDS[kind]}", lines, "training loss"))
         grid.append(row)
-    return panels(grid, "Convex losses, minibatches, a tenth of clients a round", width=4.2, height=3.2)
+    return _legend(
+        panels(grid, "Convex losses, minibatches, a tenth of clients a round", width=4.2, height=3.2)
+    )
+
+
+def _legend(figure: Figure) -> Figure:
+    """The legend in three columns, as long labels need."""
+    old = figure.legends[0]
+    handles, labels = old.legend_handles, [text.get_text() for text in old.get_texts()]
+    old.remove()
+    figure.legend(
+        [h for h in handles if h is not None], labels, loc="outside lower center", ncols=3, frameon=False,
+        fontsize=9, handlelength=3.5,
+    )  # fmt: skip
+    return figure
 
 
 def _line(label: str, values: np.ndarray, rounds: np.ndarray | None = None) -> Line:
