@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,12 +75,19 @@ def pictures(league: League, composite: League, note: str) -> dict[str, tuple[st
         words = ", ".join(f"{task} {PENALTIES[task][1]}" for task in composite)
         found["composite"] = (
             f"The methods that need a penalty, by F + psi at the end ({words}); {note}.",
-            _map(composite, "Penalised tasks, defaults, no tuning"),
+            _map(
+                composite,
+                "Penalised tasks, defaults, no tuning",
+                "F + psi",
+                {t: PENALTIES[t][1] for t in composite},
+            ),
         )
     return found
 
 
-def _map(league: League, title: str) -> Figure:
+def _map(
+    league: League, title: str, what: str = "training loss", words: Mapping[str, str] | None = None
+) -> Figure:
     """Ranks as a map with the results written in, and the mean ranks beside it."""
     methods, tasks, place = rank_table(league)
     mean = place.mean(axis=1)
@@ -96,7 +104,9 @@ def _map(league: League, title: str) -> Figure:
         text = shown(league[tasks[j]][methods[order[i]]])
         dark = np.isfinite(value) and value > 0.5 * len(methods)
         left.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
-    left.set_xticks(range(len(tasks)), [f"{t}\n{_words(t)}" for t in tasks], fontsize=7)
+    left.set_xticks(
+        range(len(tasks)), [f"{t}\n{words[t] if words else _words(t)}" for t in tasks], fontsize=7
+    )
     left.set_yticks(range(len(methods)), [methods[i] for i in order], fontsize=8)
     left.tick_params(length=0)
     right.barh(range(len(methods)), mean[order], color=LIGHT[0])
@@ -107,7 +117,7 @@ def _map(league: League, title: str) -> Figure:
     right.set_xlim(0, len(methods) * 1.35)
     right.set_xlabel("mean rank", fontsize=9)
     right.spines[["top", "right"]].set_visible(False)
-    figure.colorbar(image, ax=[left, right], shrink=0.8, label="rank by training loss (1 is best)")
+    figure.colorbar(image, ax=[left, right], shrink=0.8, label=f"rank by {what} (1 is best)")
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     return figure
 
