@@ -74,7 +74,7 @@ class Case:
         rounds, every: of all runs, and between looks.
         clients: of a round.
         work: further arguments of `fedsolve.sweep`.
-        outside: more rates for the methods without tau, whose best lies on the edge of the grid.
+        outside: more rates for FedAvg and FedAvgM, beyond the edge of the grid that the best of one lies on.
     """
 
     title: str
@@ -119,13 +119,14 @@ CASES = {
     "digits": Case(
         "Digits (MLP)", False, lambda folder: digits(), "test_accuracy", "Test accuracy (%)",
         half_decades(-1.5, 0.5), half_decades(-2.5, 0.5), TAUS, 150, 10, 20,
+        outside=(half_decades(-1.5, 0), half_decades(0.5, 1)),
     ),
     "handwriting": Case(
         "Handwritten digits by writer (CNN)", False,
         lambda folder: _cut(handwriting(folder, classes=10, model=SmallCNN()), 1_000, 1_000),
         "test_accuracy", "Test accuracy (%)",
         half_decades(-1.5, -0.5), half_decades(-2, 0), (1e-5, TAU, 1e-1), 40, 4, 10,
-        (("local_steps", 3), ("chunk", 10), ("lanes", 1)),
+        (("local_steps", 3), ("chunk", 10), ("lanes", 1)), (half_decades(-0.5, 0.5), half_decades(-0.5, 0.5)),
     ),
     "news": Case(
         "Tags of posts by author (sparse)", True, lambda folder: _cut(news(folder), 2_000),

@@ -51,7 +51,7 @@ def gain_claim(found: Results) -> Claim:
     if found.outside:
         further = {method: found.outside_value(method) for method in found.outside}
         values = {method: max(value, further.get(method, value)) for method, value in values.items()}
-        ours += f"; at smaller rates outside the grid (seed 0): {listed(further)}"
+        ours += f"; tuned over further rates, outside the grid (seed 0): {listed(further)}"
         why += "; of a method that was also tuned outside the grid the better value counts"
     verdict = gain_verdict(values, case.sparse)
     return Claim(
@@ -117,11 +117,14 @@ def tau_claim(results: Sequence[Results]) -> Claim:
 
 
 def robust_verdict(by_tau: Mapping[str, np.ndarray], values: Mapping[str, float]) -> Verdict:
-    """FedAdagrad varies least over tau, and is the best method; partly: one of the two."""
+    """FedAdagrad varies over tau at most half as much as each other one, and is best by half a point.
+
+    Partly: it varies least, and is within half a point of the best (what the paper's table calls as good).
+    """
     spread = {method: float(np.ptp(v)) for method, v in by_tau.items()}
-    steady = spread["FedAdagrad"] <= min(spread.values())
-    first = values["FedAdagrad"] >= max(values.values())
-    return grade(steady and first, steady or first)
+    own, least = spread["FedAdagrad"], min(v for method, v in spread.items() if method != "FedAdagrad")
+    ahead = values["FedAdagrad"] - max(v for method, v in values.items() if method != "FedAdagrad")
+    return grade(2 * own <= least and ahead >= 0.5, own <= least and ahead >= -0.5)
 
 
 def robust_claim(found: Results) -> Claim:
@@ -135,7 +138,8 @@ def robust_claim(found: Results) -> Claim:
         "Section 5.2, of Stack Overflow LR: 67.1 against 65.8 and 65.9",
         f"{found.case.measure} over tau = {taus}: {spans}; tuned: {listed(values)}",
         robust_verdict(by_tau, values),
-        "wanted: FedAdagrad has the smallest range over tau and the highest value of all methods",
+        "wanted: FedAdagrad has at most half the range of the others over tau, and is half a point ahead; partly: the "
+        "smallest range, and within half a point of the best",
     )
 
 

@@ -79,7 +79,7 @@ def taus(results: Sequence[Results]) -> Figure:
         room = (
             max(0.0, _SPAN - (high - low)) / 2
         )  # a tenth of a point is noise: it is not to look like a result
-        axes.set_ylim(low - room, high + room)
+        axes.set_ylim(min(low, max(low - room, 0)), min(high + room, max(high, 100.5)))
         axes.set_xscale("log")
         axes.set_xticks(case.taus)
         axes.set_xticks([], minor=True)
