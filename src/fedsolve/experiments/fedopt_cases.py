@@ -204,7 +204,7 @@ def solve(context: Context, key: str, case: Case) -> Results:
         best = {name: (value,) for name, value in sweeps[method].best_settings.items()}
         tuned[method] = run(f"{key} {method} tuned", best, seeds)
         if case.outside and method in PLAIN:
-            rates = dict(zip(("client_lr", "server_lr"), case.outside, strict=True))
+            rates = {"client_lr": case.outside[0], "server_lr": case.outside[1]}
             outside[method] = run(f"{key} {method} outside", rates, SEEDS[:1])
     return Results(case, sweeps, tuned, outside)
 
