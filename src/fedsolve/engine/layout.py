@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -39,8 +40,15 @@ def chunk_size(chunk: int | None, params: Params, cohort: int) -> int:
     return max(1, min(cohort, room // (_COPIES * model)))
 
 
-# Measured (benchmarks, `sweep`): lanes side by side win while all their clients' models stay in a core's cache.
-_CPU_LANE_BYTES = 2 * 2**20
+# Measured (benchmarks, `sweeps`): lanes side by side win while all their clients' models stay in a core's cache.
+_CPU_LANE_BYTES = 640 * 2**10
+
+
+def blocks_at_once() -> int:
+    """Blocks of lanes that a sweep runs at once: one a core on a CPU, else one."""
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def lanes_side_by_side(
@@ -59,7 +67,7 @@ def lanes_side_by_side(
         return min(lanes, total), ""
     model = trees.nbytes(params)
     lane = 2 * trees.nbytes(state) + _COPIES * chunk * model
-    free = _free_bytes() // 2
+    free = _free_bytes() // (2 * blocks_at_once())
     fits = max(1, free // lane)
     note = ""
     if fits < total:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from fedsolve.engine.clients import on_device
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.lanes import Block, Look, advance, look, plan, start
-from fedsolve.engine.layout import lanes_side_by_side
+from fedsolve.engine.layout import blocks_at_once, lanes_side_by_side
 from fedsolve.engine.round import RunState
 from fedsolve.engine.setup import Setup, cast, run_key, start_params
 from fedsolve.engine.sweep_store import Found, SweepStore
@@ -123,7 +124,11 @@ class Lanes:
 
 @dataclass
 class SweepRun:
-    """A sweep under way; `tell` is called with lane-rounds done, those in all, and lanes that diverged."""
+    """A sweep under way; `tell` is called with lane-rounds done, those in all, and lanes that diverged.
+
+    On a CPU as many blocks run at once as there are cores, each in a thread: their arrays are small, and XLA
+    alone keeps one core busy with them.
+    """
 
     work: Work
     blocks: Sequence[Block]
@@ -131,6 +136,7 @@ class SweepRun:
     store: SweepStore
     tell: Callable[[int, int, int], None]
     found: Found
+    at_once: int = field(default_factory=blocks_at_once)
 
     def finish(self, interrupt: Interruptible) -> Found:
         """All blocks, from where the store is.
@@ -140,57 +146,87 @@ class SweepRun:
             Interrupted: Ctrl-C, after everything was kept.
         """
         found, clock, begun = self.found, CompileClock(), time.perf_counter()
-        lanes = self.store.restore(found, lambda number: self.work.begin(self.blocks[number]))
-        before, width = found.seconds, len(self.blocks[0].settings) * len(self.blocks[0].seeds)
-        with clock:
-            for number in range(found.blocks, len(self.blocks)):
-                lanes = self.work.begin(self.blocks[number]) if lanes is None else lanes
-                self._report(number)
-                for states in self._rounds(number, lanes, clock):
+        self.at_once = self.store.at_once or self.at_once
+        lanes = self.store.restore(found, self._begin)
+        before = found.seconds
+        kept = {"lanes": len(self.blocks[0].settings) * len(self.blocks[0].seeds), "at_once": self.at_once}
+        with clock, ThreadPoolExecutor(self.at_once) as pool:
+            while found.blocks < len(self.blocks):
+                lanes = self._begin(found.blocks) if lanes is None else lanes
+                self._report()
+                for states in self._rounds(lanes, clock, pool):
                     asked = interrupt.asked
                     found.seconds = before + time.perf_counter() - begun
                     if asked or self.store.due:
-                        self.store.save(found, states, width)
-                    self._report(number)
-                    if asked and self._done(number) < self._total:
-                        raise Interrupted(self.store.how_to_resume(self._done(number), self._total))
-                found.blocks, found.rounds, lanes = number + 1, 0, None
+                        self.store.save(found, states, kept)
+                    self._report()
+                    if asked and self._done < self._total:
+                        raise Interrupted(self.store.how_to_resume(self._done, self._total))
+                found.blocks, found.rounds, lanes = found.blocks + len(self._together), 0, None
         found.seconds = before + time.perf_counter() - begun
-        self.store.save(found, None, width)
+        self.store.save(found, [], kept)
         return found
 
-    def _rounds(self, number: int, lanes: Lanes, clock: CompileClock) -> Iterator[RunState]:
-        """One block to its end; its states after each call."""
-        found, block, total = self.found, self.blocks[number], self.work.setup.rounds
+    def _begin(self, first: int) -> list[Lanes]:
+        """The blocks that run together from number `first` on, at their start."""
+        return [self.work.begin(b) for b in self.blocks[first : first + self.at_once]]
+
+    @property
+    def _together(self) -> Sequence[Block]:
+        return self.blocks[self.found.blocks : self.found.blocks + self.at_once]
+
+    def _rounds(self, lanes: list[Lanes], clock: CompileClock, pool: Executor) -> Iterator[list[RunState]]:
+        """Blocks together to their end; their states after each call."""
+        found, blocks, total = self.found, self._together, self.work.setup.rounds
         evaluated, speed = self.work.evaluated.tolist(), None
         if found.rounds == 0:
-            found.put(block, 0, lanes.look())
+            self._look(lanes, 0, None)
             self.selection.check(found.metrics)
         while (done := found.rounds) < total:
             stop = next(r for r in evaluated if r > done)
-            some = 1 if speed is None else max(1, int(_CALL_SECONDS / speed))
-            step = min(stop - done, some)
+            step = min(stop - done, 1 if speed is None else max(1, int(_CALL_SECONDS / speed)))
             before, compiled = time.perf_counter(), clock.seconds
-            lanes = lanes.advance(step)
+            # the first call compiles, which is done once
+            lanes = _each(lambda some, step=step: some.advance(step), lanes, None if speed is None else pool)
             spent = time.perf_counter() - before - (clock.seconds - compiled)
             speed = max(spent / step, 1e-6)
             found.rounds = done + step
-            found.diverged[np.ix_(block.settings, block.seeds)] = lanes.failed
+            for block, some in zip(blocks, lanes, strict=True):
+                found.diverged[np.ix_(block.settings, block.seeds)] = some.failed
             if found.rounds == stop:
-                found.put(block, evaluated.index(stop), lanes.look())
-            if (lanes.failed > 0).all():  # nothing of this block is left
+                self._look(lanes, evaluated.index(stop), pool)
+            if all((some.failed > 0).all() for some in lanes):  # nothing of them is left
                 found.rounds = total
             if found.rounds == total:
-                found.end(block, total)
-            yield lanes.states
+                for block in blocks:
+                    found.end(block, total)
+            yield [some.states for some in lanes]
+
+    def _look(self, lanes: list[Lanes], evaluation: int, pool: Executor | None) -> None:
+        for block, values in zip(self._together, _each(Lanes.look, lanes, pool), strict=True):
+            self.found.put(block, evaluation, values)
 
     @property
     def _total(self) -> int:
         return sum(b.lanes for b in self.blocks) * self.work.setup.rounds
 
-    def _done(self, number: int) -> int:
-        before = sum(b.lanes for b in self.blocks[:number]) * self.work.setup.rounds
-        return before + self.blocks[number].lanes * self.found.rounds
+    @property
+    def _done(self) -> int:
+        before = sum(b.lanes for b in self.blocks[: self.found.blocks]) * self.work.setup.rounds
+        return before + sum(b.lanes for b in self._together) * self.found.rounds
 
-    def _report(self, number: int) -> None:
-        self.tell(self._done(number), self._total, int((self.found.diverged > 0).sum()))
+    def _report(self) -> None:
+        self.tell(self._done, self._total, int((self.found.diverged > 0).sum()))
+
+
+def _each(function: Callable[[Lanes], Any], lanes: list[Lanes], pool: Executor | None) -> list[Any]:
+    """The function of each block: in threads at once, or one after another without a pool."""
+    if pool is None or len(lanes) == 1:
+        return [function(some) for some in lanes]
+    wide = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+    def in_thread(some: Lanes) -> Any:
+        with jax.enable_x64(wide):  # each thread has its own
+            return function(some)
+
+    return list(pool.map(in_thread, lanes))

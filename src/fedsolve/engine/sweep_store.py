@@ -34,7 +34,7 @@ class Found:
         metrics: name -> values of that shape, NaN where nothing was seen.
         diverged: the round in which a lane diverged, -1 if it has not, shape (settings, seeds).
         blocks: blocks that are done.
-        rounds: rounds done of the block under way.
+        rounds: rounds done of the blocks under way.
         seconds: wall time so far.
     """
 
@@ -107,8 +107,13 @@ class SweepStore:
         """Lanes side by side of the sweep that is resumed, which decide its bits; None for a new one."""
         return None if self._manifest is None else self._manifest["lanes"]
 
-    def restore(self, found: Found, begin: Callable[[int], Lanes]) -> Lanes | None:
-        """Fill `found` with what is kept when resuming; the lanes of the block that was under way, if any.
+    @property
+    def at_once(self) -> int | None:
+        """Blocks at once of the sweep that is resumed, which share a state in the file; None for a new one."""
+        return None if self._manifest is None else self._manifest["at_once"]
+
+    def restore(self, found: Found, begin: Callable[[int], list[Lanes]]) -> list[Lanes] | None:
+        """Fill `found` with what is kept when resuming; the lanes that were under way, if any.
 
         Raises:
             InvalidInput: what is kept is corrupt.
@@ -119,28 +124,30 @@ class SweepStore:
         found.blocks, found.rounds, found.seconds = (manifest[k] for k in ("blocks", "rounds", "seconds"))
         lanes = begin(found.blocks) if found.rounds else None
         empty = {name: np.zeros(found.shape, found.dtype) for name in manifest["metrics"]}
-        states = () if lanes is None else lanes.states
+        states = [some.states for some in lanes or ()]
         kept = load_tree(self._path, {"metrics": empty, "diverged": found.diverged, "states": states})
         found.metrics = {name: np.array(kept["metrics"][name]) for name in manifest["metrics"]}
         found.diverged = np.array(kept["diverged"])
-        return None if lanes is None else replace(lanes, states=kept["states"])
+        if lanes is None:
+            return None
+        return [replace(some, states=s) for some, s in zip(lanes, kept["states"], strict=True)]
 
-    def save(self, found: Found, states: RunState | None, lanes: int) -> None:
-        """Keep everything, atomically; `states` of the block under way, `lanes` side by side."""
+    def save(self, found: Found, states: list[RunState], layout: dict[str, int]) -> None:
+        """Keep everything, atomically: `states` of the blocks under way; `layout` holds `lanes` and `at_once`."""
         if self._path is None:
             return
         manifest = {
             "identity": self._identity,
             "blocks": found.blocks,
-            "rounds": found.rounds if states is not None else 0,
+            "rounds": found.rounds if states else 0,
             "seconds": found.seconds,
-            "lanes": lanes,
+            **layout,
             "metrics": list(found.metrics),
         }
         tree = {
             "metrics": found.metrics,
             "diverged": found.diverged,
-            "states": () if states is None else states,
+            "states": states,
         }
         save_tree(self._path, tree, manifest)
         self._last = time.monotonic()
