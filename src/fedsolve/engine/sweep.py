@@ -95,8 +95,8 @@ def sweep(
         progress: called with a `SweepProgress`.
 
     Raises:
-        InvalidInput: an unknown axis (the nearest match is named), settings of several methods, arguments that do
-            not fit, what is kept in `out` is of another sweep.
+        InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, a selection
+            whose metric is not measured, arguments that do not fit, a folder that keeps another sweep.
         Interrupted: Ctrl-C, after what is done was kept in `out`.
     """
     if dtype not in ("float32", "float64"):
