@@ -11,6 +11,8 @@ from fedsolve.types import Params, Scalar, module
 
 Weighting = Literal["uniform", "examples"]
 """How clients count in a mean: all alike (1/|S|), or by their number of examples (n_i / sum of n)."""
+Privacy = Literal["", "central", "local"]
+"""How what clients send is protected: noise on the cohort's sum, each client's own noise, or not at all."""
 
 
 @module
@@ -21,11 +23,13 @@ class Cohort:
         round: number of the round, from 0.
         size: clients drawn (in `broadcast`), clients whose update was used (in `update`), |S|.
         population: all clients, N.
+        key: the server's own randomness of the round, for noise that it adds; None where there is none.
     """
 
     round: Scalar
     size: Scalar
     population: Scalar
+    key: Any = None
 
 
 class Algorithm(ABC):
@@ -38,6 +42,8 @@ class Algorithm(ABC):
 
     weighting: Weighting
     name: str
+    privacy: Privacy = ""  # a wrapper that sends more than such a method must refuse it
+    updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
 
     @abstractmethod
     def init(self, params: Params) -> Any:
@@ -79,6 +85,10 @@ class Algorithm(ABC):
         """The model that a broadcast stands for."""
         return broadcast.params
 
+    def check(self, sampling: Any, population: int) -> None:
+        """Raise `InvalidInput` if a run with this sampling of so many clients is not what the method claims."""
+        return
+
     def measures(self) -> tuple[Any, ...]:
         """Measures of its problem that evaluations add (`fedsolve.measures`), such as a Frank-Wolfe gap."""
         return ()
@@ -100,6 +110,20 @@ class Wrapper(Algorithm):
     def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The inner method's."""
         return self.inner.weighting
+
+    @property
+    def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.privacy
+
+    @property
+    def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.updates_when_empty
+
+    def check(self, sampling: Any, population: int) -> None:
+        """The inner method's."""
+        self.inner.check(sampling, population)
 
     @property
     def local(self) -> Any:

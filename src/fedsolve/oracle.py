@@ -27,6 +27,7 @@ class Oracle(ABC):
         num_examples: examples of this client.
         batch_size: examples of a full minibatch; no fewer than `num_examples` if each step sees all.
         client: the client's number in the federation, from 0.
+        key: the client's own randomness of the round, for noise that it adds; None where there is none.
     """
 
     steps: int | Array
@@ -34,6 +35,7 @@ class Oracle(ABC):
     num_examples: int | Array
     batch_size: int | Array
     client: int | Array
+    key: Any = None
 
     @abstractmethod
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
@@ -111,6 +113,11 @@ class WrappedOracle(Oracle):
     def client(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The client's number."""
         return self.inner.client
+
+    @property
+    def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The client's own randomness."""
+        return self.inner.key
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from fedsolve.types import Batch, Params, Scalar, module
 
 Loss = Callable[[Params, Batch], Scalar]
 
+TAG_CLIENT = 0xC11E0000  # beyond all counters at which cohorts are drawn from the round's key
+
 
 @module
 class PackedClients:
@@ -117,6 +119,7 @@ class ClientOracle(Oracle):
         offset: the client's first row.
         order: its shuffled row numbers, shape (passes, places); None if each step sees all of it.
         batches: minibatches of one pass.
+        round_key: the key of the round.
     """
 
     work: LocalWork
@@ -128,6 +131,12 @@ class ClientOracle(Oracle):
     steps: Any
     bound: Any
     client: Any
+    round_key: Any
+
+    @property
+    def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The client's own randomness of the round."""
+        return jax.random.fold_in(jax.random.fold_in(self.round_key, TAG_CLIENT), self.client)
 
     @property
     def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -180,7 +189,8 @@ def client_oracle(
         order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
     batches = work.rows // batch if work.even else -(-count // batch)
     steps = work.max_steps if work.in_step else packed.steps[client]
-    return ClientOracle(work, packed, packed.offsets[client], order, batches, count, steps, bound, client)
+    start = packed.offsets[client]
+    return ClientOracle(work, packed, start, order, batches, count, steps, bound, client, key)
 
 
 def _rows(examples: Batch, rows: Array) -> Batch:

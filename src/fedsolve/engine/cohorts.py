@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,20 @@ from fedsolve.engine.shuffle import choose
 from fedsolve.errors import InvalidInput, check_range
 from fedsolve.types import Scalar, module, static
 
+Scheme = Literal["fixed", "poisson", "other"]
+
 
 class Sampling(ABC):
     """Draws the cohort of each round; present clients are best listed first, so that idle chunks are skipped.
 
     Attributes:
         never_empty: every cohort has a client; then no care for empty ones is compiled.
+        scheme: what it is to a privacy accountant: so many clients uniformly (`fixed`), each on its own with one
+            probability (`poisson`), or neither.
     """
 
     never_empty: ClassVar[bool] = False
+    scheme: ClassVar[Scheme] = "other"
 
     @abstractmethod
     def draw(
@@ -34,6 +39,10 @@ class Sampling(ABC):
     def check(self, population: int) -> None:
         """Raise `InvalidInput` if the sampling does not fit the population."""
         return
+
+    def expected(self, population: int) -> float | None:
+        """Clients of a round on average (the most of them, where a trace limits them); None if it cannot say."""
+        return getattr(self, "size", None)
 
 
 def _check_size(size: Any, population: int) -> None:
@@ -50,6 +59,7 @@ class Uniform(Sampling):
     """`size` clients uniformly without replacement: the default of every paper here."""
 
     never_empty: ClassVar[bool] = True
+    scheme: ClassVar[Scheme] = "fixed"
     size: int = static()
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
@@ -67,6 +77,7 @@ class Uniform(Sampling):
 class Bernoulli(Sampling):
     """Each client takes part with probability p, independently; a cohort may be empty."""
 
+    scheme: ClassVar[Scheme] = "poisson"
     p: Scalar
 
     def __post_init__(self) -> None:
@@ -75,6 +86,10 @@ class Bernoulli(Sampling):
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
         """A cohort of random size; the cost of a round grows with the size drawn."""
         return _present_first(jax.random.uniform(key, (population,)) < self.p)
+
+    def expected(self, population: int) -> float:
+        """p N."""
+        return float(self.p) * population
 
 
 @module

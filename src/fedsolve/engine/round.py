@@ -21,6 +21,7 @@ from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.train import Program, train_cohort
 from fedsolve.types import Params, Scalar, module, reports
 
+TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
 SENT = "sent"
 """The column of messages sent by variant, shape (variants,) a round; the record turns it into bytes."""
 
@@ -127,13 +128,14 @@ def one_round(
     key = jax.random.fold_in(key, state.round)
     ids, present = sampling.draw(key, state.round, population)
     drawn = jnp.sum(present)
-    broadcast = algorithm.broadcast(state.server, Cohort(state.round, drawn, population))
+    own = jax.random.fold_in(key, TAG_SERVER)
+    broadcast = algorithm.broadcast(state.server, Cohort(state.round, drawn, population, own))
     totals, clients = train_cohort(program, algorithm, packed, key, broadcast, state.clients, ids, present)
     size = totals.size
-    cohort = Cohort(state.round, size, population)
+    cohort = Cohort(state.round, size, population, own)
     server = algorithm.update(state.server, totals.reduce(), cohort)
     some = size > 0
-    if not sampling.never_empty:  # an empty cohort leaves everything as it was
+    if not (sampling.never_empty or algorithm.updates_when_empty):  # nobody there leaves all as it was
         server = trees.where(some, server, state.server)
     failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
     new = RunState(

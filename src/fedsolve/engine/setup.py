@@ -95,6 +95,7 @@ class Setup:
         """Check, place and choose."""
         if not isinstance(algorithm, Algorithm):
             raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
+        algorithm.check(sampling, task.data.num_clients)
         rounds, seed = _integer("rounds", rounds), _integer("seed", seed, 0)
         every = _integer("eval_every", max(1, round(rounds / 50)) if eval_every is None else eval_every)
         batch = None if batch_size == "full" else (task.batch_size if batch_size is None else batch_size)

@@ -105,9 +105,12 @@ def sweep(
     methods = _build(algorithm, axes)
     chosen = select if isinstance(select, Selection) else Selection.parse(select or "training-loss")
     data, held_out = (task.data, None) if validation is None else task.data.hold_out(validation)
+    cohorts = choose_sampling(clients_per_round, sampling, task)
+    for method in methods:
+        method.check(cohorts, task.data.num_clients)
     with jax.enable_x64(dtype == "float64"):
         setup = Setup.make(
-            methods[0], replace(task, data=data), rounds, choose_sampling(clients_per_round, sampling, task),
+            methods[0], replace(task, data=data), rounds, cohorts,
             seeds[0], batch_size, epochs, local_steps, eval_every, jnp.dtype(dtype), chunk, 1, label,
         )  # fmt: skip
         work = Work.of(setup, methods, seeds, measures, held_out)
