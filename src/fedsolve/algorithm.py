@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from fedsolve.errors import InvalidInput
@@ -38,10 +39,20 @@ class Algorithm(ABC):
     Concrete classes are modules: frozen dataclasses whose hyper-parameters are leaves. Servers,
     broadcasts, clients and messages are modules of their own; a message's fields say how they are
     reduced over the cohort (see `fedsolve.types.reduced`).
+
+    Attributes:
+        weighting: how clients count in a mean.
+        name: what tables call it.
+        reduction: None, or what takes the place of those means: a pytree, called with a cohort's messages
+            (leaves of shape (clients, ...)), weights and who is used, both of shape (clients,). It returns
+            one message, zeros if nobody is used, whatever rows hold that are not (see `fedsolve.wrappers`).
+        only_mean: why no other reduction will do for this method, '' where another will.
     """
 
     weighting: Weighting
     name: str
+    reduction: Any = None
+    only_mean: ClassVar[str] = ""
     privacy: Privacy = ""  # a wrapper that sends more than such a method must refuse it
     updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
 
@@ -110,6 +121,16 @@ class Wrapper(Algorithm):
     def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The inner method's."""
         return self.inner.weighting
+
+    @cached_property  # not a property: a wrapper may have a field of this name
+    def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.reduction
+
+    @property
+    def only_mean(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.only_mean
 
     @property
     def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]

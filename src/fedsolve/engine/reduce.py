@@ -1,4 +1,7 @@
-"""Reducing a cohort's messages as each field says: sums while clients are trained, the mean at the end."""
+"""Reducing a cohort's messages as each field says: sums while clients are trained, the mean at the end.
+
+A method with a `reduction` of its own is another matter: its cohort's messages are kept side by side for it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int
 
+from fedsolve.algorithm import Algorithm
 from fedsolve.types import Scalar, module, reductions
 
 
@@ -89,3 +93,83 @@ def across_devices(totals: Totals, axis: str) -> Totals:
         lambda by, total, x: lax.pmax(x, axis) if by == "max" else total, how, message, totals.message
     )
     return Totals(message, weight, size.astype(totals.size.dtype), sent.astype(totals.sent.dtype))
+
+
+@module
+class Stacked:
+    """A cohort's messages side by side, for a reduction that is no sum: memory is the cohort's messages.
+
+    Attributes:
+        reduction: of the algorithm.
+        message: leaves of shape (clients, ...).
+        weight, used: of each message, shape (clients,); absent and non-finite ones are not used, their weight is 0.
+        sent: messages sent, counted by their variant, shape (variants,).
+    """
+
+    reduction: Any
+    message: Any
+    weight: Array
+    used: Array
+    sent: Int[Array, " variants"]
+
+    @property
+    def size(self) -> Scalar:
+        """Clients whose message is used."""
+        return jnp.sum(self.used)
+
+    def reduce(self) -> Any:
+        """The reduced message."""
+        return self.reduction(self.message, self.weight, self.used)
+
+
+def stack_messages(
+    reduction: Any, message: Any, weight: Array, used: Array, variant: Array, present: Array
+) -> Stacked:
+    """What `sum_messages` is to a mean."""
+    sent = jnp.sum(variant & present[:, None], axis=0, dtype=jnp.int32)
+    return Stacked(reduction, message, weight, used, sent)
+
+
+def room_for(reduction: Any, shapes: Stacked, blocks: int) -> Stacked:
+    """Room for the messages of so many chunks, none of them used yet; `shapes` are those of one."""
+
+    def room(s: Any) -> Array:
+        return jnp.zeros((blocks * s.shape[0], *s.shape[1:]), s.dtype)
+
+    rows = [jax.tree.map(room, part) for part in (shapes.message, shapes.weight, shapes.used)]
+    return Stacked(reduction, rows[0], rows[1], rows[2], jnp.zeros(shapes.sent.shape, shapes.sent.dtype))
+
+
+def put(into: Stacked, chunk: Stacked, block: Scalar) -> Stacked:
+    """The messages of a chunk in their place."""
+
+    def rows(x: Array, y: Array) -> Array:
+        return lax.dynamic_update_slice_in_dim(x, y, block * y.shape[0], 0)
+
+    message = jax.tree.map(rows, into.message, chunk.message)
+    weight, used = rows(into.weight, chunk.weight), rows(into.used, chunk.used)
+    return Stacked(chunk.reduction, message, weight, used, into.sent + chunk.sent)
+
+
+def from_all_devices(stacked: Stacked, axis: str) -> Stacked:
+    """The messages of all devices on every device."""
+    rows = (stacked.message, stacked.weight, stacked.used)
+    message, weight, used = lax.all_gather(rows, axis, tiled=True)
+    return Stacked(stacked.reduction, message, weight, used, lax.psum(stacked.sent, axis))
+
+
+def reduce_stacked(algorithm: Algorithm, messages: Any, weight: Array, used: Array) -> Any:
+    """The reduced message of a cohort whose messages, after `receive`, lie side by side.
+
+    By the algorithm's own reduction, else as each field says: what the engine makes of one chunk, to the bit.
+
+    Args:
+        algorithm: whose messages they are.
+        messages: leaves of shape (clients, ...).
+        weight: of each in a mean, shape (clients,), in the messages' type; 0 where not used.
+        used: booleans of shape (clients,); what a row holds that is not used does not matter.
+    """
+    one = jnp.ones((len(used), 1), bool)
+    if algorithm.reduction is None:
+        return sum_messages(messages, weight, used, one, used).reduce()
+    return stack_messages(algorithm.reduction, messages, weight, used, one, used).reduce()

@@ -17,7 +17,18 @@ from jaxtyping import Array
 from fedsolve import trees, wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.clients import LocalWork, PackedClients, client_oracle
-from fedsolve.engine.reduce import Totals, across_devices, merge, nothing, sum_messages
+from fedsolve.engine.reduce import (
+    Stacked,
+    Totals,
+    across_devices,
+    from_all_devices,
+    merge,
+    nothing,
+    put,
+    room_for,
+    stack_messages,
+    sum_messages,
+)
 from fedsolve.types import Scalar
 
 AXIS = "clients"
@@ -51,13 +62,19 @@ def train_cohort(
     clients: Any,
     ids: Array,
     present: Array,
-) -> tuple[Totals, Any]:
-    """Train the cohort's clients: this device's share in chunks; sums and client states of all devices."""
+) -> tuple[Totals | Stacked, Any]:
+    """Train the cohort's clients: this device's share in chunks; sums and client states of all devices.
+
+    Where the algorithm has a reduction of its own, messages are not summed as they come but kept, those of all
+    devices on each: memory is the cohort's messages instead of a chunk's.
+    """
     devices = program.mesh.size
     ids, present, chunk = _share(program, packed, ids, present, devices)
     one, common = partial(_train_one, program), (algorithm, packed, key, broadcast)
+    summed = algorithm.reduction is None
+    collect = sum_messages if summed else partial(stack_messages, algorithm.reduction)
 
-    def train(ids: Array, present: Array, clients: Any) -> tuple[Totals, Any]:
+    def train(ids: Array, present: Array, clients: Any) -> tuple[Any, Any]:
         bound = program.work.max_steps
         if not program.work.in_step:
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
@@ -68,7 +85,7 @@ def train_cohort(
         else:
             results = _side_by_side(one, (*common, bound), (ids, present, before))
         message, after, weight, used, variant = results
-        totals = sum_messages(message, weight, used, variant, present)
+        totals = collect(message, weight, used, variant, present)
         return totals, _scatter(clients, ids, present, after)
 
     if len(ids) == chunk:
@@ -79,14 +96,15 @@ def train_cohort(
         # cohorts of random size come with present clients first: chunks after the last of them are not run
         busy = jnp.max(jnp.where(jnp.any(blocks[1], axis=1), jnp.arange(len(blocks[1])) + 1, 0))
 
-        def step(i: Scalar, carry: tuple[Totals, Any]) -> tuple[Totals, Any]:
+        def step(i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             totals, clients = carry
             more, clients = train(blocks[0][i], blocks[1][i], clients)
-            return merge(totals, more), clients
+            return merge(totals, more) if summed else put(totals, more, i), clients
 
-        totals, updated = lax.fori_loop(0, busy, step, (nothing(shapes), clients))
+        none = nothing(shapes) if summed else room_for(algorithm.reduction, shapes, len(blocks[0]))
+        totals, updated = lax.fori_loop(0, busy, step, (none, clients))
     if devices > 1:
-        totals = across_devices(totals, AXIS)
+        totals = across_devices(totals, AXIS) if summed else from_all_devices(totals, AXIS)
         if jax.tree.leaves(clients):  # every device takes over what the others' clients have become
             theirs = lax.all_gather((ids, present, _gather(updated, ids)), AXIS, tiled=True)
             updated = _scatter(clients, *theirs)
