@@ -79,6 +79,19 @@ if TYPE_CHECKING:
     from fedsolve.oracle import Oracle as Oracle
     from fedsolve.tasks.task import Examples as Examples
     from fedsolve.tasks.task import Task as Task
+    from fedsolve.wrappers.attacks import Attacked as Attacked
+    from fedsolve.wrappers.attacks import GaussianNoise as GaussianNoise
+    from fedsolve.wrappers.attacks import Scaled as Scaled
+    from fedsolve.wrappers.attacks import SignFlip as SignFlip
+    from fedsolve.wrappers.attacks import choose_attackers as choose_attackers
+    from fedsolve.wrappers.attacks import flip_labels as flip_labels
+    from fedsolve.wrappers.coordinates import Median as Median
+    from fedsolve.wrappers.coordinates import TrimmedMean as TrimmedMean
+    from fedsolve.wrappers.robust import Robust as Robust
+    from fedsolve.wrappers.vectors import GeometricMedian as GeometricMedian
+    from fedsolve.wrappers.vectors import Krum as Krum
+    from fedsolve.wrappers.vectors import MultiKrum as MultiKrum
+    from fedsolve.wrappers.vectors import NormClipping as NormClipping
 
 _METHODS = (
     "FedAvg FedAvgM FedAdagrad FedAdam FedYogi FedExP FedExPM FedDuAdagrad FedDuAdam FedDuA FedProx SCAFFOLD"
@@ -109,6 +122,10 @@ _HOMES: dict[str, str] = {
         "errors": "Diverged FedsolveError Interrupted InvalidInput",
         "oracle": "Oracle",
         "tasks.task": "Examples Task",
+        "wrappers.attacks": "Attacked GaussianNoise Scaled SignFlip choose_attackers flip_labels",
+        "wrappers.coordinates": "Median TrimmedMean",
+        "wrappers.robust": "Robust",
+        "wrappers.vectors": "GeometricMedian Krum MultiKrum NormClipping",
     }.items()
     for name in names.split()
 }

@@ -230,5 +230,30 @@ BIBTEX: dict[str, str] = {
   volume    = {37},
   year      = {2024}
 }""",
+    "yin2018robust": """@inproceedings{yin2018robust,
+  title     = {{B}yzantine-Robust Distributed Learning: Towards Optimal Statistical Rates},
+  author    = {Yin, Dong and Chen, Yudong and Ramchandran, Kannan and Bartlett, Peter},
+  booktitle = {Proceedings of the 35th International Conference on Machine Learning},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {80},
+  pages     = {5650--5659},
+  year      = {2018}
+}""",
+    "blanchard2017krum": """@inproceedings{blanchard2017krum,
+  title     = {Machine Learning with Adversaries: {B}yzantine Tolerant Gradient Descent},
+  author    = {Blanchard, Peva and El Mhamdi, El Mahdi and Guerraoui, Rachid and Stainer, Julien},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {30},
+  year      = {2017}
+}""",
+    "pillutla2022rfa": """@article{pillutla2022rfa,
+  title   = {Robust Aggregation for Federated Learning},
+  author  = {Pillutla, Krishna and Kakade, Sham M. and Harchaoui, Zaid},
+  journal = {IEEE Transactions on Signal Processing},
+  volume  = {70},
+  pages   = {1142--1154},
+  year    = {2022},
+  doi     = {10.1109/TSP.2022.3153135}
+}""",
 }
 """BibTeX entry of each key."""

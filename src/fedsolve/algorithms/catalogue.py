@@ -15,6 +15,7 @@ from fedsolve.algorithms.fedprox import Proximal
 from fedsolve.algorithms.scaffold import ControlVariates
 from fedsolve.algorithms.subgradient import Subgradient
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.wrappers.robust import Robust
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,15 @@ WRAPPERS: dict[str, tuple[Callable[..., Algorithm], dict[str, Any]]] = {
     "SCAFFOLD": (ControlVariates, {"option": "II"}),
     "FedProx": (Proximal, {"mu": 0.1}),
     "Subgradient": (Subgradient, {"psi": inspect.Parameter.empty}),
+    "Robust": (Robust, {"reduction": inspect.Parameter.empty}),
 }
+# the papers of wrappers that are no rows of the catalogue, the one to be named first
+_PAPERS = {"Robust": ("yin2018robust", "blanchard2017krum", "pillutla2022rfa")}
 
 
 _EXAMPLES = {
     "psi": "a penalty or a set such as L1(0.1); in a configuration {name = 'L1', weight = 0.1, on = 'weight'}",
+    "reduction": "such as Median(); in a configuration 'median' or {name = 'TrimmedMean', trim = 0.2}",
     "constraint": "a set such as L1Ball(10.0); in a configuration {name = 'L1Ball', radius = 10.0}",
 }
 
@@ -86,7 +91,7 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method by name; `SCAFFOLD+X` and `FedProx+X` wrap any other method X.
+    """A method by name; `SCAFFOLD+X`, `FedProx+X` and `Robust+X` wrap any other method X.
 
     Raises:
         InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.
@@ -116,7 +121,12 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
 def citations(name: str) -> tuple[str, ...]:
     """Citation keys of the papers behind a name."""
     wrapper, inner = _split(name)
-    return (ALGORITHMS[wrapper].citation, *citations(inner)) if wrapper else (_entry(name).citation,)
+    return (*papers_of_wrapper(wrapper), *citations(inner)) if wrapper else (_entry(name).citation,)
+
+
+def papers_of_wrapper(name: str) -> tuple[str, ...]:
+    """Citation keys of the papers behind a wrapper."""
+    return (ALGORITHMS[name].citation,) if name in ALGORITHMS else _PAPERS[name]
 
 
 def _split(name: str) -> tuple[str, str]:

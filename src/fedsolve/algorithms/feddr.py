@@ -64,6 +64,7 @@ class DouglasRachford(Algorithm):
 
     weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
     name: ClassVar[str] = "FedDR"  # pyright: ignore[reportIncompatibleVariableOverride]
+    only_mean: ClassVar[str] = "xtilde must stay the mean of all clients' xhat_i"
 
     psi: Any
     local: LocalSolver

@@ -120,6 +120,7 @@ class FrankWolfe(Algorithm):
     """
 
     weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
+    only_mean: ClassVar[str] = "xbar must stay the mean of all clients' x_i"
 
     constraint: Any
     steps: FrankWolfeSteps = Convex()

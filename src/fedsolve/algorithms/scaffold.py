@@ -90,16 +90,20 @@ class ControlVariates(Wrapper):
         option: how c_i is renewed; II costs nothing, I one full gradient per round.
 
     Raises:
-        InvalidInput: option II with a local solver whose displacement is not a sum of gradients.
+        InvalidInput: option II with a local solver whose displacement is not a sum of gradients; an inner
+            method whose messages are not reduced by a mean.
     """
 
     title: ClassVar[str] = "SCAFFOLD"
+    only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"  # pyright: ignore
     inner: Algorithm
     option: Literal["I", "II"] = static(default="II")
 
     def __post_init__(self) -> None:
         if self.option not in ("I", "II"):
             raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
+        if isinstance(self.inner, Algorithm) and self.inner.reduction is not None:
+            raise InvalidInput(f"SCAFFOLD cannot wrap {self.inner.name}: {self.only_mean}")
         if self.option == "II" and isinstance(self.inner, Algorithm):
             solver = self.local
             if solver is None or type(solver).elapsed is LocalSolver.elapsed:

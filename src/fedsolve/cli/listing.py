@@ -75,7 +75,7 @@ def _experiments() -> list[dict[str, Any]]:
 
 
 def _algorithms() -> list[dict[str, Any]]:
-    from fedsolve.algorithms.catalogue import ALGORITHMS, WRAPPERS
+    from fedsolve.algorithms.catalogue import ALGORITHMS, WRAPPERS, papers_of_wrapper
     from fedsolve.cli.values import resolve_settings
 
     rows = [
@@ -93,7 +93,7 @@ def _algorithms() -> list[dict[str, Any]]:
             {
                 "name": f"{name}+X",
                 "summary": summary,
-                "citation": ALGORITHMS[name].citation,
+                "citation": papers_of_wrapper(name)[0],
                 "settings": {k: v for k, v in own.items() if v is not inspect.Parameter.empty},
             }
         )

@@ -103,14 +103,18 @@ def _argument(where: str, value: Any, hint: Any) -> Any:
 
 
 def _builder(key: str) -> Callable[[str, Any], Any] | None:
-    """What builds the value of a setting that is an object: a penalty or set, a mirror map, step schedules."""
+    """What builds the value of a setting that is an object: a penalty or set, a mirror map, step schedules, a
+    reduction.
+    """
     from fedsolve.algorithms.frankwolfe_steps import STEPS
     from fedsolve.geometry.catalogue import build_geometry, build_mirror, build_part
+    from fedsolve.wrappers.reductions import build_reduction
 
     builders = {
         "psi": build_geometry,
         "constraint": build_geometry,
         "mirror": build_mirror,
+        "reduction": build_reduction,
         "steps": lambda where, value: build_part(f"steps of {where}", value, STEPS),
     }
     return builders.get(key)

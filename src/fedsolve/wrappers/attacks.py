@@ -1,0 +1,170 @@
+"""Clients that attack, for simulations: what they send instead of their displacement, and labels they train on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.algorithm import Algorithm, Cohort, Wrapper
+from fedsolve.data.federated import FederatedData
+from fedsolve.errors import InvalidInput, check_range
+from fedsolve.oracle import Oracle
+from fedsolve.tasks.task import Task
+from fedsolve.types import Params, Scalar, module
+from fedsolve.wrappers.reduction import vector_of
+
+_TAG = 0x61747461
+
+
+@module
+class Attack:
+    """An attacker sends  factor D_i + std N(0, 1)  in place of D_i; the rest of its message is honest.
+
+    One class for all, so that a sweep runs them in one program; `SignFlip`, `Scaled` and `GaussianNoise` name them.
+
+    Attributes:
+        factor: times its displacement.
+        std: of the noise added to each coordinate, at least 0.
+    """
+
+    factor: Scalar
+    std: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("factor", self.factor)
+        check_range("std", self.std, at_least=0)
+
+
+def SignFlip(scale: Scalar = 1.0) -> Attack:
+    """-scale D_i: uphill as far as the client went downhill."""
+    return Attack(-scale, 0.0)
+
+
+def Scaled(factor: Scalar) -> Attack:
+    """factor D_i: a client that outweighs the others."""
+    return Attack(factor, 0.0)
+
+
+def GaussianNoise(std: Scalar) -> Attack:
+    """std N(0, 1) instead of D_i, new each round (Blanchard et al. 2017, section 6)."""
+    return Attack(0.0, std)
+
+
+@module
+class Attacked(Wrapper):
+    """The method `inner` with some clients that attack: they do its local work, then change what they send.
+
+    What changes is the message's vector (`fedsolve.wrappers.reduction.vector_of`: the displacement, if it has
+    one); scalars stay honest. Goes inside `Robust`. The server cannot tell: everything else is as `inner`.
+
+    Attributes:
+        inner: the method.
+        attack: what attackers send.
+        attackers: numbers of the clients that attack, shape (attackers,); -1 is nobody, so that settings of a
+            sweep can have equally many.
+
+    Raises:
+        InvalidInput: attackers that are no whole numbers from -1; a message without a vector.
+    """
+
+    title: ClassVar[str] = "Attacked"
+    inner: Algorithm
+    attack: Attack
+    attackers: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attackers, list | tuple | np.ndarray):
+            numbers = np.asarray(self.attackers)
+            numbers = numbers.astype(np.int32) if numbers.size == 0 else numbers
+            if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or (numbers < -1).any():
+                raise InvalidInput(
+                    f"attackers = {self.attackers!r} must be the numbers of clients, such as (0, 3)"
+                )
+            object.__setattr__(self, "attackers", numbers.astype(np.int32))
+
+    def init(self, params: Params) -> Any:
+        """The inner server."""
+        return self.inner.init(params)
+
+    def broadcast(self, server: Any, cohort: Cohort) -> Any:
+        """The inner broadcast."""
+        return self.inner.broadcast(server, cohort)
+
+    def enroll(self, broadcast: Any) -> Any:
+        """The inner client."""
+        return self.inner.enroll(broadcast)
+
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """The inner local work; an attacker's vector changed."""
+        message, client = self.inner.train(broadcast, client, oracle)
+        attacks = jnp.any(jnp.asarray(self.attackers) == oracle.client)
+        leaves, structure = jax.tree.flatten(message)
+        marks = jax.tree.leaves(vector_of(message))
+        if not any(
+            mark and jnp.issubdtype(x.dtype, jnp.inexact) for x, mark in zip(leaves, marks, strict=True)
+        ):
+            raise InvalidInput(f"{self.inner.name} sends no vector that an attack could change")
+        # a key of its own: noise that a wrapper inside adds for privacy takes from the client's, too
+        keys = jax.random.split(jax.random.fold_in(oracle.key, _TAG), len(leaves))
+
+        def sent(x: Any, key: Any) -> Any:
+            noise = jax.random.normal(key, x.shape, x.dtype)
+            return jnp.where(attacks, self.attack.factor * x + self.attack.std * noise, x).astype(x.dtype)
+
+        found = [sent(x, k) if mark else x for x, mark, k in zip(leaves, marks, keys, strict=True)]
+        return structure.unflatten(found), client
+
+    def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
+        """What the inner method makes of it."""
+        return self.inner.receive(broadcast, message, client)
+
+    def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
+        """The inner update."""
+        return self.inner.update(server, message, cohort)
+
+    def model(self, broadcast: Any) -> Params:
+        """The inner method's."""
+        return self.inner.model(broadcast)
+
+    def export(self, server: Any) -> Params:
+        """The inner model."""
+        return self.inner.export(server)
+
+
+def choose_attackers(population: int, share: float, seed: int = 0) -> tuple[int, ...]:
+    """The nearest whole number to a share of the clients, drawn at random; those of a smaller share are among them.
+
+    Raises:
+        InvalidInput: a share outside [0, 1].
+
+    >>> choose_attackers(10, 0.2, seed=1)[:1] == choose_attackers(10, 0.1, seed=1)
+    True
+    """
+    check_range("share", share, at_least=0, at_most=1)
+    order = np.random.default_rng(seed).permutation(population)
+    return tuple(int(i) for i in order[: round(share * population)])
+
+
+def flip_labels(task: Task, attackers: Sequence[int], classes: int) -> Task:
+    """The task with labels y of some clients turned to classes - 1 - y; test examples stay.
+
+    Raises:
+        InvalidInput: examples without labels `y` from 0 to classes - 1, or a client that is not there.
+    """
+    data = task.data
+    labels = np.array(getattr(data.examples, "y", 0.5))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+        raise InvalidInput(f"flip_labels needs examples with whole labels y from 0 to {classes - 1}")
+    for client in attackers:
+        if not 0 <= client < data.num_clients:
+            raise InvalidInput(f"attacker {client}: the task has clients 0 to {data.num_clients - 1}")
+        start = int(data.offsets[client])
+        own = slice(start, start + int(data.counts[client]))
+        labels[own] = classes - 1 - labels[own]
+    examples = data.examples._replace(y=labels)
+    return dataclasses.replace(task, data=FederatedData(examples, data.counts, data.names))

@@ -1,0 +1,118 @@
+"""What a robust reduction is: one message out of a cohort's, whatever some of the clients have sent."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedsolve.types import Scalar, is_module, reductions, replace
+
+
+class Reduction(ABC):
+    """One message out of many. Concrete classes are modules: what fixes no shape is a leaf.
+
+    Attributes:
+        uses_weights: whether clients count by the method's weights, or all alike.
+    """
+
+    uses_weights: ClassVar[bool] = False
+
+    def __call__(self, messages: Any, weight: Array, used: Array) -> Any:
+        """The reduced message; zeros if nobody is used.
+
+        Args:
+            messages: leaves of shape (clients, ...); rows that are not used may hold anything, NaN included.
+            weight: of each client, shape (clients,).
+            used: booleans of shape (clients,).
+        """
+        clean = jax.tree.map(lambda x: jnp.where(_column(used, x), x, 0), messages)
+        found = self.reduce(clean, jnp.where(used, weight, 0), used)
+        some = jnp.any(used)
+        return jax.tree.map(lambda x, m: jnp.where(some, x, 0).astype(m.dtype), found, messages)
+
+    @abstractmethod
+    def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
+        """The same, where rows that are not used hold zeros and weigh nothing; anything if nobody is used."""
+
+
+class OfVectors(Reduction):
+    """A reduction that judges clients by the vector they send, and combines these vectors.
+
+    The vector is the displacement, the field `delta`, all its leaves as one; of a message without one it is
+    all that is reduced by a mean. Everything else in the message (losses, norms, steps) is reduced by its
+    median, whatever its field says: a client whose vector passes could otherwise lie in a scalar that a
+    server rule steps by.
+    """
+
+    @abstractmethod
+    def combine(
+        self, vectors: Float[Array, "clients d"], weight: Array, used: Bool[Array, " clients"]
+    ) -> Float[Array, " d"]:
+        """One vector out of the clients'; rows that are not used are zeros and weigh nothing."""
+
+    def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
+        """Vectors combined, medians of the rest."""
+        leaves, structure = jax.tree.flatten(messages)
+        marks = jax.tree.leaves(vector_of(messages))
+        parts = [x.reshape(len(used), -1) for x, mark in zip(leaves, marks, strict=True) if mark]
+        vector = self.combine(jnp.concatenate(parts, axis=1), weight, used)
+        found, start = [], 0
+        for x, mark in zip(leaves, marks, strict=True):
+            if not mark:
+                found.append(middle(x, used))
+                continue
+            stop = start + x[0].size
+            found.append(vector[start:stop].reshape(x.shape[1:]))
+            start = stop
+        return structure.unflatten(found)
+
+
+def vector_of(message: Any) -> Any:
+    """Which leaves of a message are its vector, truths in a pytree of the same structure: see `OfVectors`."""
+    marked, found = _deltas(message)
+    if found:
+        return marked
+    return jax.tree.map(lambda by: by != "max", reductions(message))
+
+
+def _deltas(message: Any) -> tuple[Any, bool]:
+    """True at the leaves of fields called `delta`, at any depth, and whether there are any."""
+    if not is_module(message):
+        return jax.tree.map(lambda _: False, message), False
+    parts = {}
+    for f in dataclasses.fields(message):
+        value = getattr(message, f.name)
+        if f.name == "delta":
+            parts[f.name] = (jax.tree.map(lambda _: True, value), True)
+        elif not f.metadata.get("static"):
+            parts[f.name] = _deltas(value)
+    marked = replace(message, **{name: marks for name, (marks, _) in parts.items()})
+    return marked, any(found for _, found in parts.values())
+
+
+def in_order(x: Array, used: Array) -> Array:
+    """Each coordinate's values in ascending order along the first axis, those not used last, as infinity."""
+    return jnp.sort(jnp.where(_column(used, x), x, jnp.inf), axis=0)
+
+
+def middle(x: Array, used: Array) -> Array:
+    """The median over the first axis of the rows that are used, the mean of the middle two of an even number."""
+    ordered, count = in_order(x, used), jnp.sum(used)
+    low, high = ordered[jnp.maximum(count - 1, 0) // 2], ordered[count // 2]
+    return low / 2 + high / 2  # halves first: a sum can overflow
+
+
+def first(count: Scalar, score: Array, used: Array) -> Array:
+    """Booleans (clients,): the so many rows of the smallest scores among those used; infinite scores last."""
+    finite = jnp.minimum(score, jnp.finfo(score.dtype).max)
+    order = jnp.argsort(jnp.where(used, finite, jnp.inf), stable=True)
+    return (jnp.argsort(order) < count) & used
+
+
+def _column(used: Array, like: Array) -> Array:
+    return used.reshape(-1, *(1,) * (like.ndim - 1))
