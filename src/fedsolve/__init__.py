@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedsolve import schedules as schedules
     from fedsolve import tasks as tasks
     from fedsolve import wire as wire
+    from fedsolve import wrappers as wrappers
     from fedsolve.algorithm import Algorithm as Algorithm
     from fedsolve.algorithm import Cohort as Cohort
     from fedsolve.algorithms.catalogue import ALGORITHMS as ALGORITHMS
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
     from fedsolve.wrappers.attacks import flip_labels as flip_labels
     from fedsolve.wrappers.coordinates import Median as Median
     from fedsolve.wrappers.coordinates import TrimmedMean as TrimmedMean
+    from fedsolve.wrappers.local_privacy import LocalDifferentialPrivacy as LocalDifferentialPrivacy
+    from fedsolve.wrappers.privacy import DifferentialPrivacy as DifferentialPrivacy
     from fedsolve.wrappers.robust import Robust as Robust
     from fedsolve.wrappers.vectors import GeometricMedian as GeometricMedian
     from fedsolve.wrappers.vectors import Krum as Krum
@@ -99,7 +102,7 @@ _METHODS = (
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
-        "": "baselines data geometry local measures rules schedules tasks wire",
+        "": "baselines data geometry local measures rules schedules tasks wire wrappers",
         "algorithm": "Algorithm Cohort",
         "algorithms.catalogue": "ALGORITHMS build",
         "algorithms.constrained": "FedDR FedDualAvgOSP FedFW FedFWPlus FedFWSto FedMiDOSP SubgradientFedAvg",
@@ -124,6 +127,8 @@ _HOMES: dict[str, str] = {
         "tasks.task": "Examples Task",
         "wrappers.attacks": "Attacked GaussianNoise Scaled SignFlip choose_attackers flip_labels",
         "wrappers.coordinates": "Median TrimmedMean",
+        "wrappers.local_privacy": "LocalDifferentialPrivacy",
+        "wrappers.privacy": "DifferentialPrivacy",
         "wrappers.robust": "Robust",
         "wrappers.vectors": "GeometricMedian Krum MultiKrum NormClipping",
     }.items()

@@ -255,5 +255,26 @@ BIBTEX: dict[str, str] = {
   year    = {2022},
   doi     = {10.1109/TSP.2022.3153135}
 }""",
+    "mcmahan2018dp": """@inproceedings{mcmahan2018dp,
+  title     = {Learning Differentially Private Recurrent Language Models},
+  author    = {McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2018}
+}""",
+    "andrew2021adaptive": """@inproceedings{andrew2021adaptive,
+  title     = {Differentially Private Learning with Adaptive Clipping},
+  author    = {Andrew, Galen and Thakkar, Om and McMahan, H. Brendan and Ramaswamy, Swaroop},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {34},
+  year      = {2021}
+}""",
+    "balle2018gaussian": """@inproceedings{balle2018gaussian,
+  title     = {Improving the {G}aussian Mechanism for Differential Privacy: Analytical Calibration and Optimal Denoising},
+  author    = {Balle, Borja and Wang, Yu-Xiang},
+  booktitle = {Proceedings of the 35th International Conference on Machine Learning},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {80},
+  year      = {2018}
+}""",
 }
 """BibTeX entry of each key."""

@@ -15,6 +15,8 @@ from fedsolve.algorithms.fedprox import Proximal
 from fedsolve.algorithms.scaffold import ControlVariates
 from fedsolve.algorithms.subgradient import Subgradient
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.wrappers.local_privacy import LocalDifferentialPrivacy
+from fedsolve.wrappers.privacy import DifferentialPrivacy
 from fedsolve.wrappers.robust import Robust
 
 
@@ -57,21 +59,46 @@ ALGORITHMS: dict[str, Entry] = {
     "FedExProx": Entry(tuning_free.FedExProx, "li2024fedexprox", "proximal clients, extrapolating server"),
 }
 
+_NEEDED = inspect.Parameter.empty
 # a wrapper's own arguments; the rest belongs to the method it wraps
 WRAPPERS: dict[str, tuple[Callable[..., Algorithm], dict[str, Any]]] = {
     "SCAFFOLD": (ControlVariates, {"option": "II"}),
     "FedProx": (Proximal, {"mu": 0.1}),
     "Subgradient": (Subgradient, {"psi": inspect.Parameter.empty}),
     "Robust": (Robust, {"reduction": inspect.Parameter.empty}),
+    "DP": (
+        DifferentialPrivacy,
+        {
+            **dict.fromkeys(("noise_multiplier", "clip_norm", "cohort", "population", "delta"), _NEEDED),
+            **{"sampling": "fixed", "clipping": "fixed", "at": "server", "scalars": None},
+            **{"share": 0.1, "quantile": 0.5, "quantile_lr": 0.2},
+        },
+    ),
+    "LocalDP": (
+        LocalDifferentialPrivacy,
+        {
+            **{"clip_norm": _NEEDED, "delta": _NEEDED, "epsilon": None, "noise_multiplier": None},
+            **{"scalars": None, "share": 0.1},
+        },
+    ),
 }
 # the papers of wrappers that are no rows of the catalogue, the one to be named first
-_PAPERS = {"Robust": ("yin2018robust", "blanchard2017krum", "pillutla2022rfa")}
+_PAPERS = {
+    "Robust": ("yin2018robust", "blanchard2017krum", "pillutla2022rfa"),
+    "DP": ("mcmahan2018dp", "andrew2021adaptive"),
+    "LocalDP": ("balle2018gaussian",),
+}
 
 
 _EXAMPLES = {
     "psi": "a penalty or a set such as L1(0.1); in a configuration {name = 'L1', weight = 0.1, on = 'weight'}",
     "reduction": "such as Median(); in a configuration 'median' or {name = 'TrimmedMean', trim = 0.2}",
     "constraint": "a set such as L1Ball(10.0); in a configuration {name = 'L1Ball', radius = 10.0}",
+    "noise_multiplier": "noise on the cohort's sum in units of clip_norm, such as 1.0",
+    "clip_norm": "the largest norm of a client's displacement, such as 0.5",
+    "cohort": "the clients of a round, as many as the run draws",
+    "population": "the number of all clients",
+    "delta": "well below one by the number of clients, such as 1e-5",
 }
 
 
@@ -91,7 +118,7 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method by name; `SCAFFOLD+X`, `FedProx+X` and `Robust+X` wrap any other method X.
+    """A method by name; `SCAFFOLD+X`, `Robust+X`, `DP+X` and so on wrap any other method X.
 
     Raises:
         InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.

@@ -104,6 +104,10 @@ class ControlVariates(Wrapper):
             raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
         if isinstance(self.inner, Algorithm) and self.inner.reduction is not None:
             raise InvalidInput(f"SCAFFOLD cannot wrap {self.inner.name}: {self.only_mean}")
+        if isinstance(self.inner, Algorithm) and self.inner.privacy:
+            raise InvalidInput(
+                f"SCAFFOLD cannot wrap {self.inner.name}: clients would send their control variates unprotected"
+            )
         if self.option == "II" and isinstance(self.inner, Algorithm):
             solver = self.local
             if solver is None or type(solver).elapsed is LocalSolver.elapsed:

@@ -108,6 +108,7 @@ def _builder(key: str) -> Callable[[str, Any], Any] | None:
     """
     from fedsolve.algorithms.frankwolfe_steps import STEPS
     from fedsolve.geometry.catalogue import build_geometry, build_mirror, build_part
+    from fedsolve.wrappers.parts import as_bounds
     from fedsolve.wrappers.reductions import build_reduction
 
     builders = {
@@ -116,6 +117,7 @@ def _builder(key: str) -> Callable[[str, Any], Any] | None:
         "mirror": build_mirror,
         "reduction": build_reduction,
         "steps": lambda where, value: build_part(f"steps of {where}", value, STEPS),
+        "scalars": lambda where, value: as_bounds(value),
     }
     return builders.get(key)
 
