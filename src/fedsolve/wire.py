@@ -86,7 +86,7 @@ def decode(data: bytes, like: Any) -> Any:
     """The message that was encoded; `like` has its structure, shapes and types.
 
     Raises:
-        InvalidInput: data of another length than such a message has.
+        InvalidInput: data of another length than such a message has, or an index outside its range.
     """
     message, used = _decode_from(data, 0, like)
     if used != len(data):
@@ -167,6 +167,8 @@ def _decode(data: bytes, like: Any) -> Any:
         value = np.zeros((len(data) // _width(like), 8), np.uint8)
         value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), _width(like))
         dtype = getattr(like.value, "dtype", np.dtype(np.int32))
+        if (value.view("<i8") > like.below).any():
+            raise InvalidInput(f"an index of {value.view('<i8').max()} must lie in 0 to {like.below}")
         found: Any = value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value))
         return Index(found, like.below)
     like = _shaped(like)

@@ -10,10 +10,8 @@ from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
 from fedsolve.report.history import History
+from fedsolve.report.record_files import HISTORY
 
-HISTORY = "history.json"
-METRICS = "metrics.jsonl"
-MODEL = "model.safetensors"
 PAGE = "page.html"
 FAILURE = "diverged.txt"
 CURVES = "curves.png"

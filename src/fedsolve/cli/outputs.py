@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
-from safetensors.numpy import save
 
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import say
-from fedsolve.cli.folders import CLIENTS, COMPARISON, CURVES, FAILURE, HISTORY, METRICS, MODEL, PAGE
+from fedsolve.cli.folders import CLIENTS, COMPARISON, CURVES, FAILURE, PAGE
 from fedsolve.files import write_atomically
 from fedsolve.report import plots
 from fedsolve.report.clients import labels_by_client
 from fedsolve.report.columns import write_jsonl
 from fedsolve.report.history import History
 from fedsolve.report.page import write_page
+from fedsolve.report.record_files import HISTORY, METRICS, MODEL
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params
-
-
-def write_record(folder: Path, history: History, params: Params) -> None:
-    """The evaluations, the final model and, last, the whole record: once it is there the run is finished."""
-    write_jsonl(folder / METRICS, history.evaluations)
-    write_model(folder / MODEL, params, {"task": history.task, "method": history.label})
-    write_atomically(folder / HISTORY, history.to_json(indent=1))
 
 
 def write_failure(folder: Path, history: History, message: str) -> None:
@@ -36,17 +26,6 @@ def write_failure(folder: Path, history: History, message: str) -> None:
     write_jsonl(folder / METRICS, history.evaluations)
     write_atomically(folder / FAILURE, f"{message}\n")
     write_atomically(folder / HISTORY, history.to_json(indent=1))
-
-
-def write_model(path: Path, params: Params, facts: dict[str, str]) -> None:
-    """Parameters as a safetensors file, each leaf under its place in the tree, such as `0.weight`."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    arrays = {
-        jax.tree_util.keystr(place, simple=True, separator=".") or "params": np.ascontiguousarray(leaf)
-        for place, leaf in leaves
-    }
-    # one entry, because safetensors writes several in any order and equal models shall be equal files
-    write_atomically(path, save(arrays, metadata={"fedsolve": json.dumps(facts)}))
 
 
 def write_report(

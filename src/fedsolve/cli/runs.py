@@ -11,12 +11,13 @@ from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit, emit_json, emit_rich, say
 from fedsolve.cli.folders import CHECKPOINT, new_folder, save_config
 from fedsolve.cli.live import Board, open_board, summary
-from fedsolve.cli.outputs import report_files, write_failure, write_record, write_report
+from fedsolve.cli.outputs import report_files, write_failure, write_report
 from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.engine.identity import provenance
 from fedsolve.engine.result import Result
 from fedsolve.engine.run import run
 from fedsolve.errors import Diverged, Interrupted
+from fedsolve.report.record_files import write_record
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.store import locked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,13 @@ class Recorder:
         columns["bytes_down"] = [traffic.down * int(n) for n in columns["participants"]]
         for name, values in columns.items():
             self._rounds.setdefault(name, []).extend(values)
+
+    def entry(self, values: Mapping[str, float]) -> None:
+        """Add the log of one round; a column that other rounds have is NaN in a round without it."""
+        done = len(self._rounds.get("round", []))
+        for name in {**self._rounds, **values}:
+            column = self._rounds.setdefault(name, [float("nan")] * done)
+            column.append(values.get(name, float("nan")))
 
     def last(self, name: str) -> float:
         """The last value of a per-round column, NaN if there is none."""

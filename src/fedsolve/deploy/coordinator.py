@@ -1,0 +1,218 @@
+"""The server's side of a round: who is asked what, which replies count, and what becomes of them. No Flower here.
+
+It holds what the compiled engine holds and calls the same verbs, compiled, in the same order: cohorts follow from
+the seed, replies are checked one by one and reduced in the order of client numbers, so that a run repeats bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve import wire
+from fedsolve.algorithm import Algorithm
+from fedsolve.deploy import verbs
+from fedsolve.deploy.keys import secret_key
+from fedsolve.deploy.message import Order, Reply, float_type, form, short_form
+from fedsolve.deploy.spec import to_spec
+from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.setup import cast, run_key
+from fedsolve.errors import InvalidInput
+from fedsolve.types import Params, is_module, reports
+
+Buffers = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A reply that counts: its message as the server reduces it, the client's next state as far as it follows it."""
+
+    message: Any
+    weight: float
+    followed: Any
+    buffers: Buffers
+
+
+@dataclass(frozen=True)
+class Held:
+    """Everything that a server carries from round to round, and what a checkpoint keeps.
+
+    Attributes:
+        server: what the method keeps.
+        buffers: what is averaged beside the model; empty before the first round.
+        used: the last round in which each client's update was used, -1 for none, shape (clients,).
+        followed: the clients' states as the server follows them from messages, stacked; `()` if it need not.
+        round: rounds done.
+    """
+
+    server: Any
+    buffers: Buffers
+    used: np.ndarray
+    followed: Any
+    round: int
+
+
+class Coordinator:
+    """One method on one federation, round after round.
+
+    Args:
+        algorithm: the method.
+        params: the initial model; its floating-point type is the run's.
+        population: clients in all, numbered from 0.
+        sampling: how cohorts are drawn.
+        seed: of cohorts, and of the clients' shuffles.
+        experiment: name of the experiment, part of every message and of the clients' state files.
+        buffers: what is averaged beside the model, such as BatchNorm's statistics.
+        norm_bound: largest norm of a message that is believed, None for any.
+
+    Raises:
+        InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        params: Params,
+        *,
+        population: int,
+        sampling: Sampling,
+        seed: int,
+        experiment: str,
+        buffers: Buffers | None = None,
+        norm_bound: float | None = None,
+    ) -> None:
+        sampling.check(population)
+        self.dtype = float_type(params)
+        self.population, self.experiment, self.norm_bound = population, experiment, norm_bound
+        with self.precision():
+            params = jax.tree.map(jnp.asarray, params)
+            self.algorithm, self._sampling = cast(algorithm, self.dtype), cast(sampling, self.dtype)
+            self._key = run_key(seed)
+            server = verbs.init(self.algorithm, params)
+            self._first = verbs.broadcast(self.algorithm, server, verbs.first_cohort(population))
+            self._enrolled = self.algorithm.enroll(self._first)
+            self._like = verbs.empty_message(self.algorithm, self._first, self._enrolled)
+            self._follows = verbs.follows(algorithm)
+            followed: Any = ()
+            if self._follows:
+                followed = jax.tree.map(lambda x: np.stack([np.asarray(x)] * population), self._enrolled)
+        self._method, self.form = to_spec(algorithm), form(params)
+        self._now: Any = None
+        self.held = Held(server, dict(buffers or {}), np.full(population, -1, np.int64), followed, 0)
+
+    def precision(self) -> Any:
+        """The context in which the run's floating-point type exists."""
+        return jax.enable_x64(self.dtype == jnp.float64)
+
+    @property
+    def model(self) -> Params:
+        """The current model, in main memory."""
+        with self.precision():
+            return jax.device_get(self.algorithm.export(self.held.server))
+
+    def draw(self) -> list[int]:
+        """The clients of the current round, in order; the same whenever it is asked for."""
+        with self.precision():
+            key = jax.random.fold_in(self._key, self.held.round)
+            ids, present = self._sampling.draw(key, jnp.int32(self.held.round), self.population)
+            cohort = np.sort(np.asarray(ids)[np.asarray(present)])
+            of = verbs.cohort(self.held.round, len(cohort), self.population)
+            down = verbs.broadcast(self.algorithm, self.held.server, of)
+            self._now = (key, down, wire.encode(down))
+        return [int(i) for i in cohort]
+
+    def order(self, client: int) -> Order:
+        """What a client of the cohort that was drawn is asked to do."""
+        key, _, encoded = self._now
+        used = int(self.held.used[client])
+        newcomer = used < 0 and self.held.round > 0 and bool(jax.tree.leaves(self._enrolled))
+        return Order(
+            experiment=self.experiment,
+            round=self.held.round,
+            client=client,
+            population=self.population,
+            used=used,
+            key=tuple(int(k) for k in np.asarray(jax.random.key_data(key))),
+            method=self._method,
+            form=self.form,
+            broadcast=encoded,
+            first=wire.encode(self._first) if newcomer else None,
+            buffers=self.held.buffers,
+        )
+
+    def judge(self, client: int, reply: Reply) -> Accepted:
+        """A reply of this round's client, checked.
+
+        Raises:
+            InvalidInput: why it does not count.
+        """
+        for name, asked in (("experiment", self.experiment), ("round", self.held.round), ("client", client)):
+            if (given := getattr(reply, name)) != asked:
+                raise InvalidInput(f"it is of {name} {given}, not of {asked}")
+        if reply.examples < 1:
+            raise InvalidInput(f"it counts {reply.examples} examples")
+        with self.precision():
+            _, down, _ = self._now
+            if reply.form != short_form(self._like):
+                raise InvalidInput(f"its message has other shapes or types than {form(self._like)}")
+            sent = wire.decode(reply.message, self._like)
+            before = self._enrolled
+            if self._follows:
+                before = jax.tree.map(lambda x: x[client], self.held.followed)
+            got = verbs.receive(self.algorithm, down, sent, before)
+        if not got.finite:
+            raise InvalidInput("it holds numbers that are not finite")
+        if self.norm_bound is not None and got.norm > self.norm_bound:
+            raise InvalidInput(f"its norm is {got.norm:.6g}, above the bound {self.norm_bound:.6g}")
+        self._check_buffers(reply.buffers)
+        weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
+        return Accepted(got.message, weight, got.followed if self._follows else (), reply.buffers)
+
+    def finish(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
+        """End the round with the replies that count (perhaps none); what is logged of it."""
+        held, clients = self.held, sorted(accepted)
+        server, used, followed, buffers = held.server, held.used.copy(), held.followed, held.buffers
+        reduced: Any = None
+        if clients:
+            with self.precision():
+                messages, weights = zip(*((accepted[i].message, accepted[i].weight) for i in clients), strict=True)
+                reduced = verbs.reduce(messages, weights, self.dtype)
+                of = verbs.cohort(held.round, len(clients), self.population, secret_key())
+                server = verbs.update(self.algorithm, server, reduced, of)
+            used[clients] = held.round
+            if self._follows:
+                followed = jax.tree.map(np.copy, followed)
+                for i in clients:
+                    jax.tree.map(lambda x, new, i=i: x.__setitem__(i, new), followed, accepted[i].followed)
+            buffers = verbs.mean_buffers([accepted[i].buffers for i in clients])
+        self.held = Held(server, buffers, used, followed, held.round + 1)
+        entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
+        if clients and (loss := _loss(reduced)) is not None:
+            entry["client_loss"] = loss
+        return entry | {name: float(value) for name, (value, _) in reports(server).items()}
+
+    def _check_buffers(self, buffers: Buffers) -> None:
+        known = self.held.buffers
+        for name in sorted(set(known) ^ set(buffers)) if known else ():
+            raise InvalidInput(f"its buffers differ from the server's in {name}")
+        for name, value in buffers.items():
+            if not np.isfinite(value).all():
+                raise InvalidInput(f"its buffer {name} is not finite")
+            if name in known and known[name].shape != value.shape:
+                raise InvalidInput(f"its buffer {name} has shape {value.shape}, here {known[name].shape}")
+
+
+def _loss(message: Any) -> float | None:
+    """The mean loss that a reduced message reports, of local steps; None where a method reports none."""
+    if not is_module(message):
+        return None
+    if hasattr(message, "loss"):
+        return float(message.loss)
+    found = (_loss(getattr(message, field.name)) for field in dataclasses.fields(message))
+    return next((loss for loss in found if loss is not None), None)

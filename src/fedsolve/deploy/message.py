@@ -1,0 +1,108 @@
+"""What travels in a deployment besides the method's own bytes: an order down, a reply up. No Flower here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.engine.identity import digest
+from fedsolve.errors import InvalidInput
+from fedsolve.types import Params
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a client is asked to do.
+
+    Attributes:
+        experiment: name of the experiment that the client's state belongs to.
+        round: number of the round, from 0.
+        client: the client's number.
+        population: clients in all.
+        used: the last round in which the server used an update of this client, -1 if none.
+        key: the round's random key, two words; cohorts, shuffles and dropout follow from it.
+        method: the method as data (see `fedsolve.deploy.spec`).
+        form: shapes and types of the model's leaves, so that another model is told at once.
+        broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
+        first: that of the first round, for a client that joins later and keeps a state; else None.
+        buffers: what is averaged beside the model; empty before the first round.
+    """
+
+    experiment: str
+    round: int
+    client: int
+    population: int
+    used: int
+    key: tuple[int, int]
+    method: Any
+    form: str
+    broadcast: bytes
+    first: bytes | None
+    buffers: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client answers.
+
+    Attributes:
+        experiment, round, client: those of the order.
+        form: digest of shapes and types of the message.
+        examples: the client's number of examples.
+        message: the method's message, as `fedsolve.wire` encodes it.
+        buffers: what is averaged beside the model, after local work.
+    """
+
+    experiment: str
+    round: int
+    client: int
+    form: str
+    examples: int
+    message: bytes
+    buffers: dict[str, np.ndarray]
+
+
+def form(tree: Any) -> str:
+    """Shapes and types of all leaves in one line.
+
+    >>> form({"w": np.zeros((2, 3), np.float32)})
+    "['w'] float32[2,3]"
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return "; ".join(
+        f"{jax.tree_util.keystr(path) or 'value'} {jnp.dtype(x.dtype)}{list(np.shape(x))}".replace(", ", ",")
+        for path, x in leaves
+    )
+
+
+def short_form(tree: Any) -> str:
+    """A digest of `form`, for every message."""
+    return digest(form(tree))
+
+
+def float_type(params: Params) -> Any:
+    """The common type of a model's leaves, float64 also where JAX has 64-bit types switched off.
+
+    Raises:
+        InvalidInput: leaves that are no floating-point arrays, or none.
+    """
+    leaves = jax.tree.leaves(params)
+    if not leaves or not all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
+        raise InvalidInput("the model must be floating-point arrays, at least one, in any tree: give its parameters")
+    return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
+
+
+def compare_forms(ours: str, theirs: str, client: int) -> None:
+    """Raise `InvalidInput`, naming the first difference, unless a client's model is the server's."""
+    if ours == theirs:
+        return
+    pairs = zip_longest(ours.split("; "), theirs.split("; "), fillvalue="nothing")
+    mine, wanted = next((a, b) for a, b in pairs if a != b)
+    raise InvalidInput(
+        f"the model of client {client} has {mine} where the server's has {wanted}: build both from the same code"
+    )

@@ -1,0 +1,106 @@
+"""Which client sits at which node: asked once of every node that appears, by our own numbers, not Flower's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsolve.deploy import records
+from fedsolve.deploy.message import compare_forms
+from fedsolve.deploy.post import exchange
+from fedsolve.deploy.policy import Unavailable
+from fedsolve.errors import InvalidInput
+
+_ASK_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+
+
+class Roster:
+    """The clients that are connected, by number.
+
+    Args:
+        grid: Flower's grid.
+        population: clients in all; another number is refused.
+        form: shapes and types of the server's model; a client with another model is refused.
+        log: told in one line what happens.
+    """
+
+    def __init__(self, grid: Grid, population: int, form: str, log: Callable[[str], None]) -> None:
+        self._grid, self._population, self._form, self._log = grid, population, form, log
+        self._known: dict[int, int | None] = {}  # node -> client; None for one that was refused
+        self._reasons: dict[int, str] = {}
+
+    def look(self) -> dict[int, int]:
+        """Clients that are connected now, each with its node; nodes that are new are asked who they are."""
+        nodes = set(self._grid.get_node_ids())
+        for gone in set(self._known) - nodes:
+            del self._known[gone]
+            self._reasons.pop(gone, None)
+        new = sorted(nodes - set(self._known))
+        if new:
+            self._ask(new)
+        return {client: node for node, client in self._known.items() if client is not None}
+
+    def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
+        """Wait for these clients, or for so many, until the deadline; then give who is there."""
+        end = time.monotonic() + seconds
+        while True:
+            here = self.look()
+            enough = len(here) >= clients if isinstance(clients, int) else set(clients) <= set(here)
+            if enough or time.monotonic() >= end:
+                return here
+            time.sleep(_LOOK_SECONDS)
+
+    def gather(self, quorum: int, seconds: float) -> dict[int, int]:
+        """Wait for a quorum before the first round.
+
+        Raises:
+            Unavailable: fewer clients than the quorum at the deadline; who is missing, who was refused and why.
+        """
+        here = self.wait(quorum, seconds)
+        if len(here) < quorum:
+            missing = sorted(set(range(self._population)) - set(here))
+            refused = "".join(f"; refused: {reason}" for reason in sorted(set(self._reasons.values())))
+            raise Unavailable(
+                f"{len(here)} of {quorum} clients connected within {seconds:g} s (missing: "
+                f"{', '.join(map(str, missing))}){refused}: start their SuperNodes or lower the quorum"
+            )
+        return here
+
+    def forget(self, node: int) -> None:
+        """A node that does not answer is asked again who it is when it is next seen."""
+        self._known.pop(node, None)
+
+    def _ask(self, nodes: list[int]) -> None:
+        messages = {
+            node: Message(RecordDict({"who": ConfigRecord({})}), node, "query", ttl=2 * _ASK_SECONDS)
+            for node in nodes
+        }
+        for node, answer in exchange(self._grid, messages, _ASK_SECONDS):
+            try:
+                self._admit(node, answer)
+            except InvalidInput as error:
+                self._known[node], self._reasons[node] = None, str(error)
+                self._log(f"node {node} is refused: {error}")
+
+    def _admit(self, node: int, answer: Any) -> None:
+        if isinstance(answer, str):
+            raise InvalidInput(answer)
+        if "refused" in answer:
+            raise InvalidInput(str(answer["refused"]["why"]))
+        facts = dict(answer["client"])
+        client = int(facts["client"])
+        if client >= self._population:
+            raise InvalidInput(
+                f"client {client} is none of the {self._population} clients, numbered from 0: mend its client-id"
+            )
+        for other, who in self._known.items():
+            if who == client:
+                raise InvalidInput(f"client {client} is connected already, at node {other}: give each its client-id")
+        compare_forms(str(facts["form"]), self._form, client)
+        self._known[node] = client
+        self._log(f"client {client} is connected, with {facts['examples']} examples")

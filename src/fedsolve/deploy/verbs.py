@@ -1,0 +1,167 @@
+"""A method's verbs as the server of a deployment calls them: compiled, with the same bits as in the simulation.
+
+The verbs are compiled one by one where the engine compiles a whole round; on one kind of machine both give the same
+bits for clients that train one after another (`chunk=1`), which a test holds to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort
+from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.reduce import merge, sum_messages
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params, Scalar
+
+
+def first_cohort(population: int) -> Cohort:
+    """The cohort that the first broadcast is made for, as in the engine: all clients."""
+    return Cohort(jnp.int32(0), jnp.int32(population), population)
+
+
+def cohort(round: int, size: int, population: int, key: Any = None) -> Cohort:
+    """A cohort of a round; the population is a plain number, part of the program."""
+    return Cohort(jnp.int32(round), jnp.asarray(size), population, key)  # a count has the run's integer type
+
+
+def init(algorithm: Algorithm, params: Params) -> Any:
+    """`Algorithm.init`."""
+    return _compiled("init")(algorithm, params)
+
+
+def broadcast(algorithm: Algorithm, server: Any, of: Cohort) -> Any:
+    """`Algorithm.broadcast`."""
+    return _compiled("broadcast", of.population)(algorithm, server, of.round, of.size, of.key)
+
+
+def update(algorithm: Algorithm, server: Any, message: Any, of: Cohort) -> Any:
+    """`Algorithm.update`."""
+    return _compiled("update", of.population)(algorithm, server, message, of.round, of.size, of.key)
+
+
+@cache
+def _compiled(verb: str, population: int | None = None) -> Any:
+    def call(algorithm: Algorithm, *inputs: Any) -> Any:
+        if population is None:
+            return getattr(algorithm, verb)(*inputs)
+        *inputs, round, size, key = inputs
+        return getattr(algorithm, verb)(*inputs, Cohort(round, size, population, key))
+
+    return jax.jit(call, compiler_options=compiler_options())
+
+
+@dataclass(frozen=True)
+class Received:
+    """One client's message as it is reduced, the client's next state as the server follows it, and its size.
+
+    `finite` says whether all of it is; `norm` is the Euclidean norm of the whole message.
+    """
+
+    message: Any
+    followed: Any
+    finite: bool
+    norm: float
+
+
+def receive(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> Received:
+    """`Algorithm.receive`, and what a reply is judged by; in main memory."""
+    return Received(*jax.device_get(_compiled_receive()(algorithm, down, sent, client)))
+
+
+@cache
+def _compiled_receive() -> Any:
+    def call(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> tuple[Any, Any, Any, Any]:
+        message, followed = algorithm.receive(down, sent, client)
+        finite = trees.all_finite((sent, message, followed))
+        return message, followed, finite, trees.norm(message)
+
+    return jax.jit(call, compiler_options=compiler_options())
+
+
+def reduce(messages: Sequence[Any], weights: Sequence[float], dtype: Any) -> Any:
+    """Messages reduced over a cohort as their fields say, summed in the order given."""
+    start, add, finish = _compiled_reduce()
+    totals = None
+    for message, weight in zip(messages, weights, strict=True):
+        one = start(message, jnp.asarray(weight, dtype))
+        totals = one if totals is None else add(totals, one)
+    return finish(totals)
+
+
+@cache
+def _compiled_reduce() -> tuple[Any, Any, Any]:
+    def start(message: Any, weight: Any) -> Any:
+        alone = jax.tree.map(lambda x: jnp.asarray(x)[None], message)
+        yes = jnp.ones(1, bool)
+        return sum_messages(alone, weight[None], yes, yes[:, None], yes)
+
+    options = compiler_options()
+    return (
+        jax.jit(start, compiler_options=options),
+        jax.jit(merge, compiler_options=options),
+        jax.jit(lambda totals: totals.reduce(), compiler_options=options),
+    )
+
+
+def broadcast_shape(algorithm: Algorithm, params: Params, population: int) -> Any:
+    """Shapes and types of a broadcast: both sides know them, so that numbers alone travel."""
+
+    def first(params: Params) -> Any:
+        return algorithm.broadcast(algorithm.init(params), first_cohort(population))
+
+    return jax.eval_shape(first, jax.tree.map(jnp.asarray, params))
+
+
+def empty_message(algorithm: Algorithm, down: Any, client: Any) -> Any:
+    """A client's message with zeros for numbers: what others are read by. Nothing is trained."""
+    shapes = jax.eval_shape(lambda d, c: algorithm.train(d, c, _Formless())[0], down, client)
+    return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
+
+
+class _Formless(Oracle):
+    """An oracle without data, for shapes."""
+
+    steps = bound = num_examples = batch_size = 1
+    client = 0
+
+    def __init__(self) -> None:
+        self.key = jax.random.key(0)
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Zeros."""
+        return jnp.zeros((), trees.dtype_of(params)), params
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Zero."""
+        return jnp.zeros((), trees.dtype_of(params))
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Zeros."""
+        return self(params, 0)
+
+
+def follows(algorithm: Algorithm) -> bool:
+    """Whether the server must follow the clients' states to read their messages (Frank-Wolfe's extreme points)."""
+    while (inner := getattr(algorithm, "inner", None)) is not None:
+        algorithm = inner
+    return type(algorithm).receive is not Algorithm.receive
+
+
+def mean_buffers(buffers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The plain mean of what is averaged beside the model; counters are rounded."""
+
+    def mean(values: list[np.ndarray]) -> np.ndarray:
+        exact = np.mean(np.stack(values).astype(np.float64), axis=0)
+        whole = not np.issubdtype(values[0].dtype, np.floating)
+        return (np.round(exact) if whole else exact).astype(values[0].dtype)
+
+    return {name: mean([b[name] for b in buffers]) for name in buffers[0]}

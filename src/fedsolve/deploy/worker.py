@@ -1,0 +1,78 @@
+"""A client's side of a round: an order in, its own data and state, a reply out. No Flower here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve import trees, wire
+from fedsolve.algorithm import Algorithm
+from fedsolve.deploy import verbs
+from fedsolve.deploy.keys import secret_key
+from fedsolve.deploy.message import Order, Reply, compare_forms, float_type, form, short_form
+from fedsolve.deploy.oracles.base import LocalProblem, check_needs
+from fedsolve.deploy.spec import TRUSTED, method_from_spec
+from fedsolve.deploy.state import ClientState
+from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.setup import cast
+from fedsolve.errors import InvalidInput
+from fedsolve.oracle import Oracle
+
+
+def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[str] = TRUSTED) -> Reply:
+    """Do what an order asks: local work from the server's model and the client's own state.
+
+    Raises:
+        InvalidInput: a model that is not the server's, a method that cannot be built or needs what the client
+            cannot give, a state that is missing, or results that are not finite.
+    """
+    dtype = float_type(problem.params)
+    with jax.enable_x64(dtype == jnp.float64):
+        compare_forms(form(problem.params), order.form, order.client)
+        method = method_from_spec(order.method, trusted)
+        check_needs(method, problem)
+        algorithm = cast(method, dtype)
+        like = verbs.broadcast_shape(algorithm, problem.params, order.population)
+        broadcast = wire.decode(order.broadcast, like)
+        enrolled = algorithm.enroll(broadcast if order.first is None else wire.decode(order.first, like))
+        stateful = bool(jax.tree.leaves(enrolled))
+        kept = ClientState(folder, order.experiment, order.client)
+        before = kept.before(order.used, enrolled) if stateful else enrolled
+        if order.buffers:
+            problem.load_buffers(order.buffers)
+        message, after = _train(problem, algorithm, broadcast, before, order)
+        if not bool(trees.all_finite((message, after))):
+            raise InvalidInput(f"the update of client {order.client} is not finite: lower the client's rate")
+        if stateful:
+            kept.save(order.round, after, order.used, before)
+        return Reply(
+            order.experiment,
+            order.round,
+            order.client,
+            short_form(message),
+            int(problem.num_examples),
+            wire.encode(message),
+            dict(problem.buffers),
+        )
+
+
+def _train(
+    problem: LocalProblem, algorithm: Algorithm, broadcast: Any, before: Any, order: Order
+) -> tuple[Any, Any]:
+    """Local work as one compiled call; the noise that a method adds is this machine's own."""
+    key = jax.random.wrap_key_data(jnp.asarray(order.key, jnp.uint32))
+    oracle = problem.begin(key, order.client, float_type(problem.params), secret_key())
+    return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
+
+
+@cache
+def _compiled_train() -> Any:
+    def train(algorithm: Algorithm, broadcast: Any, before: Any, oracle: Oracle) -> tuple[Any, Any]:
+        return algorithm.train(broadcast, before, oracle)
+
+    return jax.jit(train, compiler_options=compiler_options())

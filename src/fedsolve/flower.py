@@ -1,0 +1,63 @@
+"""Flower's two apps for any method, and the oracles of clients: `fedsolve.flower`, of the extra `fedsolve[flower]`.
+
+    server = fs.flower.server_app(fs.FedDuAdam(client_lr=0.1), params, rounds=20, population=3)
+    client = fs.flower.client_app(lambda place: fs.flower.TorchOracle(module, loss, loader_of(place.client)))
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedsolve.deploy.client import Place as Place
+    from fedsolve.deploy.client import client_app as client_app
+    from fedsolve.deploy.oracles.jax import JaxOracle as JaxOracle
+    from fedsolve.deploy.oracles.sklearn import SklearnOracle as SklearnOracle
+    from fedsolve.deploy.oracles.torch import TorchOracle as TorchOracle
+    from fedsolve.deploy.server import server_app as server_app
+
+OLDEST, BELOW = (1, 41), (2, 0)
+"""Versions of Flower that this works with: 1.41 is tested; the interface used is older, its transport is not."""
+
+_HOMES = {
+    "Place": "client",
+    "client_app": "client",
+    "server_app": "server",
+    "JaxOracle": "oracles.jax",
+    "SklearnOracle": "oracles.sklearn",
+    "TorchOracle": "oracles.torch",
+}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def check_flower() -> None:
+    """Raise `InvalidInput` unless a supported Flower is installed."""
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        raise InvalidInput('Flower is not installed: pip install "fedsolve[flower]"') from None
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not OLDEST <= numbers < BELOW:
+        raise InvalidInput(
+            f"Flower {version} is installed, fedsolve works with {'.'.join(map(str, OLDEST))} up to, not "
+            f'including, {BELOW[0]}: pip install "fedsolve[flower]"'
+        )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedsolve.flower' has no attribute '{name}'")
+    if not _HOMES[name].startswith("oracles"):
+        check_flower()
+    value = getattr(importlib.import_module(f"fedsolve.deploy.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

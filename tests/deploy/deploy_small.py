@@ -1,0 +1,56 @@
+"""A small federation on the fake grid: the problem of the conformance tests, and runs of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from conformance.properties import SIZES, START, model, task
+from fake_grid import FakeGrid
+from flwr.clientapp import ClientApp
+from harness import Listed
+
+import fedsolve as fs
+from fedsolve.deploy.client import client_app
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.server import Settings, serve
+
+POPULATION = len(SIZES)
+
+
+def clients_of(problem: fs.Task) -> ClientApp:
+    """The client app of a task's clients."""
+
+    def oracle_for(place: Any) -> JaxOracle:
+        return JaxOracle.of_task(problem, place.client)
+
+    return client_app(oracle_for)
+
+
+def start(dtype: str = "float64") -> Any:
+    return jax.tree.map(lambda x: np.asarray(x, dtype), model(START))
+
+
+def deploy(
+    algorithm: fs.Algorithm,
+    folder: Path,
+    *,
+    app: ClientApp | None = None,
+    tamper: Any = None,
+    sampling: Any = None,
+    params: Any = None,
+    clients: list[int] | None = None,
+    evaluate: Any = None,
+    **settings: Any,
+) -> tuple[Any, Any, FakeGrid]:
+    """Serve a method on a fake grid of all clients: the model, the record and the grid."""
+    given = {"rounds": 3, "population": POPULATION, "connect_seconds": 0.2, "round_seconds": 0.2} | settings
+    given.setdefault("out", str(folder / "server"))
+    app = app or clients_of(task())
+    grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper)
+    params = start() if params is None else params
+    found, history = serve(grid, algorithm, params, Settings(**given), sampling, {}, evaluate)
+    return found, history, grid

@@ -1,0 +1,70 @@
+"""Flower's grid without a network: messages go through Flower's own bytes, and clients answer in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+Tamper = Callable[[int, str, RecordDict], RecordDict | None]
+"""(node, type of the message, the client's answer) -> what arrives; None for nothing at all."""
+
+
+def over_the_wire(content: RecordDict) -> RecordDict:
+    return recorddict_from_proto(ProtoRecordDict.FromString(recorddict_to_proto(content).SerializeToString()))
+
+
+class FakeGrid(Grid):
+    """Nodes 101, 102, ... with a client app each; `tamper` may change or drop what they answer."""
+
+    def __init__(self, app: ClientApp, clients: list[int], folder: Path, tamper: Tamper | None = None) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.app, self.folder, self.tamper = app, folder, tamper
+        self.nodes = {101 + i: {"client-id": client} for i, client in enumerate(clients)}
+        self.asked: list[tuple[int, str]] = []
+        self._answers: dict[str, Message | None] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Any) -> list[str]:
+        numbers = []
+        for message in messages:
+            number = f"message-{len(self._answers)}"
+            message.metadata.__dict__["_message_id"] = number
+            self._answers[number] = self._deliver(message)
+            numbers.append(number)
+        return numbers
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        return [self._answers[n] for n in reversed(list(message_ids)) if self._answers[n] is not None]
+
+    def _deliver(self, message: Message) -> Message | None:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        self.asked.append((node, kind))
+        config = self.nodes[node] | {"state-dir": str(self.folder / f"node-{node}")}
+        sent = Message(over_the_wire(message.content), dst_node_id=node, message_type=kind)
+        sent.metadata.__dict__["_message_id"] = message.metadata.message_id
+        try:
+            answer = self.app(sent, Context(1, node, config, RecordDict(), {}))
+        except Exception as error:  # as Flower's runtime does
+            return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=sent)
+        content = answer.content
+        if self.tamper is not None:
+            changed = self.tamper(node, kind, content)
+            if changed is None:
+                return None
+            content = changed
+        return Message(over_the_wire(content), reply_to=sent)
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        raise NotImplementedError
+
+    create_message = set_run = run = send_and_receive
