@@ -42,6 +42,9 @@ COMPOSED = {
     "FedProx+FedLi-LS": lambda lr: fs.build("FedProx+FedLi-LS", {"eta_max": 8 * lr}),
     "FedExProx(StoPS)": lambda lr: fs.FedExProx(lr, extrapolation="StoPS"),
     "Polyak": lambda lr: fs.FedOpt(fs.local.SGD(lr), fs.rules.Polyak(0.2)),
+    "Robust+FedAdam": lambda lr: fs.build(
+        "Robust+FedAdam", {"client_lr": lr, "reduction": fs.TrimmedMean(0.3)}
+    ),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }
 

@@ -106,7 +106,8 @@ def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
                     message, mirrors[i] = algorithm.receive(broadcast, message, mirrors.get(i, before))
                     sent.append(message)
                     weights.append(SIZES[i] if algorithm.weighting == "examples" else 1)
-                server = algorithm.update(server, reduce(sent, weights), Cohort(t, len(cohort), len(SIZES)))
+                reduced = reduce(sent, weights, algorithm.reduction)
+                server = algorithm.update(server, reduced, Cohort(t, len(cohort), len(SIZES)))
         return jax.device_get(server), jax.device_get(states)
 
 
@@ -116,8 +117,11 @@ def batches(order: np.ndarray, size: int, batch: int = 4) -> list[np.ndarray]:
     return [rows[k : k + batch] for k in range(0, size, batch)]
 
 
-def reduce(messages: list[Any], weights: list[int]) -> Any:
-    """Each field as it says: weighted mean, plain average or maximum."""
+def reduce(messages: list[Any], weights: list[int], reduction: Any = None) -> Any:
+    """Each field as it says: weighted mean, plain average or maximum; or the method's own reduction."""
+    if reduction is not None:
+        stacked = jax.tree.map(lambda *values: jnp.stack(values), *messages)
+        return reduction(stacked, jnp.asarray(weights, float), jnp.ones(len(weights), bool))
     share = np.array(weights) / sum(weights)
 
     def leaf(by: str, *values: Any) -> Any:

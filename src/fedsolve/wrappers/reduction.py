@@ -107,10 +107,10 @@ def middle(x: Array, used: Array) -> Array:
     return low / 2 + high / 2  # halves first: a sum can overflow
 
 
-def first(count: Scalar, score: Array, used: Array) -> Array:
-    """Booleans (clients,): the so many rows of the smallest scores among those used; infinite scores last."""
+def first(count: Scalar, score: Array, ties: Array, used: Array) -> Array:
+    """Booleans (clients,): the so many rows used of the smallest scores, of equal ones those of smaller `ties`."""
     finite = jnp.minimum(score, jnp.finfo(score.dtype).max)
-    order = jnp.argsort(jnp.where(used, finite, jnp.inf), stable=True)
+    order = jnp.lexsort((ties, jnp.where(used, finite, jnp.inf)))
     return (jnp.argsort(order) < count) & used
 
 

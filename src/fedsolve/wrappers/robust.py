@@ -42,6 +42,10 @@ class Robust(Wrapper):
             return
         if self.inner.only_mean:
             raise InvalidInput(f"Robust cannot wrap {name_of(self.inner)}: {self.inner.only_mean}")
+        if self.inner.privacy == "central":
+            raise InvalidInput(
+                f"Robust cannot wrap {name_of(self.inner)}: its noise is measured for a mean of clipped messages"
+            )
         if self.inner.reduction is not None:
             raise InvalidInput("Robust around Robust: a cohort is reduced once, give one reduction")
         if not isinstance(self.reduction, Reduction):

@@ -79,7 +79,9 @@ class MultiKrum(OfVectors):
         score(i) = sum of |D_i - D_j|^2 over the n - f - 2 vectors D_j closest to D_i,   n clients used
 
     Weights are ignored: a client could choose its own. It is proven robust where 2f + 2 < n; in smaller cohorts
-    at least one neighbour counts. Distances are taken one client at a time: n^2 d work, n d memory.
+    at least one neighbour counts. Two clients that are each other's one neighbour have equal scores: the shorter
+    vector comes first, so that no order of clients matters. Distances are taken one client at a time: n^2 d
+    work, n d memory.
 
     Attributes:
         attackers: f, how many clients of a cohort may attack, at least 0.
@@ -98,7 +100,7 @@ class MultiKrum(OfVectors):
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The mean of those of the smallest scores."""
-        chosen = first(self.keep, krum_scores(vectors, used, self.attackers), used)
+        chosen = first(self.keep, krum_scores(vectors, used, self.attackers), _lengths(vectors), used)
         return _combination(chosen.astype(vectors.dtype), vectors)
 
 

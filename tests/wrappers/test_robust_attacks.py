@@ -1,0 +1,119 @@
+"""Attackers: what they send, who they are, flipped labels; robust methods from the command line and on two devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.cli.values import method_arguments
+from fedsolve.geometry import L1Ball
+from harness import Listed, engine, make_clients, make_task
+
+ALONE = Listed.of([[i] for i in range(5)])
+
+
+def displacement(algorithm, rounds=1):
+    """What client 0 alone moves the model by, per round."""
+    found = engine(algorithm, make_task(make_clients()), Listed.of([[0]]), rounds).iterates
+    return np.diff(found, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("attack", "factor"), [(fs.SignFlip(), -1.0), (fs.SignFlip(3.0), -3.0), (fs.Scaled(7.0), 7.0)]
+)
+def test_multiples(attack, factor):
+    """An attacker's displacement is a multiple; another client's is its own."""
+    honest = displacement(fs.FedAvg(0.3))
+    np.testing.assert_allclose(
+        displacement(fs.Attacked(fs.FedAvg(0.3), attack, (3, 0))), factor * honest, rtol=1e-12
+    )
+    np.testing.assert_array_equal(displacement(fs.Attacked(fs.FedAvg(0.3), attack, (3, -1))), honest)
+    np.testing.assert_array_equal(displacement(fs.Attacked(fs.FedAvg(0.3), attack, ())), honest)
+
+
+def test_noise_is_new_each_round_and_has_its_deviation():
+    moves = displacement(fs.Attacked(fs.FedAvg(0.3), fs.GaussianNoise(100.0), (0,)), 40)
+    assert len(np.unique(moves)) == moves.size
+    np.testing.assert_allclose(moves.std(), 100.0, rtol=0.1)
+    again = displacement(fs.Attacked(fs.FedAvg(0.3), fs.GaussianNoise(100.0), (0,)), 40)
+    np.testing.assert_array_equal(moves, again)
+
+
+def test_two_attackers_send_different_noise():
+    algorithm = fs.Attacked(fs.FedAvg(0.3), fs.GaussianNoise(1.0), tuple(range(5)))
+    found = engine(algorithm, make_task(make_clients()), ALONE, 5)
+    assert len(np.unique(np.diff(found.iterates, axis=0).round(9))) == 5 * 15
+
+
+def test_chosen_attackers_are_nested():
+    few, many = fs.choose_attackers(30, 0.1, seed=4), fs.choose_attackers(30, 0.4, seed=4)
+    assert (len(few), len(many)) == (3, 12)
+    assert many[:3] == few
+    assert len(set(many)) == 12
+    assert fs.choose_attackers(30, 0.0) == ()
+
+
+def test_labels_of_attackers_are_flipped():
+    task = make_task(make_clients())
+    flipped = fs.flip_labels(task, (1, 4), 3)
+    for i in range(5):
+        own, other = task.data.client(i), flipped.data.client(i)
+        np.testing.assert_array_equal(own.x, other.x)
+        np.testing.assert_array_equal(other.y, 2 - own.y if i in (1, 4) else own.y)
+
+
+def test_refusals():
+    task = make_task(make_clients())
+    with pytest.raises(fs.InvalidInput, match="clients 0 to 4"):
+        fs.flip_labels(task, (5,), 3)
+    with pytest.raises(fs.InvalidInput, match="from 0 to 1"):
+        fs.flip_labels(task, (0,), 2)
+    with pytest.raises(fs.InvalidInput, match="numbers of clients"):
+        fs.Attacked(fs.FedAvg(), fs.SignFlip(), (0.5,))
+    with pytest.raises(fs.InvalidInput, match="share"):
+        fs.choose_attackers(10, 1.5)
+    with pytest.raises(fs.InvalidInput, match="FedFW sends no vector"):
+        displacement(fs.Attacked(fs.FedFW(L1Ball(9.0)), fs.SignFlip(), (0,)))
+
+
+def test_settings_of_the_command_line():
+    given = method_arguments(
+        "Robust+FedAdam", {"reduction": {"name": "TrimmedMean", "trim": 0.2}, "client_lr": 0.3}
+    )
+    assert fs.build("Robust+FedAdam", given).reduction == fs.TrimmedMean(0.2)
+    assert method_arguments("Robust+FedAvg", {"reduction": "median"})["reduction"] == fs.Median()
+    with pytest.raises(fs.InvalidInput, match="did you mean 'Krum'"):
+        method_arguments("Robust+FedAvg", {"reduction": "krumm"})
+
+
+CODE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import fedsolve as fs
+from fedsolve.engine.cohorts import Bernoulli
+from harness import make_clients, make_task
+task = make_task(make_clients())
+algorithm = fs.Robust(fs.FedAdam(0.3), fs.MultiKrum(1, 2))
+one, two = (
+    fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", devices=d, sampling=Bernoulli(0.7), chunk=2)
+    for d in (1, 2)
+)
+np.testing.assert_allclose(np.asarray(one.params.weight), np.asarray(two.params.weight), rtol=1e-12)
+np.testing.assert_array_equal(one.rounds["participants"], two.rounds["participants"])
+np.testing.assert_array_equal(one.rounds["bytes_up"], two.rounds["bytes_up"])
+print("same")
+"""
+
+
+def test_two_devices_are_one(subprocess_env):
+    """Messages of both devices meet on each: the same choice, the same model."""
+    env = subprocess_env | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-c", CODE, str(Path(__file__).parent.parent)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.stdout.strip() == "same", done.stderr[-2000:]

@@ -1,0 +1,115 @@
+"""Robust reductions in the compiled engine against NumPy: uneven clients, partial cohorts, chunks, attackers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from equations.cases import FULL, ROUNDS, SOME, displacement_error, federation
+from equations.server_rules import Average, FedDuA
+from equations.transcript import LocalSGD
+from harness import engine, make_clients, make_task
+from wrappers.reduction_transcript import clipped, geometric_median, median, multi_krum, robust, trimmed
+
+CASES = {
+    "median": (fs.Median(), median, median),
+    "trimmed": (fs.TrimmedMean(0.2), trimmed(0.2), trimmed(0.2)),
+    "geometric": (fs.GeometricMedian(5, 1e-6), geometric_median(5, 1e-6), median),
+    "krum": (fs.Krum(1), multi_krum(1, 1), median),
+    "multi-krum": (fs.MultiKrum(1, 3), multi_krum(1, 3), median),
+    "clipped to the median": (fs.NormClipping(), clipped(None), median),
+    "clipped to 0.2": (fs.NormClipping(0.2), clipped(0.2), median),
+}
+RULES = {
+    "FedAvg": (lambda: fs.FedAvg(0.3, 0.9), lambda: Average(0.9), "examples"),
+    "FedDuAdam": (lambda: fs.FedDuAdam(0.3), lambda: FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), "uniform"),
+}
+
+
+def run(algorithm, sampling=FULL, **options):
+    return engine(algorithm, make_task(make_clients()), sampling, ROUNDS, **options)
+
+
+@cache
+def plain():
+    """FedAvg among honest clients."""
+    return run(fs.FedAvg(0.3)).iterates
+
+
+def check(found, expected):
+    assert np.abs(expected[1:] - expected[0]).max() > 1e-3
+    assert displacement_error(found.iterates[1:], expected[1:], expected[0]) < 1e-10
+
+
+PAIRS = [(name, "FedAvg") for name in CASES] + [(name, "FedDuAdam") for name in ("trimmed", "krum")]
+
+
+@pytest.mark.parametrize(("name", "rule"), PAIRS)
+def test_equals_the_transcript(name, rule):
+    """Cohorts of none to five of five clients of 3 to 12 examples, two side by side (the last chunk is padded)."""
+    reduction, reduce, of_scalars = CASES[name]
+    method, step, weighting = RULES[rule]
+    found = run(fs.Robust(method(), reduction), SOME, chunk=2)
+    fed = federation(found, make_clients())
+    check(found, robust(fed, found.iterates[0], LocalSGD(0.3), step(), weighting, reduce, of_scalars))
+
+
+@pytest.mark.parametrize("name", ["krum", "clipped to the median"])
+def test_chunks_do_not_matter(name):
+    """All side by side, one at a time, and three: a full chunk and two thirds of one."""
+    algorithm = fs.Robust(fs.FedAvg(0.3), CASES[name][0])
+    whole = run(algorithm, SOME)
+    for chunk in (1, 3):
+        np.testing.assert_allclose(run(algorithm, SOME, chunk=chunk).iterates, whole.iterates, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_huge_attacker_does_not_carry_the_model_off(name):
+    """Client 2, the largest, sends -1e12 times its displacement: the same NumPy sees it, and the model stays."""
+    attacked = fs.Attacked(fs.FedAvg(0.3), fs.Scaled(-1e12), (2,))
+    found = run(fs.Robust(attacked, CASES[name][0]))
+    fed = federation(found, make_clients())
+    attack = lambda i, d: -1e12 * d if i == 2 else d  # noqa: E731
+    expected = robust(
+        fed, found.iterates[0], LocalSGD(0.3), Average(1.0), "examples", CASES[name][1], attack=attack
+    )
+    honest = plain()
+    furthest = np.linalg.norm(honest - honest[0], axis=1).max()
+    check(found, expected)
+    assert np.linalg.norm(found.iterates - honest[0], axis=1).max() < 4 * furthest
+
+
+def test_without_a_reduction_it_does():
+    attacked = fs.Attacked(fs.FedAvg(0.3), fs.Scaled(-1e12), (2,))
+    assert np.linalg.norm(run(attacked).iterates[1] - plain()[0]) > 1e9 * np.linalg.norm(
+        plain()[-1] - plain()[0]
+    )
+
+
+def test_an_attacker_that_is_not_finite_is_as_absent():
+    """Infinite displacements of client 4 are dropped and counted, before the reduction sees them."""
+    attacked = fs.Attacked(fs.FedAvg(0.3), fs.Scaled(1e200), (4, -1))
+    algorithm = fs.Robust(fs.Attacked(attacked, fs.Scaled(1e200), (4,)), fs.Median())
+    found = run(algorithm)
+    assert (found.logs["dropped"] == 1).all()
+    fed = federation(found, make_clients())
+    fed.cohorts = [[i for i in cohort if i != 4] for cohort in fed.cohorts]
+    check(found, robust(fed, found.iterates[0], LocalSGD(0.3), Average(1.0), "examples", median))
+
+
+def test_nothing_trimmed_is_the_mean():
+    """TrimmedMean(0) and FedLi-LS with the cohort's largest step: means and the maximum, as without a wrapper."""
+    inner = fs.FedLiLS(2.0, server="max")
+    found, plain = run(fs.Robust(inner, fs.TrimmedMean(0.0)), SOME), run(inner, SOME)
+    np.testing.assert_allclose(found.iterates, plain.iterates, rtol=1e-11)
+    np.testing.assert_allclose(found.logs["client_step"], plain.logs["client_step"], rtol=1e-12)
+
+
+def test_a_proximal_wrapper_hands_the_reduction_on():
+    """Robust inside FedProx is Robust around it."""
+    inside = run(fs.Proximal(fs.Robust(fs.FedAvg(0.3), fs.Median()), 0.5))
+    outside = run(fs.Robust(fs.Proximal(fs.FedAvg(0.3), 0.5), fs.Median()))
+    np.testing.assert_array_equal(inside.iterates, outside.iterates)

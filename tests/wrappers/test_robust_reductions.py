@@ -1,0 +1,230 @@
+"""Each robust reduction by itself: masks, counts, choices, minimisers; refusals; names in a configuration."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import fedsolve as fs
+from fedsolve.engine.reduce import reduce_stacked, sum_messages
+from fedsolve.geometry import L1, L2Ball
+from fedsolve.types import module, reduced
+from fedsolve.wrappers.reduction import vector_of
+from fedsolve.wrappers.reductions import REDUCTIONS, build_reduction
+from fedsolve.wrappers.vectors import krum_scores
+from wrappers import reduction_transcript as numpy_says
+
+EVERY = {
+    "median": fs.Median(),
+    "trimmed": fs.TrimmedMean(0.25),
+    "geometric": fs.GeometricMedian(),
+    "krum": fs.Krum(1),
+    "multi-krum": fs.MultiKrum(1, 3),
+    "norm clipping": fs.NormClipping(),
+}
+
+
+@module
+class Up:
+    delta: Any
+    loss: Any
+    step: Any = reduced("max")
+
+
+@module
+class Outer:
+    inner: Any
+    scalar: Any
+
+
+@module
+class Plain:
+    params: Any
+    step: Any = reduced("max")
+
+
+def messages(n=7, seed=0):
+    rng = np.random.default_rng(seed)
+    delta = {"w": jnp.asarray(rng.standard_normal((n, 2, 3))), "b": jnp.asarray(rng.standard_normal(n))}
+    return Up(delta, jnp.asarray(rng.standard_normal(n)), jnp.asarray(rng.standard_normal(n)))
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_rows_that_are_not_used_do_not_count(name):
+    """Among seven clients two hold NaN and infinity and are not used: the result is that of the five, to the bit."""
+    take = jnp.asarray([0, 2, 3, 5, 6])
+    whole, weight = messages(), jnp.asarray([3.0, np.nan, 1.0, 2.0, np.inf, 1.0, 5.0])
+    bad = jax.tree.map(lambda x: x.at[1].set(jnp.nan).at[4].set(-jnp.inf), whole)
+    used = jnp.ones(7, bool).at[jnp.asarray([1, 4])].set(False)
+    found = EVERY[name](bad, weight, used)
+    five = EVERY[name](jax.tree.map(lambda x: x[take], whole), weight[take], jnp.ones(5, bool))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, five)
+    nobody = EVERY[name](bad, weight, jnp.zeros(7, bool))
+    assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(nobody))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_order_does_not_matter(name):
+    order = jnp.asarray([4, 2, 0, 6, 1, 5, 3])
+    weight = jnp.arange(1.0, 8.0)
+    turned = EVERY[name](jax.tree.map(lambda x: x[order], messages()), weight[order], jnp.ones(7, bool))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13),
+        turned,
+        EVERY[name](messages(), weight, jnp.ones(7, bool)),
+    )
+
+
+@pytest.mark.parametrize(("n", "expected"), [(3, 2.0), (4, 2.5), (1, 1.0), (2, 1.5)])
+def test_median_of_odd_and_even_numbers(n, expected):
+    """The middle of 1 ... n, the maximum's field included."""
+    values = jnp.asarray(np.random.default_rng(0).permutation(n) + 1.0)
+    found = fs.Median()(Up(values[:, None], values, values), jnp.ones(n), jnp.ones(n, bool))
+    assert float(found.delta[0]) == float(found.loss) == float(found.step) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "trim", "cut"), [(10, 0.1, 1), (10, 0.29, 2), (100, 0.29, 29), (2, 0.49, 0), (5, 0.4, 2)]
+)
+def test_how_many_are_trimmed(n, trim, cut):
+    """floor(trim n) at each end, exactly; of a maximum what is left."""
+    values = jnp.asarray(np.random.default_rng(1).permutation(n) ** 2.0)
+    found = fs.TrimmedMean(trim)(Up(values, values, values), jnp.ones(n), jnp.ones(n, bool))
+    left = np.sort(values)[cut : n - cut]
+    np.testing.assert_allclose(found.loss, left.mean(), rtol=1e-14)
+    assert float(found.step) == left[-1]
+
+
+@pytest.mark.parametrize("attackers", [0, 1, 2, 6])
+def test_krum_scores_by_brute_force(attackers):
+    x = np.random.default_rng(2).standard_normal((7, 4))
+    got = krum_scores(jnp.asarray(x), jnp.ones(7, bool), attackers)
+    np.testing.assert_allclose(got, numpy_says.krum_scores(x, attackers), rtol=1e-13)
+
+
+def test_krum_chooses_one_client():
+    """Its displacement is that client's to the bit."""
+    sent = messages()
+    flat = np.concatenate([np.reshape(x, (7, -1)) for x in jax.tree.leaves(sent.delta)], axis=1)
+    best = int(np.argmin(numpy_says.krum_scores(flat, 1)))
+    found = fs.Krum(1)(sent, jnp.ones(7), jnp.ones(7, bool))
+    np.testing.assert_array_equal(found.delta["w"], sent.delta["w"][best])
+
+
+def test_geometric_median_minimises_weighted_distances():
+    """200 iterations agree with a minimiser of sum_i p_i |x_i - v| to 1e-6; the objective never rises."""
+    rng = np.random.default_rng(3)
+    x, p = rng.standard_normal((6, 3)), np.array([1.0, 2, 3, 1, 1, 4])
+    objective = lambda v: float(p @ np.linalg.norm(x - v, axis=1))  # noqa: E731
+    best = minimize(objective, x.mean(axis=0), method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-14})
+    values = []
+    for iterations in (1, 2, 4, 8, 200):
+        found = fs.GeometricMedian(iterations)(jnp.asarray(x), jnp.asarray(p), jnp.ones(6, bool))
+        values.append(objective(np.asarray(found)))
+    np.testing.assert_allclose(found, best.x, atol=1e-6)
+    assert all(b <= a + 1e-14 for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_liar_cannot_set_a_scalar(name):
+    """A client with an honest displacement and a loss and a step of 1e300 moves neither beyond the others'."""
+    sent = messages()
+    lie = Up(sent.delta, sent.loss.at[3].set(1e300), sent.step.at[3].set(1e300))
+    found = EVERY[name](lie, jnp.ones(7), jnp.ones(7, bool))
+    assert float(found.loss) <= float(jnp.max(jnp.delete(sent.loss, 3)))
+    assert float(found.step) <= float(jnp.max(jnp.delete(sent.step, 3)))
+
+
+def test_float32_survives_what_overflows_when_squared():
+    """1e30 squared is infinite in float32: the attacker is then left out, not made NaN."""
+    x = jnp.asarray(np.random.default_rng(4).standard_normal((7, 3)), jnp.float32)
+    for name, reduction in EVERY.items():
+        found = reduction(x.at[2].set(1e30), jnp.ones(7, jnp.float32), jnp.ones(7, bool))
+        assert found.dtype == jnp.float32
+        assert float(jnp.max(jnp.abs(found))) < 4, name
+
+
+def test_the_vector_of_a_message():
+    """`delta` where there is one, however deep; else all that is reduced by a mean."""
+    assert jax.tree.leaves(vector_of(messages(2))) == [True, True, False, False]
+    assert jax.tree.leaves(vector_of(Outer(messages(2), 3.0))) == [True, True, False, False, False]
+    assert vector_of({"plain": 1.0}) == {"plain": True}
+    assert jax.tree.leaves(vector_of(Plain(1.0, 2.0))) == [True, False]
+
+
+def test_stacked_messages_of_a_mean_are_totals():
+    """Without a reduction `reduce_stacked` is, to the bit, what the engine makes of one chunk."""
+    weight, used = jnp.asarray([1.0, 0, 2, 3, 0, 1, 1]), jnp.asarray([1, 0, 1, 1, 0, 1, 1], bool)
+    found = reduce_stacked(fs.FedAvg(), messages(), weight, used)
+    want = sum_messages(messages(), weight, used, jnp.ones((7, 1), bool), used).reduce()
+    jax.tree.map(np.testing.assert_array_equal, found, want)
+    median = reduce_stacked(fs.Robust(fs.FedAvg(), fs.Median()), messages(), weight, used)
+    jax.tree.map(np.testing.assert_array_equal, median, fs.Median()(messages(), weight, used))
+
+
+@pytest.mark.parametrize(
+    ("inner", "reason"),
+    [
+        (lambda: fs.SCAFFOLD(), "mean of all clients' c_i"),
+        (lambda: fs.Proximal(fs.SCAFFOLD(), 0.1), "mean of all clients' c_i"),
+        (lambda: fs.FedFW(L2Ball(1.0)), "mean of all clients' x_i"),
+        (lambda: fs.FedFWPlus(L2Ball(1.0)), "mean of all clients' x_i"),
+        (lambda: fs.FedDR(L1(0.1)), "mean of all clients' xhat_i"),
+        (lambda: fs.Robust(fs.FedAvg(), fs.Median()), "one reduction"),
+    ],
+)
+def test_methods_that_need_the_mean_are_refused(inner, reason):
+    with pytest.raises(fs.InvalidInput, match=reason):
+        fs.Robust(inner(), fs.Median())
+
+
+def test_other_refusals():
+    with pytest.raises(fs.InvalidInput, match="SCAFFOLD cannot wrap Robust"):
+        fs.build("SCAFFOLD+Robust+FedAvg", {"reduction": fs.Median()})
+    with pytest.raises(fs.InvalidInput, match="must be one such as Median"):
+        fs.Robust(fs.FedAvg(), "mean")
+    with pytest.raises(fs.InvalidInput, match="Robust\\+FedAdam needs reduction, such as Median"):
+        fs.build("Robust+FedAdam")
+    for bad in (
+        lambda: fs.TrimmedMean(0.5),
+        lambda: fs.Krum(-1),
+        lambda: fs.Krum(1.5),
+        lambda: fs.MultiKrum(1, 0),
+        lambda: fs.GeometricMedian(0),
+        lambda: fs.GeometricMedian(3, 0.0),
+        lambda: fs.NormClipping(0.0),
+        lambda: fs.NormClipping("mean"),
+    ):
+        with pytest.raises(fs.InvalidInput):
+            bad()
+
+
+def test_names_in_a_configuration():
+    assert build_reduction("x", "median") == fs.Median()
+    assert build_reduction("x", "geometric_median") == fs.GeometricMedian()
+    assert build_reduction("x", {"name": "multi-krum", "attackers": 2, "keep": 5}) == fs.MultiKrum(2, 5)
+    assert set(REDUCTIONS) == {
+        "Median",
+        "TrimmedMean",
+        "GeometricMedian",
+        "Krum",
+        "MultiKrum",
+        "NormClipping",
+    }
+    with pytest.raises(fs.InvalidInput, match="did you mean 'Median'"):
+        build_reduction("x", "medain")
+    with pytest.raises(fs.InvalidInput, match="Krum needs attackers"):
+        build_reduction("x", "krum")
+    assert fs.build("Robust+FedAdam", {"reduction": fs.Median()}).name == "Robust+FedAdam"
