@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -80,6 +80,19 @@ def pack(
     Raises:
         InvalidInput: both or neither of epochs and local_steps, or one that is not a positive integer.
     """
+    work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
+    integers = [jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps)]
+    return PackedClients(on_device(data.examples, dtype), *integers), work
+
+
+def local_work(
+    counts: np.ndarray, loss: Loss, *, batch_size: int | None, epochs: int | None, local_steps: int | None
+) -> tuple[LocalWork, np.ndarray]:
+    """The local work of clients with so many examples each, and the steps of each, shape (clients,).
+
+    Raises:
+        InvalidInput: both or neither of epochs and local_steps, or one that is not a positive integer.
+    """
     if (epochs is None) == (local_steps is None):
         raise InvalidInput(f"epochs = {epochs}, local_steps = {local_steps}: give exactly one of them")
     for name, value in (("epochs", epochs), ("local_steps", local_steps), ("batch_size", batch_size)):
@@ -87,7 +100,6 @@ def pack(
             isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1
         ):
             raise InvalidInput(f"{name} = {value} must be an integer of at least 1")
-    counts = data.counts
     rows = int(counts.max())
     batch = rows if batch_size is None else min(batch_size, rows)
     per_epoch = -(-counts // batch)
@@ -96,8 +108,7 @@ def pack(
     passes = math.ceil((steps[many] / per_epoch[many]).max()) if many.any() else 0
     even = bool((counts == rows).all()) and rows % batch == 0
     work = LocalWork(loss, batch, rows, int(steps.max()), passes, even, bool((steps == steps.max()).all()))
-    integers = [jnp.asarray(a, jnp.int32) for a in (data.offsets, counts, steps)]
-    return PackedClients(on_device(data.examples, dtype), *integers), work
+    return work, steps
 
 
 def on_device(examples: Batch, dtype: Any) -> Batch:
@@ -111,7 +122,7 @@ def on_device(examples: Batch, dtype: Any) -> Batch:
 
 @dataclass(frozen=True)
 class ClientOracle(Oracle):
-    """One client's rows as an oracle; made inside the program by `client_oracle`.
+    """One client's rows as an oracle; made by `client_oracle` inside the program, or outside as a pytree for it.
 
     Attributes:
         work: what is static.
@@ -120,6 +131,7 @@ class ClientOracle(Oracle):
         order: its shuffled row numbers, shape (passes, places); None if each step sees all of it.
         batches: minibatches of one pass.
         round_key: the key of the round.
+        noise: a key for the client's own randomness; None if it follows from the round's.
     """
 
     work: LocalWork
@@ -132,11 +144,12 @@ class ClientOracle(Oracle):
     bound: Any
     client: Any
     round_key: Any
+    noise: Any = None
 
     @property
     def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The client's own randomness of the round."""
-        return jax.random.fold_in(jax.random.fold_in(self.round_key, TAG_CLIENT), self.client)
+        return own_key(self.round_key, self.client) if self.noise is None else self.noise
 
     @property
     def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -172,11 +185,41 @@ class ClientOracle(Oracle):
         return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype)
 
 
+def own_key(round_key: Array, client: Scalar) -> Array:
+    """A client's own randomness of a round."""
+    return jax.random.fold_in(jax.random.fold_in(round_key, TAG_CLIENT), client)
+
+
+def _flatten(oracle: ClientOracle) -> tuple[list[Any], tuple[Any, ...]]:
+    """Arrays are leaves; the work, and counts that all clients share, are part of the program."""
+    values = [(f.name, getattr(oracle, f.name)) for f in fields(oracle)]
+    fixed = tuple((name, v) for name, v in values if isinstance(v, LocalWork | int))
+    rest = [(name, v) for name, v in values if not isinstance(v, LocalWork | int)]
+    return [v for _, v in rest], (tuple(name for name, _ in rest), fixed)
+
+
+def _unflatten(form: tuple[Any, ...], leaves: Any) -> ClientOracle:
+    names, fixed = form
+    return ClientOracle(**dict(zip(names, leaves, strict=True)), **dict(fixed))
+
+
+jax.tree_util.register_pytree_node(ClientOracle, _flatten, _unflatten)
+
+
 def client_oracle(
-    work: LocalWork, packed: PackedClients, key: Array, client: Scalar, bound: Scalar
+    work: LocalWork,
+    packed: PackedClients,
+    key: Array,
+    client: Scalar,
+    bound: Scalar,
+    place: Scalar | None = None,
 ) -> ClientOracle:
-    """The oracle of one client in one round; its shuffles depend on the key and the client alone."""
-    count = packed.counts[client]
+    """The oracle of one client in one round; its shuffles depend on the key and the client alone.
+
+    The client is at `place` among the packed ones, at its own number if they are all there.
+    """
+    place = client if place is None else place
+    count = packed.counts[place]
     batch = work.batch_size
     order = None
     if work.passes:
@@ -188,8 +231,8 @@ def client_oracle(
         )
         order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
     batches = work.rows // batch if work.even else -(-count // batch)
-    steps = work.max_steps if work.in_step else packed.steps[client]
-    start = packed.offsets[client]
+    steps = work.max_steps if work.in_step else packed.steps[place]
+    start = packed.offsets[place]
     return ClientOracle(work, packed, start, order, batches, count, steps, bound, client, key)
 
 

@@ -1,0 +1,108 @@
+"""What a deployment asks of one client's data: a model of known shape, and an oracle for every round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.errors import InvalidInput
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params, Scalar
+
+
+class LocalProblem(ABC):
+    """One client's data with its loss, as a deployment sees it.
+
+    Attributes:
+        params: a model of the right shapes and types; its values do not matter.
+        num_examples: examples of this client.
+        exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
+            parameters and step; a line search compares such losses.
+    """
+
+    params: Params
+    num_examples: int
+    exact_loss: bool = True
+    _failure: Exception | None = None
+
+    @property
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What travels beside the parameters and is averaged plainly, by name; {} if there is nothing.
+
+        After local work it waits until all of that work is done.
+        """
+        return {}
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Take over the server's buffers.
+
+        Raises:
+            InvalidInput: a name or a shape that is not this problem's.
+        """
+        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {})
+
+    @contextmanager
+    def failing_plainly(self) -> Iterator[None]:
+        """What this problem's own code raises inside a compiled program leaves this block as it was raised.
+
+        The block must wait for the program's results (`jax.block_until_ready`).
+        """
+        self._failure = None
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = error
+
+    @abstractmethod
+    def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> Oracle:
+        """The oracle of one round.
+
+        It is a pytree: it may be made inside a compiled function, or outside and handed in as an argument; then
+        the client's examples are no part of the program, which compiles faster and can be cached.
+
+        Args:
+            key: the round's random key; shuffles, dropout and augmentation follow from it and `client` alone.
+            client: the client's number.
+            dtype: type of the parameters, float32 or float64 (which needs 64-bit types enabled).
+            noise: the key that a method draws its own noise from; by default it follows from `key`, as in the
+                compiled engine.
+        """
+
+
+def check_needs(algorithm: Algorithm, problem: LocalProblem) -> None:
+    """Raise `InvalidInput` if a method needs what a client's problem cannot give."""
+    searches = getattr(getattr(algorithm, "local", None), "searches", False)
+    if searches and not problem.exact_loss:
+        raise InvalidInput(
+            f"{name_of(algorithm)} searches along a line and needs exact losses, which this "
+            f"{type(problem).__name__} does not give (exact_loss = False): take a method with a rate"
+        )
+
+
+def check_same(kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput`, naming the first difference, unless two sets of named shapes are the same.
+
+    >>> check_same("parameter", {"w": (3,)}, {"w": (2,)})
+    Traceback (most recent call last):
+    ...
+    fedsolve.errors.InvalidInput: parameter 'w' has shape (3,), the model here has (2,): build both from the same code
+    """
+    for name in [*wanted, *given]:
+        theirs = f"has shape {tuple(given[name])}" if name in given else "is missing"
+        ours = f"has {tuple(wanted[name])}" if name in wanted else "has none"
+        if name not in given or name not in wanted or tuple(given[name]) != tuple(wanted[name]):
+            raise InvalidInput(
+                f"{kind} '{name}' {theirs}, the model here {ours}: build both from the same code"
+            )

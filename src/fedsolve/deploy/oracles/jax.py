@@ -1,0 +1,119 @@
+"""One client's own examples with a loss written in JAX: the compiled engine's oracle, for this client alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.data.federated import FederatedData
+from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.engine.clients import (
+    ClientOracle,
+    LocalWork,
+    Loss,
+    PackedClients,
+    client_oracle,
+    local_work,
+    on_device,
+)
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.task import Task
+from fedsolve.types import Batch, Params, Scalar
+
+
+class JaxOracle(LocalProblem):
+    """A client's examples with a loss in JAX; minibatches are those of the compiled engine, in the same order.
+
+    The shuffles follow from the round's key, the client's number, the epoch and the number of examples.
+
+    Args:
+        loss: (params, batch) -> mean over the batch, differentiable by JAX.
+        params: a model of the right shapes and types.
+        examples: the client's examples, a pytree of arrays that share their first axis.
+        batch_size: examples of a minibatch; None sees all of them in each step.
+        epochs: passes over the examples in a round; or
+        local_steps: local steps of a round; exactly one of the two.
+
+    Raises:
+        InvalidInput: no example, fields of different lengths, numbers that are not finite, a number of steps
+            that is not a positive integer.
+
+    >>> problem = JaxOracle(lambda w, x: jnp.mean((x - w) ** 2), jnp.zeros(()), np.arange(4.0), batch_size=2, epochs=3)
+    >>> problem.begin(jax.random.key(0), 7, jnp.float32).steps
+    6
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        params: Params,
+        examples: Batch,
+        *,
+        batch_size: int | None,
+        epochs: int | None = None,
+        local_steps: int | None = None,
+    ) -> None:
+        data = FederatedData.from_clients([examples], ["this client"])
+        work, steps = local_work(
+            data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
+        )
+        self._set(params, data.examples, work, int(data.counts[0]), int(steps[0]))
+
+    @classmethod
+    def of_task(
+        cls,
+        task: Task,
+        client: int,
+        *,
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        local_steps: int | None = None,
+    ) -> JaxOracle:
+        """One client of a task, with the task's own local work unless told otherwise.
+
+        Its local work is shaped by the whole federation as in `fs.run`, so that numbers agree with the compiled
+        engine to the last bit; only this client's examples are put on the device.
+
+        Raises:
+            InvalidInput: no such client, or a number of steps that is not a positive integer.
+        """
+        counts = task.data.counts
+        if not 0 <= client < len(counts):
+            raise InvalidInput(
+                f"client = {client} must be in 0 .. {len(counts) - 1}, the clients of {task.name}"
+            )
+        if epochs is None and local_steps is None:
+            epochs, local_steps = task.epochs, task.local_steps
+        batch_size = task.batch_size if batch_size is None else batch_size
+        work, steps = local_work(
+            counts, task.loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
+        )
+        params = jax.tree.map(np.asarray, task.init(jax.random.key(0)))
+        new = cls.__new__(cls)
+        new._set(params, task.data.client(client), work, int(counts[client]), int(steps[client]))
+        return new
+
+    def _set(self, params: Params, examples: Batch, work: LocalWork, count: int, steps: int) -> None:
+        self.params, self.num_examples = params, count
+        self._examples, self._work, self._steps = examples, work, steps
+        self._packed: dict[Any, PackedClients] = {}
+
+    def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:
+        """The oracle of one round (see `LocalProblem.begin`)."""
+        packed = self._on_device(jnp.dtype(dtype))
+        client = jnp.asarray(client, jnp.int32)
+        oracle = client_oracle(self._work, packed, key, client, packed.steps[0], place=0)
+        return replace(oracle, noise=noise)
+
+    def _on_device(self, dtype: Any) -> PackedClients:
+        """The examples in the round's type, put there once."""
+        if dtype not in self._packed:
+            with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
+                one = [jnp.full(1, n, jnp.int32) for n in (0, self.num_examples, self._steps)]
+                self._packed = {dtype: PackedClients(on_device(self._examples, dtype), *one)}
+        return self._packed[dtype]

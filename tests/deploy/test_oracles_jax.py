@@ -1,0 +1,187 @@
+"""A client with a JAX loss sees what the compiled engine would show it, to the last bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle_small import far, key, local_work, same, train
+
+import fedsolve as fs
+from conformance.entries import METHODS
+from conformance.properties import task as nested
+from fedsolve.algorithm import Cohort
+from fedsolve.deploy.oracles.base import check_needs, check_same
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.engine.clients import client_oracle
+from fedsolve.engine.run import Setup
+from harness import Listed, prepare
+
+FEW = ("FedAvg", "SCAFFOLD", "FedProx", "FedLi-LS", "FedDuAdam", "FedDR", "FedFW", "FedDualAvg", "FedExProx",
+       "SCAFFOLD+FedLi-LS", "FedFW-sto")  # fmt: skip
+TASKS = {
+    "uneven": nested(),
+    "even": nested((8,) * 6),
+    "one client fits": nested((8, 8, 2, 8, 3, 8)),
+}
+
+
+def cohort(t, drawn):
+    """As the engine has it, in whose float64 runs a share |S|/N is float64."""
+    return Cohort(jnp.int32(t), jnp.int64(drawn), 6)
+
+
+CASES = [
+    ("uneven", {}, "float32"),
+    ("uneven", {"local_steps": 5}, "float64"),
+    ("even", {}, "float64"),
+    ("even", {"batch_size": 100, "epochs": 2}, "float32"),
+    ("one client fits", {}, "float32"),
+]
+
+
+@jax.jit
+def everything(oracle, params):
+    """Two steps' losses and gradients, and those of all examples."""
+    steps = [(oracle(params, k), oracle.loss(params, k)) for k in map(jnp.int32, range(2))]
+    return steps, oracle.full(params)
+
+
+@pytest.mark.parametrize(("name", "local", "dtype"), CASES)
+def test_a_client_of_a_task_is_the_engines(name, local, dtype):
+    """Steps, shuffles, losses and gradients; only the client's own rows are there."""
+    task = TASKS[name]
+    with jax.enable_x64(dtype == "float64"):
+        options = {"batch_size": None, "epochs": None, "local_steps": None} | local
+        setup = Setup.make(
+            fs.FedAvg(0.1), task, 1, Listed.of([[0]]), 0, eval_every=1, dtype=jnp.dtype(dtype), chunk=1,
+            devices=1, label=None, **options,
+        )  # fmt: skip
+        params = jax.tree.map(lambda p: jnp.asarray(p, dtype), task.init(None))
+        for i in (2, 4):
+            ours = JaxOracle.of_task(task, i, **local).begin(key(), i, dtype)
+            theirs = client_oracle(
+                setup.program.work, setup.packed, key(), jnp.int32(i), setup.packed.steps[i]
+            )
+            assert len(jax.tree.leaves(ours.packed.examples)[0]) == task.data.counts[i]
+            for what in ("steps", "bound", "num_examples", "batch_size", "client", "order"):
+                assert same(getattr(ours, what), getattr(theirs, what)), what
+            assert same(jax.random.key_data(ours.key), jax.random.key_data(theirs.key))
+            assert same(everything(ours, params), everything(theirs, params))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [*((n, "uneven") for n in FEW), ("FedAvg", "even"), ("FedAvg", "one client fits")]
+)
+def test_local_work_is_the_engines_to_the_last_bit(name, data):
+    """After a round of one client of the engine: the client's state, and the model that its message makes."""
+    task, client = TASKS[data], 2
+    with jax.enable_x64(True):
+        setup = prepare(METHODS[name](0.3), task, Listed.of([[client]]), chunk=1)
+        a, before = setup.algorithm, jax.device_get(setup.state)
+        state = jax.device_get(setup.advance(setup.state, 1)[0])
+
+        def own(x):
+            return x[client]
+
+        broadcast = jax.jit(a.broadcast)(before.server, cohort(0, 1))
+        oracle = JaxOracle.of_task(task, client).begin(jax.random.fold_in(setup.key, 0), client, "float64")
+        message, after = train(a, broadcast, jax.tree.map(own, before.clients), oracle)
+        message, _ = a.receive(broadcast, message, jax.tree.map(own, before.clients))
+        server = jax.jit(a.update)(before.server, message, cohort(0, 1))
+        assert same(after, jax.tree.map(own, state.clients))
+        assert far(a.export(server), a.export(state.server)) < 1e-15
+
+
+def loss(w, x):
+    return jnp.mean((x @ w - 1) ** 2)
+
+
+ROWS = np.random.default_rng(0).standard_normal((7, 2))
+
+
+def test_own_examples():
+    """Each step of one pass over 7 rows in threes is the plain mean over the rows that the order names."""
+    with jax.enable_x64(True):
+        problem = JaxOracle(loss, np.zeros(2), ROWS, batch_size=3, epochs=1)
+        oracle, w = problem.begin(key(), 4, "float64"), jnp.array([0.3, -2.0])
+        assert (problem.num_examples, int(oracle.steps), oracle.batch_size) == (7, 3, 3)
+        order = np.asarray(oracle.order)[0, :7]
+        assert sorted(order) == list(range(7))
+        for k in range(3):
+            rows = ROWS[order[3 * k : 3 * k + 3]]
+            residual = rows @ np.asarray(w) - 1
+            np.testing.assert_allclose(oracle.loss(w, k), np.mean(residual**2), rtol=1e-14)
+            np.testing.assert_allclose(oracle(w, k)[1], 2 * rows.T @ residual / len(rows), rtol=1e-13)
+        residual = ROWS @ np.asarray(w) - 1
+        np.testing.assert_allclose(oracle.full(w)[1], 2 * ROWS.T @ residual / 7, rtol=1e-13)
+
+
+def test_shuffles_follow_from_key_and_client():
+    problem = JaxOracle(loss, np.zeros(2), ROWS, batch_size=2, epochs=2)
+
+    def order(seed, client):
+        return np.asarray(problem.begin(key(seed), client, "float32").order)[:, :7]
+
+    assert (order(1, 3) == order(1, 3)).all()
+    assert (order(1, 3) != order(2, 3)).any()
+    assert (order(1, 3) != order(1, 4)).any()
+    assert (order(1, 3)[0] != order(1, 3)[1]).any()
+
+
+def test_an_oracle_made_inside_the_program_is_the_same():
+    problem = JaxOracle(loss, np.zeros(2), ROWS, batch_size=3, epochs=2)
+    outside = local_work(fs.FedAvg(0.1), problem, problem.params)[0]
+    inside = jax.jit(
+        lambda w, key: jax.tree.map(jnp.asarray, problem.begin(key, 5, jnp.float32)(w, jnp.int32(1)))
+    )(jnp.ones(2), key())
+    fresh = JaxOracle(loss, np.zeros(2), ROWS, batch_size=3, epochs=2)  # nothing of the trace above stays
+    assert same(inside[0], fresh.begin(key(), 5, jnp.float32).loss(jnp.ones(2), jnp.int32(1)))
+    assert same(outside, local_work(fs.FedAvg(0.1), problem, problem.params)[0])
+
+
+def test_noise_has_a_key_of_its_own_where_one_is_given():
+    problem = JaxOracle(loss, np.zeros(2), ROWS, batch_size=3, epochs=2)
+    ours, given = (problem.begin(key(), 5, "float32", noise) for noise in (None, key(9)))
+    assert same(jax.random.key_data(given.key), jax.random.key_data(key(9)))
+    assert not same(jax.random.key_data(ours.key), jax.random.key_data(given.key))
+    assert same(ours.order, given.order)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: JaxOracle(loss, np.zeros(2), ROWS[:0], batch_size=1, epochs=1), "has no examples"),
+        (lambda: JaxOracle(loss, np.zeros(2), (ROWS, ROWS[:3]), batch_size=1, epochs=1), "different lengths"),
+        (lambda: JaxOracle(loss, np.zeros(2), ROWS * np.nan, batch_size=1, epochs=1), "this client .*row 0"),
+        (lambda: JaxOracle(loss, np.zeros(2), ROWS, batch_size=1), "exactly one"),
+        (lambda: JaxOracle(loss, np.zeros(2), ROWS, batch_size=0, epochs=1), "batch_size = 0"),
+        (lambda: JaxOracle.of_task(nested(), 6), "client = 6 must be in 0 .. 5"),
+        (lambda: check_same("parameter", {"b": (1,)}, {"a": (1,)}), "parameter 'a' is missing"),
+        (lambda: check_same("parameter", {"a": (1,), "b": ()}, {"a": (1,)}), "parameter 'b' .* has none"),
+        (lambda: JaxOracle.of_task(nested(), 0).load_buffers({"mean": np.zeros(1)}), "buffer 'mean'"),
+    ],
+)
+def test_bad_input(make, says):
+    with pytest.raises(fs.InvalidInput, match=says):
+        make()
+
+
+def test_a_line_search_needs_exact_losses():
+    problem = JaxOracle(loss, np.zeros(2), ROWS, batch_size=1, epochs=1)
+    search = fs.ControlVariates(fs.FedLiLS(1.0), "I")
+    check_needs(search, problem)
+    problem.exact_loss = False
+    check_needs(fs.FedAvg(0.1), problem)
+    with pytest.raises(fs.InvalidInput, match=r"FedLi-LS searches along a line and needs exact losses"):
+        check_needs(search, problem)
+
+
+def test_no_other_framework_is_imported():
+    text = "import fedsolve.deploy.oracles.jax, sys; print({'torch', 'sklearn', 'flwr'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
