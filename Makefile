@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test lint types doctest bench tune clean help
+.PHONY: run federate test lint types doctest bench tune clean help
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 run: .venv/.run      ## train twelve methods on handwritten digits; table, picture and page in runs/
 	@$(BIN)/fedsolve compare --config experiments/digits/compare.toml
+
+federate: .venv/.federate  ## a real federation on this machine: Flower, three nodes, PyTorch clients
+	@$(BIN)/fedsolve federate demo
 
 test: .venv/.dev     ## the whole test suite
 	@$(BIN)/python -m pytest -n auto
@@ -43,6 +46,12 @@ clean:           ## remove the environment and caches (runs/ stays)
 .venv/.dev: .venv/.run
 	@echo "installing the test tools"
 	@$(PIP) --editable '.[dev]'
+	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its tests are skipped"
+	@touch $@
+
+.venv/.federate: .venv/.run
+	@echo "installing Flower and PyTorch"
+	@$(PIP) --editable '.[flower,plot,digits]' 'torch==2.13.0'
 	@touch $@
 
 .venv/.bench: .venv/.run

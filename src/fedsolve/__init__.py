@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedsolve import baselines as baselines
     from fedsolve import data as data
+    from fedsolve import flower as flower
     from fedsolve import geometry as geometry
     from fedsolve import local as local
     from fedsolve import measures as measures
@@ -102,7 +103,7 @@ _METHODS = (
 _HOMES: dict[str, str] = {
     name: module
     for module, names in {
-        "": "baselines data geometry local measures rules schedules tasks wire wrappers",
+        "": "baselines data flower geometry local measures rules schedules tasks wire wrappers",
         "algorithm": "Algorithm Cohort",
         "algorithms.catalogue": "ALGORITHMS build",
         "algorithms.constrained": "FedDR FedDualAvgOSP FedFW FedFWPlus FedFWSto FedMiDOSP SubgradientFedAvg",

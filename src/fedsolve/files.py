@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     finally:
         Path(temporary).unlink(missing_ok=True)
     return path
+
+
+def slug(label: str) -> str:
+    """A label as the name of a folder.
+
+    >>> slug("FedAvg, lr 0.1")
+    'FedAvg-lr-0.1'
+    """
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", label).strip("-.")[:80] or "method"
 
 
 def _unwritable(path: Path, error: OSError) -> InvalidInput:

@@ -1,7 +1,7 @@
 """Flower's two apps for any method, and the oracles of clients: `fedsolve.flower`, of the extra `fedsolve[flower]`.
 
-    server = fs.flower.server_app(fs.FedDuAdam(client_lr=0.1), params, rounds=20, population=3)
-    client = fs.flower.client_app(lambda place: fs.flower.TorchOracle(module, loss, loader_of(place.client)))
+server = fs.flower.server_app(fs.FedDuAdam(client_lr=0.1), params, rounds=20, population=3)
+client = fs.flower.client_app(lambda place: fs.flower.TorchOracle(module, loss, loader_of(place.client)))
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from fedsolve.deploy.server import server_app as server_app
 
 OLDEST, BELOW = (1, 41), (2, 0)
-"""Versions of Flower that this works with: 1.41 is tested; the interface used is older, its transport is not."""
+"""Versions of Flower: from (the one that was tested), up to but not including. Only its stable interface is used."""
 
 _HOMES = {
-    "Place": "client",
-    "client_app": "client",
-    "server_app": "server",
-    "JaxOracle": "oracles.jax",
-    "SklearnOracle": "oracles.sklearn",
-    "TorchOracle": "oracles.torch",
+    "Place": "client:Place",
+    "client_app": "client:client_app",
+    "server_app": "server:server_app",
+    "JaxOracle": "oracles.jax:JaxOracle",
+    "SklearnOracle": "oracles.sklearn:SklearnOracle",
+    "sklearn_assign": "oracles.sklearn:assign",
+    "TorchOracle": "oracles.torch:TorchOracle",
+    "torch_assign": "oracles.torch:assign",
+    "torch_buffers": "oracles.torch:buffers",
+    "torch_parameters": "oracles.torch:parameters",
 }
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
@@ -45,16 +49,17 @@ def check_flower() -> None:
     if not OLDEST <= numbers < BELOW:
         raise InvalidInput(
             f"Flower {version} is installed, fedsolve works with {'.'.join(map(str, OLDEST))} up to, not "
-            f'including, {BELOW[0]}: pip install "fedsolve[flower]"'
+            f'including, {".".join(map(str, BELOW))}: pip install "fedsolve[flower]"'
         )
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedsolve.flower' has no attribute '{name}'")
-    if not _HOMES[name].startswith("oracles"):
+    home, _, own = _HOMES[name].partition(":")
+    if not home.startswith("oracles"):
         check_flower()
-    value = getattr(importlib.import_module(f"fedsolve.deploy.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"fedsolve.deploy.{home}"), own)
     globals()[name] = value
     return value
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
 from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
+from fedsolve.files import slug, write_atomically
 from fedsolve.report.history import History
 from fedsolve.report.record_files import HISTORY
 
@@ -17,15 +16,6 @@ FAILURE = "diverged.txt"
 CURVES = "curves.png"
 COMPARISON = "comparison.png"
 CLIENTS = "clients.png"
-
-
-def slug(label: str) -> str:
-    """A label as the name of a folder.
-
-    >>> slug("FedAvg, lr 0.1")
-    'FedAvg-lr-0.1'
-    """
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", label).strip("-.")[:80] or "method"
 
 
 def method_folders(folder: Path, methods: list[MethodSection]) -> list[Path]:

@@ -35,6 +35,11 @@ def _metric(name: str, value: float) -> str:
     return f"{shown.title[0].lower()}{shown.title[1:]} {text}"
 
 
+def _words(progress: Progress) -> str:
+    """The latest evaluation, and the remark if there is one."""
+    return ", ".join(part for part in (summary(progress.metrics), progress.remark) if part)
+
+
 class Board(ABC):
     """Shows several methods; call it with each `Progress`. `last` is the latest of the current method."""
 
@@ -91,7 +96,7 @@ class Lines(Board):
         if time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
             self.note(
-                progress.label, f"round {progress.round} of {progress.rounds}, {summary(progress.metrics)}"
+                progress.label, f"round {progress.round} of {progress.rounds}, {_words(progress)}"
             )
 
     def end(self, label: str, text: str, done: bool = True) -> None:
@@ -145,7 +150,7 @@ class Bars(Board):
 
     def advance(self, progress: Progress) -> None:
         """See `Board`."""
-        self._move(progress.label, progress.round, summary(progress.metrics))
+        self._move(progress.label, progress.round, _words(progress))
 
     def end(self, label: str, text: str, done: bool = True) -> None:
         """The bar is full if the method finished; it stands still either way."""

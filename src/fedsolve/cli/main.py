@@ -223,6 +223,69 @@ def cite(
     emit(bibtex(keys_of(load(config))))
 
 
+federate = typer.Typer(
+    epilog=_EPILOG,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Real federations: write an app for Flower, try one on this machine, check certificates and keys.",
+)
+app.add_typer(federate, name="federate", short_help="Real federations on Flower.")
+
+
+@federate.command(epilog=_EPILOG, short_help="Write a small Flower app.")
+def new(
+    folder: Annotated[
+        Path, typer.Argument(metavar="NAME", help="Folder to write; it names the package too.")
+    ],
+    task: Annotated[
+        str, typer.Option(help="A task whose clients are numbered (`fedsolve list tasks`).")
+    ] = "digits",
+    framework: Annotated[str, typer.Option(help="The clients' framework: torch, jax or sklearn.")] = "torch",
+    clients: Annotated[int, typer.Option(help="Clients of the federation.")] = 3,
+) -> None:
+    """Write a Flower app: the server, the clients, a model and data to replace, and how to run it."""
+    from fedsolve.cli.federate_new import new_command
+
+    new_command(folder, task, framework, clients)
+
+
+@federate.command(epilog=_EPILOG, short_help="Train on a real federation on this machine.")
+def demo(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each method.")] = 4,
+    out: arg.Out = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Of the SuperLink; default a free one.")
+    ] = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Start a SuperLink and three SuperNodes on this machine, train two methods with PyTorch clients, stop all."""
+    from fedsolve.flower import check_flower
+
+    check_flower()
+    from fedsolve.cli.federate_demo import demo_command
+
+    demo_command(rounds, out, port, as_json)
+
+
+@federate.command(epilog=_EPILOG, short_help="Check certificates and keys.")
+def check(
+    ca: Annotated[Path, typer.Option(help="Certificate of the authority.")],
+    certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
+    node_key: Annotated[
+        list[Path] | None, typer.Option(help="A node's private key; may be repeated.")
+    ] = None,
+) -> None:
+    """Say in one line what is wrong with the files of a secure federation: missing, readable by others, no match."""
+    from fedsolve.flower import check_flower
+
+    check_flower()
+    from fedsolve.deploy.credentials import check_credentials
+
+    check_credentials(ca, certificate, key, node_key or [])
+    emit("certificates and keys are fine")
+
+
 _RUN_KEYS = (
     "rounds", "clients_per_round", "participation", "seed", "batch_size", "epochs", "local_steps",
     "eval_every", "dtype", "chunk", "devices",

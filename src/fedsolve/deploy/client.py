@@ -36,9 +36,7 @@ class Place:
     run: dict[str, Any]
 
 
-def client_app(
-    oracle_for: Callable[[Place], LocalProblem], *, trusted: Collection[str] = ()
-) -> ClientApp:
+def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collection[str] = ()) -> ClientApp:
     """Flower's client app for any method: the server's orders tell which one runs.
 
     Args:

@@ -181,7 +181,9 @@ class Coordinator:
         reduced: Any = None
         if clients:
             with self.precision():
-                messages, weights = zip(*((accepted[i].message, accepted[i].weight) for i in clients), strict=True)
+                messages, weights = zip(
+                    *((accepted[i].message, accepted[i].weight) for i in clients), strict=True
+                )
                 reduced = verbs.reduce(messages, weights, self.dtype)
                 of = verbs.cohort(held.round, len(clients), self.population, secret_key())
                 server = verbs.update(self.algorithm, server, reduced, of)

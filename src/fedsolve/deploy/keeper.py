@@ -14,6 +14,7 @@ from fedsolve.deploy.coordinator import Coordinator, Held
 from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.engine.record import Recorder
 from fedsolve.errors import InvalidInput
+from fedsolve.files import slug
 from fedsolve.store import load_tree, locked, read_manifest, save_tree
 
 
@@ -28,7 +29,9 @@ class Keeper:
         self._path, self._identity = folder / CHECKPOINT, dict(identity)
         self._manifest: dict[str, Any] | None = None
         if self._path.exists() and not resume:
-            raise InvalidInput(f"{folder} holds a run already: resume it (resume=true) or choose another folder")
+            raise InvalidInput(
+                f"{folder} holds a run already: resume it (resume=true) or choose another folder"
+            )
         if resume:
             self._manifest = read_manifest(self._path)
             for name, here in self._identity.items():
@@ -38,7 +41,7 @@ class Keeper:
                         f"the checkpoint {self._path} has {name} = {there}, this run {here}: resume as it was"
                     )
         known = self._manifest or {}
-        self.experiment: str = known.get("experiment") or f"{label}-{secrets.token_hex(4)}"
+        self.experiment: str = known.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
 
     @classmethod
     @contextlib.contextmanager
@@ -62,7 +65,9 @@ class Keeper:
             found = load_tree(self._path, like)
         own = {name: np.array(found[name]) for name in ("used",)}  # written to in place
         buffers = {name: np.asarray(x) for name, x in found["buffers"].items()}
-        coordinator.held = Held(found["server"], buffers, own["used"], found["followed"], self._manifest["round"])
+        coordinator.held = Held(
+            found["server"], buffers, own["used"], found["followed"], self._manifest["round"]
+        )
         return Recorder.from_dict(self._manifest["record"])
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:

@@ -38,7 +38,7 @@ class Order:
     client: int
     population: int
     used: int
-    key: tuple[int, int]
+    key: tuple[int, ...]
     method: Any
     form: str
     broadcast: bytes
@@ -93,7 +93,9 @@ def float_type(params: Params) -> Any:
     """
     leaves = jax.tree.leaves(params)
     if not leaves or not all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
-        raise InvalidInput("the model must be floating-point arrays, at least one, in any tree: give its parameters")
+        raise InvalidInput(
+            "the model must be floating-point arrays, at least one, in any tree: give its parameters"
+        )
     return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
 
 

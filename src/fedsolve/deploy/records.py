@@ -16,7 +16,7 @@ _BYTES = "bytes"
 
 def order_to_record(order: Order) -> RecordDict:
     """An order as a record."""
-    facts = {
+    facts: dict[str, Any] = {
         "experiment": order.experiment,
         "round": order.round,
         "client": order.client,
@@ -39,19 +39,19 @@ def record_to_order(record: RecordDict) -> Order:
         InvalidInput: the record is no order of this version.
     """
     try:
-        facts = dict(record["order"])
+        facts: dict[str, Any] = dict(record.config_records["order"])
         facts["method"], facts["key"] = json.loads(facts["method"]), tuple(facts["key"])
-        first = _unpack(record["first"]) if "first" in record else None
-        return Order(
-            **facts, broadcast=_unpack(record["broadcast"]), first=first, buffers=_buffers(record)
-        )
+        first = _unpack(record, "first") if "first" in record else None
+        return Order(**facts, broadcast=_unpack(record, "broadcast"), first=first, buffers=_buffers(record))
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the server's order cannot be read ({error!r}): another version of fedsolve?") from None
+        raise InvalidInput(
+            f"the server's order cannot be read ({error!r}): another version of fedsolve?"
+        ) from None
 
 
 def reply_to_record(reply: Reply) -> RecordDict:
     """A reply as a record."""
-    facts = {
+    facts: dict[str, Any] = {
         "experiment": reply.experiment,
         "round": reply.round,
         "client": reply.client,
@@ -69,10 +69,10 @@ def record_to_reply(record: RecordDict) -> Reply:
         InvalidInput: the client refused, with its reason; or the record is no reply of this version.
     """
     if "refused" in record:
-        raise InvalidInput(str(record["refused"].get("why", "without a reason")))
+        raise InvalidInput(str(record.config_records["refused"].get("why", "without a reason")))
     try:
-        facts: dict[str, Any] = dict(record["reply"])
-        return Reply(**facts, message=_unpack(record["message"]), buffers=_buffers(record))
+        facts: dict[str, Any] = dict(record.config_records["reply"])
+        return Reply(**facts, message=_unpack(record, "message"), buffers=_buffers(record))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"the reply cannot be read ({error!r}): another version of fedsolve?") from None
 
@@ -92,8 +92,8 @@ def _pack(data: bytes) -> ArrayRecord:
     return ArrayRecord({_BYTES: Array(dtype="uint8", shape=(len(data),), stype=_BYTES, data=data)})
 
 
-def _unpack(record: Any) -> bytes:
-    return record[_BYTES].data
+def _unpack(record: RecordDict, name: str) -> bytes:
+    return record.array_records[name][_BYTES].data
 
 
 def _with_buffers(record: RecordDict, buffers: dict[str, np.ndarray]) -> RecordDict:
@@ -103,4 +103,8 @@ def _with_buffers(record: RecordDict, buffers: dict[str, np.ndarray]) -> RecordD
 
 
 def _buffers(record: RecordDict) -> dict[str, np.ndarray]:
-    return {name: x.numpy() for name, x in record["buffers"].items()} if "buffers" in record else {}
+    return (
+        {name: x.numpy() for name, x in record.array_records["buffers"].items()}
+        if "buffers" in record
+        else {}
+    )

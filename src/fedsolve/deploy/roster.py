@@ -9,10 +9,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsolve.deploy import records
 from fedsolve.deploy.message import compare_forms
-from fedsolve.deploy.post import exchange
 from fedsolve.deploy.policy import Unavailable
+from fedsolve.deploy.post import exchange
 from fedsolve.errors import InvalidInput
 
 _ASK_SECONDS = 60.0
@@ -100,7 +99,9 @@ class Roster:
             )
         for other, who in self._known.items():
             if who == client:
-                raise InvalidInput(f"client {client} is connected already, at node {other}: give each its client-id")
+                raise InvalidInput(
+                    f"client {client} is connected already, at node {other}: give each its client-id"
+                )
         compare_forms(str(facts["form"]), self._form, client)
         self._known[node] = client
         self._log(f"client {client} is connected, with {facts['examples']} examples")

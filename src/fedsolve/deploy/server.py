@@ -31,6 +31,7 @@ from fedsolve.types import Params
 
 ROUNDS = "rounds.jsonl"
 """One line a round, written as the run goes."""
+_LOSS = "training loss is the mean over the participants' local steps"
 FAILED = "failed.txt"
 """Why a run ended early, in one line."""
 
@@ -79,7 +80,7 @@ class Settings:
 
 
 def server_app(
-    algorithm: Algorithm,
+    algorithm: Algorithm | Callable[[Mapping[str, Any]], Algorithm],
     params: Params,
     *,
     rounds: int,
@@ -97,7 +98,7 @@ def server_app(
     `out`, from which `resume` goes on with the same bits. `out` ends with the record, the model and a page.
 
     Args:
-        algorithm: the method, such as `FedDuAdam(client_lr=0.1)`.
+        algorithm: the method, such as `FedDuAdam(client_lr=0.1)`, or a function from the run's configuration to it.
         params: the initial model, a pytree as the clients' oracles have it (`torch_parameters(module)` of a module).
         rounds: communication rounds in all.
         population: clients in all, numbered from 0 by their nodes' `client-id`.
@@ -116,7 +117,8 @@ def server_app(
             a deadline.
     """
     if not isinstance(algorithm, Algorithm):
-        raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
+        if not callable(algorithm):
+            raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
     known = [f.name for f in dataclasses.fields(Settings)]
     for name in settings:
         if name not in known:
@@ -129,7 +131,8 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         now = made.overridden(context.run_config)
-        serve(grid, algorithm, params, now, sampling, dict(buffers or {}), evaluate, label or name_of(algorithm))
+        method = algorithm if isinstance(algorithm, Algorithm) else algorithm(context.run_config)
+        serve(grid, method, params, now, sampling, dict(buffers or {}), evaluate, label)
 
     return app
 
@@ -142,7 +145,7 @@ def serve(
     sampling: Sampling | None = None,
     buffers: dict[str, np.ndarray] | None = None,
     evaluate: Evaluate | None = None,
-    label: str = "",
+    label: str | None = None,
 ) -> tuple[Params, History]:
     """Run a method on a grid; the final model and the record, both also in `settings.out`."""
     folder = Path(settings.out)
@@ -182,7 +185,7 @@ def serve(
         say(f"error: {error}")
         raise
     shown = {**identity, **dataclasses.asdict(settings), "experiment": keeper.experiment}
-    notes = () if evaluate else ("training loss is the mean over the participants' local steps",)
+    notes = () if service.measures_loss else (_LOSS,)
     history = recorder.history(label, "federation", shown, 0.0, notes)
     write_record(folder, history, {"model": coordinator.model, "buffers": coordinator.held.buffers})
     write_page(folder / "page.html", [history], title=f"{label} on a federation")

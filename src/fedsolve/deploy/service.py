@@ -68,6 +68,8 @@ class Service:
         self._grid, self._coordinator, self._policy = grid, coordinator, policy
         self._keeper, self._recorder, self._rounds = keeper, recorder, rounds
         self._evaluate, self._every, self._report, self._log = evaluate, eval_every, report, log
+        self.measures_loss = False
+        """Whether the server's evaluation gives the training loss itself."""
         self._roster = Roster(grid, coordinator.population, coordinator.form, log)
 
     def run(self) -> None:
@@ -94,14 +96,20 @@ class Service:
             self._ask([i for i in cohort if i not in asked.accepted], asked)
             if len(asked.accepted) >= needed:
                 break
-            shortage = f"round {number}: {len(asked.accepted)} of {len(cohort)} replies count, {needed} are needed"
+            shortage = (
+                f"round {number}: {len(asked.accepted)} of {len(cohort)} replies count, {needed} are needed"
+            )
             if self._policy.shortfall == "skip":
                 self._log(f"{shortage}: the round is skipped")
                 asked.accepted.clear()
                 break
             if again == self._policy.repeats:
-                why = "; ".join(f"client {client}: {reason}" for client, reason in asked.rejected[-len(cohort) :])
-                raise Unavailable(f"{shortage}, after {again + 1} attempts ({why}): mend the clients and resume")
+                why = "; ".join(
+                    f"client {client}: {reason}" for client, reason in asked.rejected[-len(cohort) :]
+                )
+                raise Unavailable(
+                    f"{shortage}, after {again + 1} attempts ({why}): mend the clients and resume"
+                )
             self._log(f"{shortage}: those missing are asked again")
         entry = self._coordinator.finish(asked.accepted, len(cohort))
         sent = {"bytes_up": asked.bytes_up, "bytes_down": asked.bytes_down, "rejected": len(asked.rejected)}
@@ -160,8 +168,11 @@ class Service:
 
     def _look(self, loss: float = float("nan")) -> None:
         """Evaluate the model; without an evaluation of its own the clients' loss is what is known."""
-        found = {} if self._evaluate is None else dict(
-            self._evaluate(self._coordinator.model, self._coordinator.held.buffers)
+        found = (
+            {}
+            if self._evaluate is None
+            else dict(self._evaluate(self._coordinator.model, self._coordinator.held.buffers))
         )
+        self.measures_loss = "train_loss" in found
         seconds = time.perf_counter() - self._begun
         self._recorder.evaluation(self._coordinator.held.round, seconds, {"train_loss": loss, **found})

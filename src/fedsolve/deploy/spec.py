@@ -45,15 +45,18 @@ def to_spec(value: Any) -> Any:
         return {"array": data, "dtype": str(array.dtype), "shape": list(array.shape)}
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"class": _name(type(value)), "fields": {k: to_spec(v) for k, v in value._asdict().items()}}
+    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)) is not None:
+        fields = {name: to_spec(v) for name, v in zip(names, value, strict=True)}
+        return {"class": _name(type(value)), "fields": fields}
     if isinstance(value, tuple | list):
         return {type(value).__name__: [to_spec(v) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[to_spec(k), to_spec(v)] for k, v in value.items()]}
     if callable(value):
         return {"function": _name(value)}
-    raise InvalidInput(f"{value!r} cannot be told to clients: build the method from numbers, arrays and classes")
+    raise InvalidInput(
+        f"{value!r} cannot be told to clients: build the method from numbers, arrays and classes"
+    )
 
 
 def from_spec(spec: Any, trusted: Collection[str] = TRUSTED) -> Any:
@@ -95,7 +98,9 @@ def _build(cls: Any, fields: dict[str, Any]) -> Any:
     try:
         return cls(**fields)
     except TypeError as error:
-        raise InvalidInput(f"{cls.__name__} of the server differs from ours: {error}; same version?") from None
+        raise InvalidInput(
+            f"{cls.__name__} of the server differs from ours: {error}; same version?"
+        ) from None
 
 
 def _name(value: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.errors import InvalidInput
+from fedsolve.files import slug
 from fedsolve.store import load_tree, read_manifest, save_tree
 
 
@@ -19,6 +20,8 @@ class ClientState:
     """The state of one client in one experiment, kept below a folder of the node."""
 
     def __init__(self, folder: Path, experiment: str, client: int) -> None:
+        if slug(experiment) != experiment:  # it becomes a path here, and comes from elsewhere
+            raise InvalidInput(f"{experiment!r} is no name of an experiment: letters, digits and _.+- alone")
         self.path = folder / experiment / f"client-{client}.safetensors"
         self._facts = {"experiment": experiment, "client": client}
 

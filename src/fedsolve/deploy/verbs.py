@@ -53,8 +53,8 @@ def _compiled(verb: str, population: int | None = None) -> Any:
     def call(algorithm: Algorithm, *inputs: Any) -> Any:
         if population is None:
             return getattr(algorithm, verb)(*inputs)
-        *inputs, round, size, key = inputs
-        return getattr(algorithm, verb)(*inputs, Cohort(round, size, population, key))
+        *given, round, size, key = inputs
+        return getattr(algorithm, verb)(*given, Cohort(round, size, population, key))
 
     return jax.jit(call, compiler_options=compiler_options())
 

@@ -31,12 +31,13 @@ _CALL_SECONDS = 1.0  # one compiled call lasts at most about this long, so that 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: rounds done and to do, and the latest evaluation."""
+    """Where a run stands: rounds done and to do, the latest evaluation, and more in words (a federation's replies)."""
 
     label: str
     round: int
     rounds: int
     metrics: dict[str, float]
+    remark: str = ""
 
 
 def run(

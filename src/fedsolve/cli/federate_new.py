@@ -1,0 +1,95 @@
+"""`fedsolve federate new`: a small Flower app, written from templates."""
+
+from __future__ import annotations
+
+import importlib.resources
+import inspect
+import keyword
+from pathlib import Path
+from string import Template
+
+from fedsolve.cli.console import emit
+from fedsolve.errors import InvalidInput, unknown
+from fedsolve.files import write_atomically
+
+FRAMEWORKS = ("torch", "jax", "sklearn")
+"""The frameworks of clients."""
+_IMAGES = {"digits": {"features": "64", "classes": "10"}}
+_NEEDS = {"torch": 'torch "fedsolve[digits]"', "jax": '"fedsolve[digits]"', "sklearn": "scikit-learn"}
+CLIENTS = 3
+
+
+def new_command(folder: Path, task: str, framework: str, clients: int = CLIENTS) -> None:
+    """Write an app into a new folder and say what to do next."""
+    write_app(folder, task, framework, clients)
+    emit(f"wrote {folder}: start with {folder / 'README.md'}; your model and data go into "
+         f"{folder / package_name(folder) / 'problem.py'}")  # fmt: skip
+
+
+def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
+    """The files of an app.
+
+    Raises:
+        InvalidInput: the folder exists, its name is no name of a package, an unknown task or framework, or a
+            task that the framework's template cannot take.
+    """
+    if framework not in FRAMEWORKS:
+        raise unknown("framework", framework, FRAMEWORKS)
+    values = _values(folder, task, framework, clients)
+    if folder.exists():
+        raise InvalidInput(f"{folder} exists: choose another name, nothing was written")
+    package = folder / values["package"]
+    files = {
+        folder / "pyproject.toml": "pyproject.toml.txt",
+        folder / "README.md": "README.md.txt",
+        package / "server_app.py": "server_app.py.txt",
+        package / "client_app.py": "client_app.py.txt",
+        package / "problem.py": f"problem_{framework}.py.txt",
+    }
+    templates = importlib.resources.files("fedsolve.cli") / "templates"
+    for path, template in files.items():
+        text = (templates / template).read_text(encoding="utf-8")
+        write_atomically(path, Template(text).substitute(values))
+    write_atomically(package / "__init__.py", f'"""{task} on a federation."""\n')
+
+
+def package_name(folder: Path) -> str:
+    """The app's package, from the name of its folder.
+
+    >>> package_name(Path("apps/my-app"))
+    'my_app'
+    """
+    name = folder.name.replace("-", "_")
+    if not name.isidentifier() or keyword.iskeyword(name) or name in ("fedsolve", "flwr", "test", "tests"):
+        raise InvalidInput(
+            f"{folder.name!r} cannot name a package: use letters, digits and '_', such as myapp"
+        )
+    return name
+
+
+def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, str]:
+    from fedsolve.tasks.catalogue import TASKS
+
+    if task not in TASKS:
+        raise unknown("task", task, TASKS)
+    if clients < 1:
+        raise InvalidInput(f"--clients {clients} must be at least 1")
+    if framework != "jax" and task not in _IMAGES:
+        raise InvalidInput(
+            f"the {framework} template knows the task {', '.join(_IMAGES)} alone, not {task}: take --framework jax, "
+            "or write that app and put your own model and data into its problem.py"
+        )
+    build = TASKS[task].builder
+    if "num_clients" not in inspect.signature(build).parameters:
+        raise InvalidInput(
+            f"the clients of {task} follow from its data: take digits, and put yours into problem.py"
+        )
+    return {
+        "package": package_name(folder),
+        "task": build.__name__,
+        "framework": framework,
+        "clients": str(clients),
+        "numbers": " ".join(map(str, range(clients))),
+        "requires": _NEEDS[framework],
+        **_IMAGES.get(task, {}),
+    }

@@ -1,0 +1,259 @@
+"""A real federation on one machine: a SuperLink and SuperNodes of Flower on loopback, stopped however it ends.
+
+Nothing here leaves the machine: telemetry, update checks and installation of apps' dependencies are switched off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsolve.errors import InvalidInput
+from fedsolve.files import write_atomically
+
+HOST = "127.0.0.1"
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""What keeps Flower's processes from reaching out."""
+
+_START_SECONDS, _STOP_SECONDS = 60.0, 15.0
+
+
+@dataclass
+class LocalFederation:
+    """Processes of one federation; use it as a context, so that all of them are stopped at the end.
+
+    Attributes:
+        folder: logs, Flower's own files, the SuperLink's database and the clients' states.
+        clients: number of SuperNodes, of clients 0, 1, ...
+        port: of the SuperLink; the nodes take free ones. None takes a free one too.
+        environment: further variables of all processes.
+        link_options, node_options: further options of the SuperLink and of each SuperNode (a function of the
+            client's number), for certificates and keys; with them `insecure` is False.
+    """
+
+    folder: Path
+    clients: int
+    port: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    insecure: bool = True
+    link_options: Sequence[str] = ()
+    node_options: Any = None
+    certificate: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.port is not None and _taken(self.port):
+            raise InvalidInput(f"port {self.port} of {HOST} is in use: choose another with --port")
+        self.port = self.port or free_port()
+        self.link: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        security = (
+            "insecure = true" if self.insecure else f"root-certificates = {json.dumps(str(self.certificate))}"
+        )
+        write_atomically(
+            self.folder / "flwr" / "config.toml",
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{HOST}:{self.port}"\n{security}\n',
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of every process."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        own = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": path, "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **OFFLINE, **own, **self.environment}
+
+    def __enter__(self) -> LocalFederation:
+        try:
+            self.start_link()
+            for client in range(self.clients):
+                self.start_node(client)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
+
+    def start_link(self) -> None:
+        """Start the SuperLink and wait until it answers.
+
+        Raises:
+            InvalidInput: it ended or does not answer; its last words.
+        """
+        safety = ["--insecure"] if self.insecure else []
+        database = str(self.folder / "superlink.db")
+        address = ["--host", HOST, "--port", str(self.port)]
+        self.link = self._start(
+            "superlink", ["flower-superlink", *safety, *address, "--database", database, *self.link_options]
+        )
+        end = time.monotonic() + _START_SECONDS
+        while not _listens(self.port or 0):
+            if self.link.poll() is not None or time.monotonic() > end:
+                raise InvalidInput(f"the SuperLink does not start: {self.last_words('superlink')}")
+            time.sleep(0.1)
+
+    def start_node(self, client: int, config: str = "") -> subprocess.Popen[bytes]:
+        """Start the SuperNode of a client."""
+        facts = f'client-id={client} state-dir="{self.folder / "states"}" {config}'.strip()
+        safety = ["--insecure"] if self.insecure else ["--root-certificates", str(self.certificate)]
+        own = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", str(free_port())]
+        more = self.node_options(client) if self.node_options else []
+        node = self._start(
+            f"client-{client}", ["flower-supernode", *safety, *own, "--node-config", facts, *more]
+        )
+        self.nodes[client] = node
+        return node
+
+    def flwr(self, *arguments: str) -> str:
+        """What a command of Flower's says.
+
+        Raises:
+            InvalidInput: it failed; its last words.
+        """
+        done = subprocess.run(
+            [_program("flwr"), *arguments], env=self.env, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode:
+            raise InvalidInput(f"flwr {arguments[0]} failed: {_last_line(done.stderr or done.stdout)}")
+        return done.stdout
+
+    def submit(self, app: Path, config: Mapping[str, Any]) -> int:
+        """Start a run of an app; its number."""
+        text = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
+        said = self.flwr(
+            "run", str(app), "here", "--format", "json", *(["--run-config", text] if text else [])
+        )
+        return int(json.loads(said[said.index("{") :])["run-id"])
+
+    def status(self, run: int) -> str:
+        """Where a run stands: pending, starting, running, or finished:completed, :failed, :stopped."""
+        said = self.flwr("list", "here", "--run-id", str(run), "--format", "json")
+        return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
+
+    def log(self, run: int) -> str:
+        """What the run's server app has printed."""
+        return self.flwr("log", str(run), "here", "--show")
+
+    def stop_run(self, run: int) -> None:
+        """End a run."""
+        with contextlib.suppress(InvalidInput):
+            self.flwr("stop", str(run), "here")
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End a process at once, as a crash would, with the processes that it started."""
+        for pid in [*_descendants(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """Stop everything that was started: the nodes, then the SuperLink, by their process numbers."""
+        started = [p for p in [*self.nodes.values(), self.link] if p is not None]
+        family = {p.pid: _descendants(p.pid) for p in started}
+        for process in started:
+            if process.poll() is None:
+                process.terminate()
+        end = time.monotonic() + _STOP_SECONDS
+        for process in started:
+            try:
+                process.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.kill(process)
+        for pid in (pid for pids in family.values() for pid in pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def last_words(self, name: str) -> str:
+        """The last line of a process's log that says something."""
+        path = self.folder / f"{name}.log"
+        return _last_line(path.read_text(errors="replace")) if path.exists() else "no log"
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with open(self.folder / f"{name}.log", "ab") as log:
+            return subprocess.Popen(
+                [_program(command[0]), *command[1:]], env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as s:
+        s.bind((HOST, 0))
+        return s.getsockname()[1]
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(1.0)
+        return s.connect_ex((HOST, port)) == 0
+
+
+def _program(name: str) -> str:
+    here = Path(sys.executable).parent / name
+    return str(here) if here.exists() else name
+
+
+def _last_line(text: str) -> str:
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line), "nothing was said")
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value)  # strings, numbers and booleans are written alike
+
+
+def _descendants(pid: int) -> list[int]:
+    """Processes that a process started, and those that they started; empty where /proc tells nothing."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
+
+
+class Follower:
+    """The lines that have been added to a file of JSON lines since it was last looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """The new whole lines; none while there is no file."""
+        found: list[dict[str, Any]] = []
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._position += len(line)
+                    found.append(json.loads(line))
+        return found
