@@ -269,7 +269,8 @@ BIBTEX: dict[str, str] = {
   year      = {2021}
 }""",
     "balle2018gaussian": """@inproceedings{balle2018gaussian,
-  title     = {Improving the {G}aussian Mechanism for Differential Privacy: Analytical Calibration and Optimal Denoising},
+  title     = {Improving the {G}aussian Mechanism for Differential Privacy: Analytical Calibration and Optimal
+               Denoising},
   author    = {Balle, Borja and Wang, Yu-Xiang},
   booktitle = {Proceedings of the 35th International Conference on Machine Learning},
   series    = {Proceedings of Machine Learning Research},

@@ -34,6 +34,8 @@ def as_bounds(scalars: Mapping[str, float] | Bounds | None) -> Bounds:
     Raises:
         InvalidInput: a bound that is no number of at least 0.
     """
+    if not isinstance(scalars, Mapping | tuple | None):
+        raise InvalidInput(f"scalars = {scalars!r} must be bounds by name, such as {{'measured.loss': 5.0}}")
     pairs = tuple(sorted(dict(scalars or ()).items()))
     for name, bound in pairs:
         if not is_concrete(bound) or isinstance(bound, bool):

@@ -1,0 +1,137 @@
+"""What rounds cost: known numbers, closed forms and relations between samplings."""
+
+from __future__ import annotations
+
+import dp_accounting
+import jax
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian, get_sigma_gaussian
+from dp_accounting.rdp import RdpAccountant
+
+import fedsolve as fs
+from fedsolve.algorithms.fedopt import FedOptMessage
+from fedsolve.errors import InvalidInput
+from fedsolve.wrappers.accounting import epsilon, noise_multiplier_for
+from fedsolve.wrappers.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+
+SETTING = {"population": 100, "cohort": 10, "delta": 1e-5}
+
+
+def reference(z: float, rounds: int, sampling: str) -> float:
+    """dp-accounting's own composition, written out here."""
+    if sampling == "poisson":
+        accountant = RdpAccountant()
+        event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(z))
+    else:
+        accountant = RdpAccountant(neighboring_relation=Relation.REPLACE_ONE)
+        event = dp_accounting.GaussianDpEvent(z / 2)
+        if sampling == "fixed":
+            event = dp_accounting.SampledWithoutReplacementDpEvent(100, 10, event)
+    return accountant.compose(event, rounds).get_epsilon(1e-5)
+
+
+def test_known_numbers():
+    """z = 1, 10 of 100 clients, 10 rounds, delta 1e-5: each sampling's figure, for its own neighbours."""
+    found = {s: epsilon(1.0, 10, sampling=s, **SETTING) for s in ("poisson", "fixed", "none")}
+    assert found["poisson"] == pytest.approx(3.4416, abs=1e-4)
+    assert found["fixed"] == pytest.approx(17.5077, abs=1e-4)
+    assert found["none"] == pytest.approx(48.8017, abs=1e-4)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "none"])
+def test_everyone_in_every_round_is_the_plain_gaussian_mechanism(sampling):
+    """At q = 1 sensitivity 2C under replacement: closed form with sigma = z / (2 sqrt(T)); Renyi's bound is above."""
+    z, rounds = 4.0, 10
+    exact = get_epsilon_gaussian(z / 2 / rounds**0.5, 1e-5)
+    everyone = {"population": 20, "cohort": 20, "delta": 1e-5}
+    bound = epsilon(z, rounds, sampling=sampling, **everyone)
+    assert exact < bound < 1.12 * exact
+    assert epsilon(z, rounds, sampling="none", accountant="pld", **everyone) == pytest.approx(exact, rel=1e-4)
+
+
+def test_privacy_loss_distributions_are_tighter():
+    """PLD below Renyi for Poisson cohorts; q = 1 is the closed form with sensitivity C."""
+    both = [epsilon(1.0, 10, sampling="poisson", accountant=a, **SETTING) for a in ("pld", "rdp")]
+    assert 2.8 < both[0] < both[1]
+    everyone = {"population": 10, "cohort": 10, "delta": 1e-5}
+    exact = get_epsilon_gaussian(4.0 / 10**0.5, 1e-5)
+    found = epsilon(4.0, 10, sampling="poisson", accountant="pld", **everyone)
+    assert found == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_calibration(sampling):
+    """The noise found keeps the promise, and 1 % less would not."""
+    z = noise_multiplier_for(5.0, 50, sampling=sampling, **SETTING)
+    assert epsilon(z, 50, sampling=sampling, **SETTING) <= 5.0
+    assert epsilon(0.99 * z, 50, sampling=sampling, **SETTING) > 5.0
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "none"])
+def test_what_the_log_shows_is_the_library_s_answer(sampling):
+    """epsilon inside the compiled program against dp-accounting's composition, after 1, 10 and 200 rounds."""
+    inner = fs.FedAvg(weighting="uniform")
+    method = fs.DifferentialPrivacy(inner, 1.0, 0.5, sampling=sampling, **SETTING)
+    with jax.enable_x64(True):
+        for rounds in (1, 10, 200):
+            found = float(method.epsilon_after(rounds))
+            assert found == pytest.approx(reference(1.0, rounds, sampling), rel=1e-6)
+            assert found == pytest.approx(epsilon(1.0, rounds, sampling=sampling, **SETTING), rel=1e-6)
+
+
+def test_edges():
+    """No round costs nothing; no noise, everything; nothing told, nothing (delta large)."""
+    assert epsilon(1.0, 0, **SETTING) == 0.0
+    assert epsilon(0.0, 1, **SETTING) == np.inf
+    big = fs.DifferentialPrivacy(
+        fs.FedAvg(weighting="uniform"), 1000.0, 0.5, cohort=10, population=100, delta=0.5
+    )
+    assert float(big.epsilon_after(1)) == 0.0
+
+
+@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+def test_analytic_gaussian(eps, delta):
+    """Calibration and its inverse against the closed form, and against each other; float32 to 1e-4."""
+    sigma = gaussian_multiplier(eps, delta)
+    assert sigma == pytest.approx(get_sigma_gaussian(eps, delta), rel=1e-9)
+    with jax.enable_x64(True):
+        assert float(gaussian_epsilon(1 / sigma, delta)) == pytest.approx(eps, rel=1e-9)
+        assert float(gaussian_delta(1 / sigma, eps)) == pytest.approx(delta, rel=1e-6)
+    assert float(gaussian_epsilon(np.float32(1 / sigma), delta)) == pytest.approx(eps, rel=1e-3)
+
+
+def test_local_composition_is_exact():
+    """t messages with multiplier z are one with z / sqrt(t)."""
+    method = fs.LocalDifferentialPrivacy(fs.FedAvg(weighting="uniform"), 0.5, 1.0, delta=1e-5)
+    assert float(method.noise_multiplier) == pytest.approx(2 * get_sigma_gaussian(1.0, 1e-5), rel=1e-9)
+    with jax.enable_x64(True):
+        server = method.init({"w": np.zeros(3)})
+        message = FedOptMessage({"w": np.zeros(3)}, np.float64(0.0), ())
+        after = method.update(server, message, fs.Cohort(9, 5, 10))
+    assert float(after.epsilon_round) == pytest.approx(1.0, rel=1e-9)
+    sigma = get_sigma_gaussian(1.0, 1e-5)
+    assert float(after.epsilon) == pytest.approx(get_epsilon_gaussian(sigma / 10**0.5, 1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cohort": 11, "population": 10}, "cohort = 11"),
+        ({"cohort": 2.5}, "integer where sampling = 'fixed'"),
+        ({"delta": 0.0}, "delta = 0.0"),
+        ({"sampling": "posson"}, "did you mean 'poisson'"),
+        ({"accountant": "pld"}, "no sampling without replacement"),
+        ({"accountant": "moments"}, "unknown accountant"),
+        ({"population": 10.5}, "population = 10.5"),
+    ],
+)
+def test_settings_that_are_no_mechanism(change, said):
+    with pytest.raises(InvalidInput, match=said):
+        epsilon(1.0, 10, **(SETTING | change))
+    with pytest.raises(InvalidInput, match="noise_multiplier"):
+        epsilon(-1.0, 10, **SETTING)
+    with pytest.raises(InvalidInput, match="rounds"):
+        epsilon(1.0, 1.5, **SETTING)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,196 @@
+"""What private methods do at their edges: noise of the right size, zero and broken updates, empty rounds, sweeps."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.algorithms.fedopt import FedOptMessage
+from fedsolve.rules.dua import Spread
+from fedsolve.wrappers.accounting import epsilon
+from fedsolve.wrappers.parts import clip
+from fedsolve.wrappers.privacy import PrivateMessage
+from harness import engine, make_clients, make_task, relative
+
+SETTING = {"cohort": 3, "population": 5, "delta": 1e-2}
+FEDAVG = fs.FedAvg(0.3, weighting="uniform")
+DIMENSION = 100_000
+
+
+def private(inner=FEDAVG, z=0.3, clip_norm=0.4, **more):
+    return fs.DifferentialPrivacy(inner, z, clip_norm, **(SETTING | more))
+
+
+def message(delta, squared=None):
+    delta = {"w": jnp.asarray(delta)}
+    return FedOptMessage(
+        delta, jnp.asarray(0.0), () if squared is None else Spread(jnp.asarray(squared, float))
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "multiplier"),
+    [
+        ({}, 1.3),
+        ({"sampling": "none", "at": "client"}, 1.3),
+        # sigma_b = max(3/20, z): what is left for the displacement is z / sqrt(1 - 1/4)
+        ({"clipping": "adaptive"}, 1.3 / 0.75**0.5),
+        ({"inner": fs.FedDuAdam(0.3)}, 1.3 / 0.9**0.5),
+    ],
+)
+def test_noise_has_the_accounted_size(more, multiplier):
+    """Standard deviation z_D C / m, mean 0, of 100,000 coordinates; 1 % is six standard errors."""
+    rule = "inner" in more
+    with jax.enable_x64(True):
+        method = private(z=1.3, clip_norm=0.7, **({"inner": FEDAVG} | more))
+        inner = message(np.zeros(DIMENSION), 0.0 if rule else None)
+        server = method.init(inner.delta)
+        sent = PrivateMessage(inner, jnp.float64(0.5) if "clipping" in more else ())
+        after = method.update(server, sent, fs.Cohort(0, 3, 5, jax.random.key(7)))
+        # FedDuAdam's v is 0.1 D after a round; FedAvg starts at 0 and is at D
+        noise = np.asarray(after.inner.rule.v["w"]) / 0.1 if rule else np.asarray(method.export(after)["w"])
+    std = multiplier * 0.7 / 3
+    assert noise.std() == pytest.approx(std, rel=0.014)
+    assert abs(noise.mean()) < 5 * std / DIMENSION**0.5
+
+
+def test_local_noise_has_the_size_of_its_promise():
+    """Each message carries noise of standard deviation z C, its own for each client and round."""
+
+    class Still(fs.Oracle):
+        steps = bound = num_examples = batch_size = 1
+        client = 0
+
+        def __init__(self, seed):
+            self.key = jax.random.key(seed)
+
+        def __call__(self, params, step):
+            return jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+
+        loss = full = __call__
+
+    method = fs.LocalDifferentialPrivacy(FEDAVG, 0.5, 2.0, delta=1e-5)
+    broadcast = method.broadcast(method.init({"w": jnp.zeros(DIMENSION)}), fs.Cohort(0, 1, 5))
+    sent = [np.asarray(method.train(broadcast, (), Still(s))[0].delta["w"]) for s in (0, 1)]
+    for noise in sent:
+        assert noise.std() == pytest.approx(float(method.noise_multiplier) * 0.5, rel=0.014)
+    assert abs(np.corrcoef(*sent)[0, 1]) < 0.02
+
+
+def test_clipping_alone():
+    """Longer than C becomes C long, shorter and zero ones stay; what is not finite stays visible."""
+    for delta, norm in (([3.0, 4.0], 0.5), ([0.03, 0.04], 0.05), ([0.0, 0.0], 0.0), ([1e25, 0.0], 0.0)):
+        clipped, within = clip(
+            message(np.float32(delta), 9.0), 0.5, {"loss": 0.0, "measured.squared_norm": 0.25}
+        )
+        # a norm that overflows leaves 0: less than C, but nothing infinite
+        assert np.linalg.norm(clipped.delta["w"]) == pytest.approx(norm, rel=1e-6)
+        assert float(within) == (1.0 if norm < 0.5 and delta[0] < 1 else 0.0)
+        assert float(clipped.measured.squared_norm) == 0.25
+    for broken in (np.nan, np.inf):
+        clipped, _ = clip(
+            message(np.array([broken, 1.0]), 1.0), 0.5, {"loss": 0.0, "measured.squared_norm": 0.25}
+        )
+        assert np.isnan(clipped.delta["w"]).all()
+        assert np.isnan(clipped.measured.squared_norm)
+
+
+@pytest.mark.parametrize("at", ["server", "client"])
+@pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
+def test_a_broken_client_is_left_out(at, clipping):
+    """NaN is dropped, not clipped into the model; the sum is still divided by m, epsilon goes on."""
+    clients = make_clients()
+    clients[1] = clients[1]._replace(x=1e200 * clients[1].x)  # the second step overflows
+    method = private(fs.FedDuAdam(0.3), at=at, clipping=clipping, cohort=5)
+    run = engine(method, make_task(clients), fs.Uniform(5), 5)
+    assert (run.logs["dropped"] == 1).all()
+    assert np.isfinite(run.iterates).all()
+    assert (np.diff(run.logs["epsilon"]) > 0).all()
+
+
+def test_an_update_of_zero_moves_nothing_without_noise():
+    """All displacements 0 (no gradient): no division by their norm."""
+    task = make_task(make_clients())
+    still = fs.Task(
+        "still", task.init, lambda p, b: 0.0 * jnp.sum(p.weight) + 0.0 * jnp.mean(b.x), task.data, epochs=1
+    )
+    for inner in (FEDAVG, fs.FedDuAdam(0.3)):
+        run = engine(private(inner, z=0.0), still, fs.Uniform(3), 3)
+        assert (run.iterates == run.iterates[0]).all()
+
+
+def test_empty_rounds_are_paid_for_and_not_visible():
+    """Poisson cohorts, most of them empty: every round moves the model, by noise alone, and costs the same."""
+    method = private(cohort=0.25, sampling="poisson", z=1.0)
+    run = engine(method, make_task(make_clients()), fs.Bernoulli(0.05), 20)
+    empty = [t for t, cohort in enumerate(run.cohorts) if not cohort]
+    assert len(empty) > 5
+    assert (np.abs(np.diff(run.iterates, axis=0)).max(axis=1) > 0).all()
+    want = [epsilon(1.0, t + 1, population=5, cohort=0.25, delta=1e-2, sampling="poisson") for t in range(20)]
+    assert run.logs["epsilon"] == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.5, 0.9])
+def test_adaptive_clipping_finds_the_quantile(gamma):
+    """C comes to the gamma-quantile of log-normal norms, with the noise of the count, and stays about it."""
+    population = 1000
+    norms = np.exp(np.random.default_rng(0).standard_normal(population))
+    method = private(
+        FEDAVG, 1.0, 0.05, cohort=population, population=population, sampling="poisson", clipping="adaptive",
+        quantile=gamma,
+    )  # fmt: skip
+    delta = {"w": jnp.zeros(1)}
+    server, found = method.init(delta), []
+    for t in range(120):
+        norm = float(server.clipping.clip_norm)
+        sent = PrivateMessage(message(np.float32([0.0])), jnp.float32(np.mean(norms <= norm)))
+        server = method.update(server, sent, fs.Cohort(t, population, population, jax.random.key(t)))
+        found.append(norm)
+    reached = np.mean(norms[:, None] <= np.array(found[-40:]))
+    assert reached == pytest.approx(gamma, abs=0.03)
+
+
+def test_the_seed_decides():
+    """The same seed gives the same bits, another other noise; chunks change nothing."""
+    task = make_task(make_clients())
+    a, b, c = (engine(private(), task, fs.Uniform(3), 4, seed=s) for s in (0, 0, 1))
+    assert (a.iterates == b.iterates).all()
+    assert relative(a.iterates[1:], c.iterates[1:]) > 1e-2
+    one = engine(private(), task, fs.Uniform(3), 4, chunk=1)
+    assert relative(one.iterates, a.iterates) < 1e-12
+
+
+def test_wrappers_of_the_objective_go_inside_or_outside():
+    """FedProx of a private method is a private FedProx."""
+    task = make_task(make_clients())
+    inside = engine(private(fs.Proximal(FEDAVG, 0.5)), task, fs.Uniform(3), 4)
+    outside = engine(fs.Proximal(private(), 0.5), task, fs.Uniform(3), 4)
+    assert relative(inside.iterates, outside.iterates) < 1e-12
+
+
+def test_noise_and_norms_are_swept_in_one_program():
+    """z and C are leaves: one structure, and a sweep's lane is the run with these values, its epsilon too."""
+    structures = {jax.tree.structure(private(z=z, clip_norm=c)) for z in (0.5, 2.0) for c in (0.1, 1.0)}
+    assert len(structures) == 1
+    task = make_task(make_clients())
+    found = fs.sweep(
+        lambda z, clip_norm: private(z=z, clip_norm=clip_norm), task, {"z": [0.5, 2.0], "clip_norm": [0.1, 1.0]},
+        rounds=5, clients_per_round=3, dtype="float64",
+    )  # fmt: skip
+    alone = fs.run(private(z=2.0, clip_norm=0.1), task, rounds=5, clients_per_round=3, dtype="float64")
+    place = [i for i, s in enumerate(found.points) if s == {"z": 2.0, "clip_norm": 0.1}]
+    lane = np.asarray(found.metrics["train_loss"])[place[0], 0, -1]
+    assert lane == pytest.approx(alone.metrics["train_loss"][-1], rel=1e-9)
+
+
+def test_another_noise_brings_its_own_divergences():
+    """Replacing z by another number renews what a round costs; as an array (a cast) it keeps what it had."""
+    from fedsolve.types import replace
+
+    changed = replace(private(z=1.0), noise_multiplier=2.0)
+    assert np.array_equal(changed.renyi, private(z=2.0).renyi)
+    cast = jax.tree.map(jnp.asarray, private(z=1.0))
+    assert np.allclose(cast.renyi, private(z=1.0).renyi)
