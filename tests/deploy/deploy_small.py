@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from conformance.properties import SIZES, START, model, task
 from fake_grid import FakeGrid
 from flwr.clientapp import ClientApp
-from harness import Listed
 
 import fedsolve as fs
+from conformance.properties import SIZES, START, model, task
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server import Settings, serve

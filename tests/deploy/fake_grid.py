@@ -24,7 +24,9 @@ def over_the_wire(content: RecordDict) -> RecordDict:
 class FakeGrid(Grid):
     """Nodes 101, 102, ... with a client app each; `tamper` may change or drop what they answer."""
 
-    def __init__(self, app: ClientApp, clients: list[int], folder: Path, tamper: Tamper | None = None) -> None:
+    def __init__(
+        self, app: ClientApp, clients: list[int], folder: Path, tamper: Tamper | None = None
+    ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.app, self.folder, self.tamper = app, folder, tamper
         self.nodes = {101 + i: {"client-id": client} for i, client in enumerate(clients)}

@@ -87,7 +87,7 @@ def _answer(message: Message, answer: Callable[[], RecordDict]) -> Message:
 
 def _introduce(oracle_for: Callable[[Place], LocalProblem], place: Place) -> RecordDict:
     problem = _problem(oracle_for, place)
-    facts = {"client": place.client, "form": form(problem.params), "examples": int(problem.num_examples)}
+    facts = {"client": place.client, "form": form(problem.params)}
     return RecordDict({"client": ConfigRecord(facts)})
 
 

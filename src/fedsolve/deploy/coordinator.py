@@ -19,7 +19,7 @@ from fedsolve import wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.deploy import verbs
 from fedsolve.deploy.keys import secret_key
-from fedsolve.deploy.message import Order, Reply, float_type, form, short_form
+from fedsolve.deploy.message import Order, Reply, check_buffers, float_type, form, short_form
 from fedsolve.deploy.spec import to_spec
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.setup import cast, run_key
@@ -88,6 +88,8 @@ class Coordinator:
         norm_bound: float | None = None,
     ) -> None:
         sampling.check(population)
+        algorithm.check(sampling, population)
+        check_buffers(algorithm, buffers)
         self.dtype = float_type(params)
         self.population, self.experiment, self.norm_bound = population, experiment, norm_bound
         with self.precision():
@@ -179,14 +181,12 @@ class Coordinator:
         held, clients = self.held, sorted(accepted)
         server, used, followed, buffers = held.server, held.used.copy(), held.followed, held.buffers
         reduced: Any = None
-        if clients:
+        if clients or self.algorithm.updates_when_empty:
             with self.precision():
-                messages, weights = zip(
-                    *((accepted[i].message, accepted[i].weight) for i in clients), strict=True
-                )
-                reduced = verbs.reduce(messages, weights, self.dtype)
+                reduced = self._reduced([accepted[i] for i in clients])
                 of = verbs.cohort(held.round, len(clients), self.population, secret_key())
                 server = verbs.update(self.algorithm, server, reduced, of)
+        if clients:
             used[clients] = held.round
             if self._follows:
                 followed = jax.tree.map(np.copy, followed)
@@ -195,11 +195,19 @@ class Coordinator:
             buffers = verbs.mean_buffers([accepted[i].buffers for i in clients])
         self.held = Held(server, buffers, used, followed, held.round + 1)
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
-        if clients and (loss := _loss(reduced)) is not None:
+        # a central method's noise comes after this mean, which nobody else may see
+        if clients and self.algorithm.privacy != "central" and (loss := _loss(reduced)) is not None:
             entry["client_loss"] = loss
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 
+    def _reduced(self, accepted: list[Accepted]) -> Any:
+        if not accepted:
+            return verbs.nothing(self.algorithm, self._first, self._like, self._enrolled)
+        messages, weights = [a.message for a in accepted], [a.weight for a in accepted]
+        return verbs.reduce(self.algorithm, messages, weights, self.dtype)
+
     def _check_buffers(self, buffers: Buffers) -> None:
+        check_buffers(self.algorithm, buffers)
         known = self.held.buffers
         for name in sorted(set(known) ^ set(buffers)) if known else ():
             raise InvalidInput(f"its buffers differ from the server's in {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.identity import digest
 from fedsolve.errors import InvalidInput
 from fedsolve.types import Params
@@ -53,7 +55,7 @@ class Reply:
     Attributes:
         experiment, round, client: those of the order.
         form: digest of shapes and types of the message.
-        examples: the client's number of examples.
+        examples: the client's number of examples, 1 where the method weights clients alike and need not know.
         message: the method's message, as `fedsolve.wire` encodes it.
         buffers: what is averaged beside the model, after local work.
     """
@@ -108,3 +110,12 @@ def compare_forms(ours: str, theirs: str, client: int) -> None:
     raise InvalidInput(
         f"the model of client {client} has {mine} where the server's has {wanted}: build both from the same code"
     )
+
+
+def check_buffers(algorithm: Algorithm, buffers: Mapping[str, Any] | None) -> None:
+    """Raise `InvalidInput` if something would travel beside a protected model without protection."""
+    if buffers and algorithm.privacy:
+        raise InvalidInput(
+            f"{name_of(algorithm)} protects the model, not what is averaged beside it ({', '.join(buffers)}): "
+            "take a model without running statistics, such as one with GroupNorm in place of BatchNorm"
+        )

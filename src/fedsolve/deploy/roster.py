@@ -104,4 +104,4 @@ class Roster:
                 )
         compare_forms(str(facts["form"]), self._form, client)
         self._known[node] = client
-        self._log(f"client {client} is connected, with {facts['examples']} examples")
+        self._log(f"client {client} is connected")

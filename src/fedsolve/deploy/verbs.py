@@ -87,8 +87,12 @@ def _compiled_receive() -> Any:
     return jax.jit(call, compiler_options=compiler_options())
 
 
-def reduce(messages: Sequence[Any], weights: Sequence[float], dtype: Any) -> Any:
-    """Messages reduced over a cohort as their fields say, summed in the order given."""
+def reduce(algorithm: Algorithm, messages: Sequence[Any], weights: Sequence[float], dtype: Any) -> Any:
+    """Messages reduced over a cohort as their fields say, summed in the order given, or by the method's reduction."""
+    if algorithm.reduction is not None:
+        stacked = jax.tree.map(lambda *x: np.stack(x), *messages)
+        used = np.ones(len(messages), bool)
+        return _compiled_reduction()(algorithm, stacked, jnp.asarray(weights, dtype), used)
     start, add, finish = _compiled_reduce()
     totals = None
     for message, weight in zip(messages, weights, strict=True):
@@ -110,6 +114,20 @@ def _compiled_reduce() -> tuple[Any, Any, Any]:
         jax.jit(merge, compiler_options=options),
         jax.jit(lambda totals: totals.reduce(), compiler_options=options),
     )
+
+
+@cache
+def _compiled_reduction() -> Any:
+    def call(algorithm: Algorithm, messages: Any, weights: Any, used: Any) -> Any:
+        return algorithm.reduction(messages, weights, used)
+
+    return jax.jit(call, compiler_options=compiler_options())
+
+
+def nothing(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> Any:
+    """The reduced message of a round in which nobody took part: zeros."""
+    shapes = jax.eval_shape(lambda *x: algorithm.receive(*x)[0], down, sent, client)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
 def broadcast_shape(algorithm: Algorithm, params: Params, population: int) -> Any:

@@ -14,7 +14,7 @@ from fedsolve import trees, wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.deploy import verbs
 from fedsolve.deploy.keys import secret_key
-from fedsolve.deploy.message import Order, Reply, compare_forms, float_type, form, short_form
+from fedsolve.deploy.message import Order, Reply, check_buffers, compare_forms, float_type, form, short_form
 from fedsolve.deploy.oracles.base import LocalProblem, check_needs
 from fedsolve.deploy.spec import TRUSTED, method_from_spec
 from fedsolve.deploy.state import ClientState
@@ -36,6 +36,7 @@ def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[
         compare_forms(form(problem.params), order.form, order.client)
         method = method_from_spec(order.method, trusted)
         check_needs(method, problem)
+        check_buffers(method, problem.buffers)
         algorithm = cast(method, dtype)
         like = verbs.broadcast_shape(algorithm, problem.params, order.population)
         broadcast = wire.decode(order.broadcast, like)
@@ -55,7 +56,7 @@ def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[
             order.round,
             order.client,
             short_form(message),
-            int(problem.num_examples),
+            int(problem.num_examples) if algorithm.weighting == "examples" else 1,
             wire.encode(message),
             dict(problem.buffers),
         )
