@@ -42,6 +42,7 @@ def deploy(
     params: Any = None,
     clients: list[int] | None = None,
     evaluate: Any = None,
+    deaf: Any = (),
     **settings: Any,
 ) -> tuple[Any, Any, FakeGrid]:
     """Serve a method on a fake grid of all clients: the model, the record and the grid."""
@@ -49,6 +50,7 @@ def deploy(
     given.setdefault("out", str(folder / "server"))
     app = app or clients_of(task())
     grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper)
+    grid.deaf |= set(deaf)
     params = start() if params is None else params
     found, history = serve(grid, algorithm, params, Settings(**given), sampling, {}, evaluate)
     return found, history, grid

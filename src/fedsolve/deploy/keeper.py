@@ -63,11 +63,10 @@ class Keeper:
         like = {"server": held.server, "buffers": kept, "used": held.used, "followed": held.followed}
         with coordinator.precision():
             found = load_tree(self._path, like)
-        own = {name: np.array(found[name]) for name in ("used",)}  # written to in place
         buffers = {name: np.asarray(x) for name, x in found["buffers"].items()}
-        coordinator.held = Held(
-            found["server"], buffers, own["used"], found["followed"], self._manifest["round"]
-        )
+        used = np.array(found["used"])
+        done = self._manifest["round"]
+        coordinator.held = Held(found["server"], buffers, used, found["followed"], done)
         return Recorder.from_dict(self._manifest["record"])
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:

@@ -116,9 +116,8 @@ def server_app(
         InvalidInput: settings that are unknown or do not fit. While it runs: `Unavailable`, too few clients by
             a deadline.
     """
-    if not isinstance(algorithm, Algorithm):
-        if not callable(algorithm):
-            raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
+    if not isinstance(algorithm, Algorithm) and not callable(algorithm):
+        raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
     known = [f.name for f in dataclasses.fields(Settings)]
     for name in settings:
         if name not in known:
