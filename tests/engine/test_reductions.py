@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve import trees
 from fedsolve.engine.reduce import merge, nothing, sum_messages
 from fedsolve.types import module, reduced
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
@@ -108,6 +109,18 @@ def test_a_client_that_is_not_finite_is_left_out(name):
     np.testing.assert_allclose(whole.iterates, without.iterates, rtol=1e-13)
     if name == "SCAFFOLD":
         assert all((x[2] == 0).all() for x in jax.tree.leaves(whole.state.clients))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("lanes", [1, 17])
+def test_what_is_not_finite_is_seen_in_batches(lanes, bad):
+    """Of 60 clients in some lanes, client 3 holds nothing else and client 5 one such number in the last lane."""
+    x = np.ones((60, lanes, 650), np.float32)
+    x[3], x[5, -1, 7] = bad, bad
+    expected = np.ones((60, lanes), bool)
+    expected[3], expected[5, -1] = False, False
+    message = {"delta": jnp.asarray(x), "loss": jnp.zeros((60, lanes))}
+    np.testing.assert_array_equal(jax.jit(jax.vmap(jax.vmap(trees.all_finite)))(message), expected)
 
 
 def jump(round):
