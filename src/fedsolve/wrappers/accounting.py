@@ -85,24 +85,34 @@ def noise_multiplier_for(
     sampling: Sampling = "fixed",
     accountant: Accountant = "rdp",
 ) -> float:
-    """The least noise multiplier that keeps so many rounds at epsilon, up to 0.1 % (by bisection, from above).
+    """The least noise multiplier that keeps so many rounds at epsilon, up to 0.1 % and never below it.
 
-    Arguments and errors are those of `epsilon`.
+    Arguments and errors are those of `epsilon`; what it returns is at least 0.01.
 
     >>> round(noise_multiplier_for(4.0, 10, population=100, cohort=10, delta=1e-5, sampling="poisson"), 2)
     0.93
     """
+    from scipy.optimize import brentq
+
     check_range("epsilon", epsilon, above=0)
     ask = _epsilon_of(rounds, population, cohort, delta, sampling, accountant)
-    low, high = 0.0, 1.0
+    high = 1.0
     while ask(high) > epsilon:
-        low, high = high, 2 * high
+        high *= 2
         if high > 1e6:
             raise InvalidInput(f"no noise up to 1e6 keeps {rounds} rounds at epsilon = {epsilon}")
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if ask(middle) > epsilon else (low, middle)
-    return high
+    low = high / 2
+    while ask(low) <= epsilon:
+        low, high = low / 2, low
+        if low < 0.01:
+            return 0.01
+    # nearly a straight line between logarithms, on which a root is found in a few steps
+    excess = lambda x: math.log(ask(math.exp(x)) / epsilon)  # noqa: E731
+    root: Any = brentq(excess, math.log(low), math.log(high), xtol=2e-4)
+    found = math.exp(root)
+    while ask(found) > epsilon:
+        found *= 1.0005
+    return found
 
 
 def _epsilon_of(rounds: int, *setting: Any) -> Any:
