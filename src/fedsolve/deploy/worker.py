@@ -46,8 +46,8 @@ def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[
         before = kept.before(order.used, enrolled) if stateful else enrolled
         if order.buffers:
             problem.load_buffers(order.buffers)
-        message, after = _train(problem, algorithm, broadcast, before, order)
-        if not bool(trees.all_finite((message, after))):
+        message, after, finite = _train(problem, algorithm, broadcast, before, order)
+        if not finite:
             raise InvalidInput(f"the update of client {order.client} is not finite: lower the client's rate")
         if stateful:
             kept.save(order.round, after, order.used, before)
@@ -64,8 +64,8 @@ def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[
 
 def _train(
     problem: LocalProblem, algorithm: Algorithm, broadcast: Any, before: Any, order: Order
-) -> tuple[Any, Any]:
-    """Local work as one compiled call; the noise that a method adds is this machine's own."""
+) -> tuple[Any, Any, Any]:
+    """Local work as one compiled call, and whether all of it is finite; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(order.key, jnp.uint32))
     oracle = problem.begin(key, order.client, float_type(problem.params), secret_key())
     return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
@@ -73,7 +73,8 @@ def _train(
 
 @cache
 def _compiled_train() -> Any:
-    def train(algorithm: Algorithm, broadcast: Any, before: Any, oracle: Oracle) -> tuple[Any, Any]:
-        return algorithm.train(broadcast, before, oracle)
+    def train(algorithm: Algorithm, broadcast: Any, before: Any, oracle: Oracle) -> tuple[Any, Any, Any]:
+        message, after = algorithm.train(broadcast, before, oracle)
+        return message, after, trees.all_finite((message, after))
 
     return jax.jit(train, compiler_options=compiler_options())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from fedsolve.engine.clients import (
     local_work,
     on_device,
 )
+from fedsolve.engine.compiled import compiler_options
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
@@ -107,13 +109,22 @@ class JaxOracle(LocalProblem):
         """The oracle of one round (see `LocalProblem.begin`)."""
         packed = self._on_device(jnp.dtype(dtype))
         client = jnp.asarray(client, jnp.int32)
-        oracle = client_oracle(self._work, packed, key, client, packed.steps[0], place=0)
-        return replace(oracle, noise=noise)
+        return replace(_compiled_oracle()(self._work, packed, key, client), noise=noise)
 
     def _on_device(self, dtype: Any) -> PackedClients:
         """The examples in the round's type, put there once."""
         if dtype not in self._packed:
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
-                one = [jnp.full(1, n, jnp.int32) for n in (0, self.num_examples, self._steps)]
+                one = [jnp.asarray(np.full(1, n, np.int32)) for n in (0, self.num_examples, self._steps)]
                 self._packed = {dtype: PackedClients(on_device(self._examples, dtype), *one)}
         return self._packed[dtype]
+
+
+@cache
+def _compiled_oracle() -> Any:
+    """`client_oracle` as one program: its many small steps, one by one, would take longer than local work."""
+
+    def make(work: LocalWork, packed: PackedClients, key: Array, client: Scalar) -> ClientOracle:
+        return client_oracle(work, packed, key, client, packed.steps[0], place=0)
+
+    return jax.jit(make, static_argnums=0, compiler_options=compiler_options())
