@@ -57,10 +57,9 @@ def test_equals_the_transcript(name, rule):
     check(found, robust(fed, found.iterates[0], LocalSGD(0.3), step(), weighting, reduce, of_scalars))
 
 
-@pytest.mark.parametrize("name", ["krum", "clipped to the median"])
-def test_chunks_do_not_matter(name):
+def test_chunks_do_not_matter():
     """All side by side, one at a time, and three: a full chunk and two thirds of one."""
-    algorithm = fs.Robust(fs.FedAvg(0.3), CASES[name][0])
+    algorithm = fs.Robust(fs.FedAvg(0.3), fs.Krum(1))
     whole = run(algorithm, SOME)
     for chunk in (1, 3):
         np.testing.assert_allclose(run(algorithm, SOME, chunk=chunk).iterates, whole.iterates, rtol=1e-11)

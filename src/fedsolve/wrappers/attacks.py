@@ -51,7 +51,7 @@ def Scaled(factor: Scalar) -> Attack:
 
 
 def GaussianNoise(std: Scalar) -> Attack:
-    """std N(0, 1) instead of D_i, new each round (Blanchard et al. 2017, section 6)."""
+    """std N(0, 1) instead of D_i, new each round (Blanchard et al. 2017)."""
     return Attack(0.0, std)
 
 

@@ -74,7 +74,7 @@ class GeometricMedian(OfVectors):
 
 @module
 class MultiKrum(OfVectors):
-    """The mean of the `keep` vectors that lie closest to their neighbours (Blanchard et al. 2017, sections 4, 5).
+    """The mean of the `keep` vectors that lie closest to their neighbours (Blanchard et al. 2017).
 
         score(i) = sum of |D_i - D_j|^2 over the n - f - 2 vectors D_j closest to D_i,   n clients used
 
