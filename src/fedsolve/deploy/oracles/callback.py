@@ -1,0 +1,111 @@
+"""Losses and gradients computed by Python on the host, called from inside a compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+from jaxtyping import Array
+
+from fedsolve import trees
+from fedsolve.deploy.oracles.packing import Packing
+from fedsolve.types import Params, Scalar
+
+
+def numpy_view(x: Array, wide: bool) -> np.ndarray:
+    """An array of the program as one of NumPy, in place; `wide`: float64 that came as words (see below)."""
+    array = np.asarray(x)
+    return array.view(np.float64)[..., 0] if wide else array
+
+
+@dataclass(frozen=True, eq=False)
+class Host:
+    """A function of the host as part of compiled programs.
+
+    Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches;
+    never do two run at once. So the function may keep a state, if it does not mind in which order it is asked for
+    what does not depend on one another.
+
+    Attributes:
+        function: (params, words) -> result. What it is given lies in the program's memory, to be read until it
+            returns; it gives back NumPy arrays.
+        view: how the program's arrays become those of a framework (see `numpy_view`).
+        lock: shared by functions that share a state.
+        failed: told of an exception of the function before it goes on through the program.
+    """
+
+    function: Callable[[Any, np.ndarray], Any]
+    view: Callable[[Array, bool], Any] = numpy_view
+    lock: Lock = field(default_factory=Lock)
+    failed: Callable[[Exception], None] = lambda error: None
+
+    def value(self, params: Params, words: Array) -> Scalar:
+        """The function's result, a number of the parameters' type."""
+        return self._call(params, words, lambda form, loss: [loss])[0]
+
+    def value_and_grad(self, params: Params, words: Array) -> tuple[Scalar, Params]:
+        """The function's result, a number and arrays like the parameters."""
+        leaves, tree = jax.tree.flatten(params)
+
+        def results(form: Packing, found: Any) -> list[Any]:
+            return [found[0], *form.pack(jax.tree.leaves(found[1]))]
+
+        loss, *flat = self._call(params, words, results, gradient=True)
+        return loss, tree.unflatten(Packing.of(leaves).unpack(flat))
+
+    def _call(
+        self,
+        params: Params,
+        words: Array,
+        results: Callable[[Packing, Any], list[Any]],
+        gradient: bool = False,
+    ) -> list[Array]:
+        leaves, tree = jax.tree.flatten(params)
+        form = Packing.of(leaves)
+        flat = form.pack(leaves, jnp.concatenate)
+        shapes = [jax.ShapeDtypeStruct((), trees.dtype_of(params)), *(flat if gradient else [])]
+
+        def host(sent: list[Array], words: Array) -> list[np.ndarray]:
+            try:
+                with self.lock:
+                    views = [self.view(x, _is_wide(old)) for x, old in zip(sent, flat, strict=True)]
+                    found = self.function(tree.unflatten(form.unpack(views)), np.asarray(words))
+                    return [_to_words(x) for x in results(form, found)]
+            except Exception as error:
+                self.failed(error)
+                raise
+
+        found = io_callback(host, [_shape_of_words(s) for s in shapes], [_narrow(x) for x in flat], words)
+        return [_widen(x, _is_wide(s)) for x, s in zip(found, shapes, strict=True)]
+
+
+# A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says, and float64
+# would lose half its digits on the way. So it travels as pairs of 32-bit words, which costs no arithmetic.
+
+
+def _is_wide(x: Any) -> bool:
+    return x.dtype == np.float64
+
+
+def _narrow(x: Any) -> Array:
+    return lax.bitcast_convert_type(x, jnp.uint32) if _is_wide(x) else x
+
+
+def _widen(x: Array, wide: bool) -> Array:
+    return lax.bitcast_convert_type(x, jnp.float64) if wide else x
+
+
+def _shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
+    wide = _is_wide(x)
+    return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
+
+
+def _to_words(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, order="C")[..., None].view(np.uint32) if _is_wide(x) else x

@@ -1,0 +1,161 @@
+"""One client's data behind a PyTorch module, a loss and a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jaxtyping import Array
+from torch import Tensor, nn
+
+from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.deploy.oracles.callback import Host
+from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
+from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
+from fedsolve.deploy.oracles.torch_model import assign, buffers, parameters
+from fedsolve.engine.clients import own_key
+from fedsolve.errors import InvalidInput
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params, Scalar
+
+__all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]
+
+_STREAM = 0x7031
+"""What the round's key is folded with for loaders and dropout, apart from its other uses."""
+
+
+class TorchOracle(LocalProblem):
+    """A client's data as batches for a PyTorch module.
+
+    Minibatches are those of the loader: step k takes its k-th batch; after the last one the next pass begins.
+    Everything random (the loader's shuffles, dropout, augmentation) follows from the round's key, the client's number
+    and the step. At one step every evaluation sees the same batch and the same dropout, so that losses can be
+    compared. Minibatch losses and gradients are taken in training mode, `full` in evaluation mode and on all
+    examples, also those that the loader drops. Running statistics are updated by the first gradient of a step,
+    never by a loss alone or by `full`.
+
+    `params` are {name: array} of the module's parameters that require gradients; `buffers` what else it saves. The
+    module is moved to the device, but its values stay: `assign` writes a result into it. Nothing else may use
+    the module while a round runs. Its inputs may be a tensor or a tuple, list or dictionary of tensors.
+
+    Args:
+        module: the model, called with the inputs of a batch.
+        loss: (outputs, targets) -> scalar, the mean over the batch.
+        loader: a DataLoader or anything that can be iterated again and again for batches (inputs, targets), or a
+            function from a seeded `torch.Generator` to one pass. A loader without a length is counted once.
+        epochs: passes over the loader in a round, 1 unless `steps` are given; or
+        steps: local steps of a round.
+        device: where the module computes; by default CUDA if there is one, else the CPU.
+        exact_loss: False if losses at one step cannot be compared (a module with random numbers of its own).
+
+    Raises:
+        InvalidInput: a loader that is empty, can be read only once or whose batches are no pairs, a loss that is no
+            scalar, a module with nothing to train or that writes to its own weights, epochs or steps below 1.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        loader: Loader,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        device: str | torch.device | None = None,
+        exact_loss: bool = True,
+    ) -> None:
+        self.params, self.exact_loss = parameters(module), exact_loss
+        batches = Minibatches(loader)
+        self.num_examples, self.batch_size = batches.size.examples, batches.size.largest
+        self.steps = _steps(epochs, steps, batches.size.batches)
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._module = Evaluations(module, loss, batches, place)
+        self._module.try_out()
+        host = partial(Host, view=tensor_view, lock=Lock(), failed=self._failed)
+        self._step, self._trial, self._full = map(
+            host, (self._module.step, self._module.trial, self._module.full)
+        )
+
+    @property
+    def buffers(self) -> dict[str, np.ndarray]:
+        """Running statistics and other buffers by name, after all work so far."""
+        jax.effects_barrier()
+        return self._module.saved()
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Take over the server's buffers (see `LocalProblem`); means of counters are rounded."""
+        self._module.load(buffers)
+
+    def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> TorchRound:
+        """The oracle of one round (see `LocalProblem.begin`)."""
+        if jnp.dtype(dtype) not in (jnp.float32, jnp.float64):
+            raise InvalidInput(f"dtype = {jnp.dtype(dtype)} must be float32 or float64 for a PyTorch module")
+        own = jax.random.fold_in(jax.random.fold_in(key, _STREAM), client)
+        noise = own_key(key, client) if noise is None else noise
+        return TorchRound(self, jax.random.key_data(own), jnp.asarray(client, jnp.int32), noise)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchRound(Oracle):
+    """A `TorchOracle` in one round: a pytree of the words that seed it, the client's number and its own key."""
+
+    problem: TorchOracle
+    words: Array
+    client: Any
+    key: Any
+
+    @property
+    def steps(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Local steps of the round."""
+        return self.problem.steps
+
+    @property
+    def bound(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The same."""
+        return self.problem.steps
+
+    @property
+    def num_examples(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Examples of the client."""
+        return self.problem.num_examples
+
+    @property
+    def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Examples of the largest minibatch."""
+        return self.problem.batch_size
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Loss and gradient on the minibatch of a local step."""
+        return self.problem._step.value_and_grad(params, self._at(step))
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Loss alone on the same minibatch, with the same dropout."""
+        return self.problem._trial.value(params, self._at(step))
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient on all of the client's examples, in evaluation mode."""
+        return self.problem._full.value_and_grad(params, self.words)
+
+    def _at(self, step: Scalar) -> Array:
+        """What names the step to the host: the round's words and its number, as one array."""
+        return jnp.append(self.words, jnp.asarray(step, jnp.uint32))
+
+
+jax.tree_util.register_dataclass(TorchRound, ["words", "client", "key"], ["problem"])
+
+
+def _steps(epochs: int | None, steps: int | None, batches: int) -> int:
+    """Local steps of a round."""
+    if epochs is not None and steps is not None:
+        raise InvalidInput(f"epochs = {epochs}, steps = {steps}: give at most one of them")
+    name, value = ("steps", steps) if steps is not None else ("epochs", 1 if epochs is None else epochs)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidInput(f"{name} = {value} must be an integer of at least 1")
+    return int(value) if steps is not None else int(value) * batches

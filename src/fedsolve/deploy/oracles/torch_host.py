@@ -1,0 +1,137 @@
+"""Losses and gradients of a PyTorch module on a client's batches, for arrays that a compiled program hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsolve.deploy.oracles.base import check_same
+from fedsolve.deploy.oracles.torch_batches import Minibatches, length, moved
+from fedsolve.deploy.oracles.torch_model import as_tensor, check_weights, kept, lent, trainable
+from fedsolve.deploy.oracles.torch_seeds import seed_of, seeded
+from fedsolve.errors import InvalidInput
+
+Tensors = dict[str, Tensor]
+Arrays = dict[str, np.ndarray]
+
+
+class Evaluations:
+    """A module with a loss and batches; its own values are lent away during an evaluation and come back.
+
+    Attributes:
+        buffers: running statistics and the like after the steps done so far, apart from the module's own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        batches: Minibatches,
+        device: torch.device,
+    ) -> None:
+        check_weights(module)
+        self._module, self._loss, self._device = module.to(device), loss, device
+        self._batches = batches
+        self._params, self._kept = trainable(module), kept(module)
+        self.buffers = {name: b.clone() for name, b in self._kept.items()}
+        self._updated: Any = None
+        self._batch: tuple[Any, tuple[Any, Any]] = (None, (None, None))
+
+    def load(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Take over other buffers; means of counters are rounded."""
+        shapes = {name: np.shape(b) for name, b in buffers.items()}
+        check_same("buffer", shapes, {name: b.shape for name, b in self._kept.items()})
+        self.buffers = {name: as_tensor(buffers[name], b) for name, b in self._kept.items()}
+        self._updated = None
+
+    def saved(self) -> dict[str, np.ndarray]:
+        """Copies of the buffers, in the module's types."""
+        return {n: b.to(self._kept[n].dtype).cpu().numpy().copy() for n, b in self.buffers.items()}
+
+    def step(self, params: Tensors, words: np.ndarray) -> tuple[np.ndarray, Arrays]:
+        """Loss and gradient on a step's minibatch; the step's first gradient updates the buffers."""
+        loss, gradient, after = self._at(params, words, slope=True)
+        if self._updated != words.tobytes():
+            self.buffers, self._updated = after, words.tobytes()
+        return loss, gradient
+
+    def trial(self, params: Tensors, words: np.ndarray) -> np.ndarray:
+        """The loss alone."""
+        return self._at(params, words, slope=False)[0]
+
+    def full(self, params: Tensors, words: np.ndarray) -> tuple[np.ndarray, Arrays]:
+        """Loss and gradient on all examples, in evaluation mode."""
+        key, (values, dtype) = words.tobytes(), self._there(params)
+        total: Any = torch.zeros((), dtype=dtype, device=self._device)
+        slope = {name: torch.zeros_like(v) for name, v in values.items()}
+        examples = 0
+        with lent(self._module, self._params | self._kept, values | self._copies(dtype)):
+            self._module.eval()
+            with seeded(seed_of(key, 5), self._device):
+                for batch in self._batches.all(key):
+                    x, y = moved(batch, self._device, dtype)
+                    loss, weight = self._scalar(x, y), length(batch)
+                    for name, g in self._gradient(loss).items():
+                        slope[name].add_(g, alpha=weight)
+                    total += weight * loss.detach()
+                    examples += weight
+        return _array(total / examples, dtype), {n: _array(g / examples, dtype) for n, g in slope.items()}
+
+    def try_out(self) -> None:
+        """One loss on the first batch, so that what is wrong with it is told before any round."""
+        self.trial({name: p.detach() for name, p in self._params.items()}, np.zeros(3, np.uint32))
+
+    def _at(
+        self, params: Tensors, words: np.ndarray, slope: bool
+    ) -> tuple[np.ndarray, Arrays, dict[str, Tensor]]:
+        """Loss, gradient and buffers after it, in training mode on the minibatch of the step that words end with."""
+        key, step = words[:-1].tobytes(), int(words[-1])
+        values, dtype = self._there(params)
+        if self._batch[0] != (key, step, dtype):
+            self._batch = (key, step, dtype), moved(self._batches.at(key, step), self._device, dtype)
+        with lent(self._module, self._params | self._kept, values | self._copies(dtype)):
+            self._module.train()
+            with seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(slope):
+                loss = self._scalar(*self._batch[1])
+                gradient = self._gradient(loss) if slope else {}
+            after = {name: b.data for name, b in self._kept.items()}
+        return _array(loss, dtype), {name: _array(g, dtype) for name, g in gradient.items()}, after
+
+    def _there(self, params: Tensors) -> tuple[Tensors, torch.dtype]:
+        """Parameters where the module is, and their type."""
+        values = {name: p.to(self._device) for name, p in params.items()}
+        return values, next(iter(values.values())).dtype
+
+    def _copies(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The buffers to be written to by an evaluation."""
+        return {
+            n: b.to(dtype if b.is_floating_point() else b.dtype, copy=True) for n, b in self.buffers.items()
+        }
+
+    def _scalar(self, x: Any, y: Any) -> Tensor:
+        loss = self._loss(self._module(x), y)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            what = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise InvalidInput(f"the loss of a batch is {what}: it must be a scalar tensor, the mean over it")
+        return loss
+
+    def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
+        """The gradient by name; 0 where a parameter plays no part in the loss."""
+        parts = torch.autograd.grad(
+            loss, list(self._params.values()), materialize_grads=True, allow_unused=True
+        )
+        return dict(zip(self._params, parts, strict=True))
+
+
+def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    return tensor.detach().to(dtype).cpu().numpy()
+
+
+def tensor_view(x: Any, wide: bool) -> Tensor:
+    """A JAX array on the CPU as a tensor, in place (see `fedsolve.deploy.oracles.callback.numpy_view`)."""
+    tensor = torch.from_dlpack(x)
+    return tensor.view(torch.float64)[..., 0] if wide else tensor

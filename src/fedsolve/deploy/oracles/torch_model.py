@@ -1,0 +1,108 @@
+"""A PyTorch module as named arrays: its parameters and buffers out, other ones in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsolve.deploy.oracles.base import check_same
+from fedsolve.errors import InvalidInput
+
+
+def parameters(module: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of the trainable parameters (`requires_grad`) by their names in the module.
+
+    Raises:
+        InvalidInput: nothing to train, or parameters that have no shape yet.
+    """
+    return {name: _copy(p) for name, p in trainable(module).items()}
+
+
+def buffers(module: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of what else a module keeps and saves, by name: running statistics, counters; no masks (bool)."""
+    return {name: _copy(b) for name, b in kept(module).items()}
+
+
+def assign(
+    module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Write a trained model into a module, in the module's own types and on its device.
+
+    Raises:
+        InvalidInput: a name that is missing or unknown, or another shape; the first is named and nothing written.
+    """
+    pairs: list[tuple[str, Mapping[str, Tensor], Mapping[str, Any]]] = [
+        ("parameter", trainable(module), params)
+    ]
+    if buffers is not None:
+        pairs.append(("buffer", kept(module), buffers))
+    for kind, own, given in pairs:
+        check_same(kind, {n: np.shape(v) for n, v in given.items()}, {n: t.shape for n, t in own.items()})
+    with torch.no_grad():
+        for _, own, given in pairs:
+            for name, tensor in own.items():
+                tensor.copy_(as_tensor(given[name], tensor))
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters themselves."""
+    found = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not found:
+        raise InvalidInput(f"{type(module).__name__} has no trainable parameter: set requires_grad of some")
+    for name, p in found.items():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise InvalidInput(f"parameter '{name}' has no shape yet: run the module once on a batch")
+    return found
+
+
+def kept(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers themselves: those that the module saves and that are numbers."""
+    saved = module.state_dict().keys()
+    return {n: b for n, b in module.named_buffers() if n in saved and b.dtype != torch.bool}
+
+
+def as_tensor(value: Any, like: Tensor) -> Tensor:
+    """An array in the type and on the device of a tensor; a mean of integers is rounded."""
+    array = np.asarray(value)
+    if not like.is_floating_point() and np.issubdtype(array.dtype, np.floating):
+        array = np.rint(array)
+    # a copy: arrays that JAX made cannot be written to, which PyTorch warns of
+    return torch.tensor(array, dtype=like.dtype, device=like.device)
+
+
+def check_weights(module: nn.Module) -> None:
+    """Raise `InvalidInput` if a module writes to its own weights in a forward pass: they are not its to write."""
+    for name, part in module.named_modules():
+        if getattr(part, "max_norm", None) is not None:
+            raise InvalidInput(
+                f"'{name}' ({type(part).__name__}) renormalises its own weights (max_norm): leave max_norm out"
+            )
+
+
+@contextmanager
+def lent(module: nn.Module, own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Iterator[None]:
+    """The module with the data of other tensors in place of its own, by name; afterwards all is as it was.
+
+    The tensors themselves stay, so that a loss which refers to the module's parameters sees the lent ones too;
+    exchanging their data also costs less than `torch.func.functional_call`.
+    """
+    before = {name: tensor.data for name, tensor in own.items()}
+    modes = [(m, m.training) for m in module.modules()]
+    try:
+        for name, tensor in own.items():
+            tensor.data = other[name]
+        yield
+    finally:
+        for name, tensor in own.items():
+            tensor.data = before[name]
+        for m, training in modes:
+            m.training = training
+
+
+def _copy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy()

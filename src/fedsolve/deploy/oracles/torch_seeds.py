@@ -1,0 +1,58 @@
+"""Random numbers of a client's PyTorch code: from a key, and gone without a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+
+def seed_of(key: bytes, *numbers: int) -> int:
+    """A seed of 63 bits that follows from a key and some numbers."""
+    words = key + b"".join(n.to_bytes(8, "little") for n in numbers)
+    return int.from_bytes(blake2b(words, digest_size=8).digest(), "little") >> 1
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """PyTorch's random numbers from a seed; afterwards they go on where they were."""
+    cuda = device if device is not None and device.type == "cuda" else None
+    before = torch.default_generator.get_state()
+    there = None if cuda is None else torch.cuda.get_rng_state(cuda)
+    try:
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` looks for accelerators first
+        if cuda is not None:
+            torch.cuda.manual_seed(seed)
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+        if cuda is not None and there is not None:
+            torch.cuda.set_rng_state(there, cuda)
+
+
+@contextmanager
+def all_seeded(seed: int) -> Iterator[None]:
+    """The same for PyTorch, NumPy and Python, any of which a loader's augmentation may draw from.
+
+    NumPy's generator is exchanged, which is far faster than to read its state out and to write it back.
+    """
+    python, legacy = random.getstate(), np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        random.seed(seed)
+        np.random.set_bit_generator(_ours())  # pyright: ignore[reportAttributeAccessIssue]
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        with seeded(seed):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_bit_generator(legacy)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@cache
+def _ours() -> np.random.MT19937:
+    return np.random.MT19937(0)
