@@ -10,11 +10,12 @@ from fedsolve.cli.console import emit_json, emit_rich
 from fedsolve.errors import unknown
 from fedsolve.papers import short, title
 
-KINDS = ("algorithms", "tasks", "partitions", "geometries", "experiments")
+KINDS = ("algorithms", "tasks", "partitions", "geometries", "experiments", "travels")
+_LAST = {"geometries": "Faces", "travels": "Sum enough"}  # what the last column is; else the paper
 
 
 def list_command(kind: str, as_json: bool) -> None:
-    """Print the catalogue of algorithms, tasks, partitions, penalties and sets, or experiments.
+    """Print the catalogue of algorithms, tasks, partitions, penalties and sets, experiments, or what travels.
 
     Raises:
         InvalidInput: an unknown kind.
@@ -27,18 +28,19 @@ def list_command(kind: str, as_json: bool) -> None:
         "partitions": _partitions,
         "geometries": _geometries,
         "experiments": _experiments,
+        "travels": _travels,
     }
     rows = found[kind]()
     if as_json:
-        emit_json([row | _paper(row["citation"]) for row in rows])
+        emit_json([{k: v for k, v in row.items() if k != "last"} | _paper(row["citation"]) for row in rows])
         return
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("Name", "What it is", "Faces" if kind == "geometries" else "Paper"):
+    for head in ("Name", "What it is", _LAST.get(kind, "Paper")):
         table.add_column(head, no_wrap=head == "Name")
     for row in rows:
-        last = ", ".join(row["faces"]) if kind == "geometries" else short(row["citation"])
+        last = row["last"] if kind in _LAST else short(row["citation"])
         table.add_row(row["name"], row["summary"], last)
     emit_rich(table)
 
@@ -57,6 +59,7 @@ def _geometries() -> list[dict[str, Any]]:
             "summary": (cls.__doc__ or "").strip().splitlines()[0],
             "citation": "",
             "faces": [face for face in FACES if hasattr(cls, face)],
+            "last": ", ".join(face for face in FACES if hasattr(cls, face)),
             "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
         }
         for name, cls in GEOMETRIES.items()
@@ -97,6 +100,25 @@ def _algorithms() -> list[dict[str, Any]]:
                 "settings": {k: v for k, v in own.items() if v is not inspect.Parameter.empty},
             }
         )
+    return rows
+
+
+def _travels() -> list[dict[str, Any]]:
+    from fedsolve.algorithms.travels import examples, travels
+
+    rows = []
+    for name, algorithm in examples().items():
+        found = travels(algorithm)
+        row = {
+            "name": name,
+            "summary": found.summary,
+            "citation": "",
+            "last": f"no: {found.not_a_sum}" if found.not_a_sum else "yes",
+            "sum_is_enough": not found.not_a_sum,
+            "down": [f._asdict() for f in found.down],
+            "up": [f._asdict() for f in found.up],
+        }
+        rows.append(row)
     return rows
 
 

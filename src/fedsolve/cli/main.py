@@ -186,7 +186,9 @@ _KINDS = "algorithms, tasks, partitions, geometries, experiments"
 
 
 @app.command(
-    "list", epilog=_EPILOG, short_help="List algorithms, tasks, partitions, geometries or experiments."
+    "list",
+    epilog=_EPILOG,
+    short_help="List algorithms, tasks, partitions, geometries, experiments or what travels.",
 )
 def list_(
     kind: Annotated[
