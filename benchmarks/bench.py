@@ -5,7 +5,7 @@
 
 Each repetition times every program of a work once, in turn, so that a drift of the machine's speed hits all
 alike; the ratio is the median over repetitions of time / time of the hand-written program beside it. The
-hand-written programs are in handwritten.py, the PyTorch loop in torch_loop.py.
+hand-written programs are in handwritten.py, the PyTorch loops in torch_loop.py and torch_client.py.
 """
 
 from __future__ import annotations
@@ -182,6 +182,22 @@ def w4() -> None:
     show(title, interleave(programs, 2, 9, time.process_time), "FedAvg", {"FedFW": "<= 1.5"})
 
 
+def torch_client() -> None:
+    """One client's round behind a PyTorch module, on one thread of PyTorch and on as many as it takes."""
+    try:
+        import torch
+
+        import torch_client
+    except ImportError:
+        console.print("PyTorch is not installed: its client is left out")
+        return
+    for threads in sorted({1, torch.get_num_threads()}):
+        torch.set_num_threads(threads)
+        times = interleave(torch_client.programs(), 1, 25)
+        title = f"T1  digits CNN in PyTorch, one client, 20 steps of 32, {threads} thread(s)"
+        show(title, times, "PyTorch loop", {"FedAvg": "<= 1.5"})
+
+
 def product_rate(size: int = 2048) -> float:
     """GFLOP/s of a large float32 matrix product, the best of several."""
     a = jnp.ones((size, size))
@@ -307,7 +323,16 @@ def one_sweep(
     console.print(table)
 
 
-WORKS = {"start": start, "w1": w1, "w3": w3, "w3-2": w3_on_two_devices, "w2": w2, "w4": w4, "sweeps": sweeps}
+WORKS = {
+    "start": start,
+    "w1": w1,
+    "w3": w3,
+    "w3-2": w3_on_two_devices,
+    "w2": w2,
+    "w4": w4,
+    "sweeps": sweeps,
+    "torch-client": torch_client,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or WORKS:
