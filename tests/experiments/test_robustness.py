@@ -13,7 +13,7 @@ from fedsolve.data.partitions import Dirichlet
 from fedsolve.experiments import robustness_runs as runs
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.experiment import VERDICTS
-from fedsolve.experiments.robustness_claims import claims, holds, mean_fails, price
+from fedsolve.experiments.robustness_claims import claims, holds, mean_fails, price, prices
 from fedsolve.experiments.robustness_runs import ATTACKS, FULL, REDUCTIONS, RULES, settings
 
 
@@ -46,9 +46,9 @@ def test_verdicts_follow_the_numbers():
     assert holds(FULL, good, "median", "").verdict == "reproduced"
     assert holds(FULL, made_up(median=[0.9, 0.9, 0.85, 0.5, 0.2]), "median", "").verdict == "partly"
     assert holds(FULL, made_up(median=[0.9, 0.5, 0.4, 0.3, 0.2]), "median", "").verdict == "not reproduced"
-    assert price(FULL, good, "geometric median").verdict == "reproduced"
-    assert price(FULL, made_up(geometric_median=[0.8] * 5), "geometric median").verdict == "not reproduced"
-    assert price(FULL, good, "Krum").verdict == "not comparable"
+    assert price(FULL, good).verdict == "reproduced"
+    assert price(FULL, made_up(geometric_median=[0.8] * 5)).verdict == "not reproduced"
+    assert "Krum -10.0, -10.0, -10.0" in prices(FULL, made_up(Krum=[0.8] * 5)).ours
     assert {c.verdict for c in claims(FULL, good)} <= set(VERDICTS)
 
 

@@ -56,7 +56,11 @@ def picture(plan: Plan, found: Found, note: str) -> Figure:
         ]
         for i, attack in enumerate(ATTACKS)
     ]
-    return panels(rows, f"Test accuracy against the share of attackers\n{note}", width=4.0, height=2.6)
+    figure = panels(rows, f"Test accuracy against the share of attackers\n{note}", width=4.0, height=2.6)
+    for axis in figure.axes:
+        axis.set_ylim(0, 100)
+        axis.set_xticks(shares)
+    return figure
 
 
 def table(plan: Plan, found: Found) -> PageTable:
