@@ -22,7 +22,6 @@ from fedsolve.engine.clients import (
     local_work,
     on_device,
 )
-from fedsolve.engine.compiled import compiler_options
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
@@ -127,4 +126,4 @@ def _compiled_oracle() -> Any:
     def make(work: LocalWork, packed: PackedClients, key: Array, client: Scalar) -> ClientOracle:
         return client_oracle(work, packed, key, client, packed.steps[0], place=0)
 
-    return jax.jit(make, static_argnums=0, compiler_options=compiler_options())
+    return jax.jit(make, static_argnums=0)  # no compiler options: it may be part of another program
