@@ -26,7 +26,11 @@ _MANIFEST = "fedsolve"
 
 def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
     """Write a pytree of arrays and a JSON manifest as one file."""
-    arrays = {_name(p): jnp.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+    # arrays of NumPy stay what they are: JAX would cut 64-bit types where it has them switched off
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    arrays: dict[str, Any] = {
+        _name(p): np.asarray(x, order="C") if isinstance(x, np.ndarray) else jnp.asarray(x) for p, x in leaves
+    }
     write_atomically(path, save(arrays, metadata={_MANIFEST: json.dumps(manifest)}))
 
 
@@ -73,7 +77,7 @@ def load_tree(path: Path, like: Any) -> Any:
                 f"{name} has shape {arrays[name].shape} {arrays[name].dtype} in the checkpoint {path}, "
                 f"here {x.shape} {x.dtype}: the model has changed"
             )
-    leaves = [jnp.asarray(arrays[name]) for name in wanted]
+    leaves = [arrays[n] if isinstance(x, np.ndarray) else jnp.asarray(arrays[n]) for n, x in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 

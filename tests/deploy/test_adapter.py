@@ -273,7 +273,7 @@ def test_another_model_is_told_at_once(tmp_path):
 
 
 def test_two_nodes_of_one_number(tmp_path):
-    with pytest.raises(Unavailable, match=r"client 1 is connected already, at node"):
+    with pytest.raises(Unavailable, match=r"\(missing: 2\); refused: client 1 is also at a node that came"):
         deploy(METHOD, tmp_path, clients=[0, 1, 1, 3, 4, 5])
 
 

@@ -99,14 +99,14 @@ class Coordinator:
             server = verbs.init(self.algorithm, params)
             self._first = verbs.broadcast(self.algorithm, server, verbs.first_cohort(population))
             self._enrolled = self.algorithm.enroll(self._first)
-            self._like = verbs.empty_message(self.algorithm, self._first, self._enrolled)
+            self.empty_message = verbs.empty_message(self.algorithm, self._first, self._enrolled)
             self._follows = verbs.follows(algorithm)
             followed: Any = ()
             if self._follows:
                 followed = jax.tree.map(lambda x: np.stack([np.asarray(x)] * population), self._enrolled)
         self._method, self.form = to_spec(algorithm), form(params)
         self._now: Any = None
-        self.held = Held(server, dict(buffers or {}), np.full(population, -1, np.int64), followed, 0)
+        self.held = Held(server, dict(buffers or {}), np.full(population, -1, np.int32), followed, 0)
 
     def precision(self) -> Any:
         """The context in which the run's floating-point type exists."""
@@ -161,20 +161,20 @@ class Coordinator:
             raise InvalidInput(f"it counts {reply.examples} examples")
         with self.precision():
             _, down, _ = self._now
-            if reply.form != short_form(self._like):
-                raise InvalidInput(f"its message has other shapes or types than {form(self._like)}")
-            sent = wire.decode(reply.message, self._like)
+            if reply.form != short_form(self.empty_message):
+                raise InvalidInput(f"its message has other shapes or types than {form(self.empty_message)}")
+            sent = wire.decode(reply.message, self.empty_message)
             before = self._enrolled
             if self._follows:
                 before = jax.tree.map(lambda x: x[client], self.held.followed)
-            got = verbs.receive(self.algorithm, down, sent, before)
+            got = verbs.receive(self.algorithm, down, sent, before, self._follows)
         if not got.finite:
             raise InvalidInput("it holds numbers that are not finite")
         if self.norm_bound is not None and got.norm > self.norm_bound:
             raise InvalidInput(f"its norm is {got.norm:.6g}, above the bound {self.norm_bound:.6g}")
         self._check_buffers(reply.buffers)
         weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
-        return Accepted(got.message, weight, got.followed if self._follows else (), reply.buffers)
+        return Accepted(got.message, weight, got.followed, reply.buffers)
 
     def finish(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round with the replies that count (perhaps none); what is logged of it."""
@@ -202,7 +202,7 @@ class Coordinator:
 
     def _reduced(self, accepted: list[Accepted]) -> Any:
         if not accepted:
-            return verbs.nothing(self.algorithm, self._first, self._like, self._enrolled)
+            return verbs.nothing(self.algorithm, self._first, self.empty_message, self._enrolled)
         messages, weights = [a.message for a in accepted], [a.weight for a in accepted]
         return verbs.reduce(self.algorithm, messages, weights, self.dtype)
 

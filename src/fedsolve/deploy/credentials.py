@@ -64,8 +64,9 @@ def _read(option: str, path: Path) -> bytes:
 
 
 def _certificate(option: str, path: Path) -> x509.Certificate:
+    data = _read(option, path)
     try:
-        found = x509.load_pem_x509_certificate(_read(option, path))
+        found = x509.load_pem_x509_certificate(data)
     except ValueError:
         raise InvalidInput(f"{option} {path} is no certificate in PEM") from None
     now = datetime.datetime.now(datetime.UTC)

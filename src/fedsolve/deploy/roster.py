@@ -11,10 +11,10 @@ from flwr.serverapp import Grid
 
 from fedsolve.deploy.message import compare_forms
 from fedsolve.deploy.policy import Unavailable
-from fedsolve.deploy.post import exchange
+from fedsolve.deploy.post import Post
 from fedsolve.errors import InvalidInput
 
-_ASK_SECONDS = 60.0
+_ASK_SECONDS = 120.0
 _LOOK_SECONDS = 0.5
 
 
@@ -32,16 +32,30 @@ class Roster:
         self._grid, self._population, self._form, self._log = grid, population, form, log
         self._known: dict[int, int | None] = {}  # node -> client; None for one that was refused
         self._reasons: dict[int, str] = {}
+        self._post = Post(grid)
 
     def look(self) -> dict[int, int]:
-        """Clients that are connected now, each with its node; nodes that are new are asked who they are."""
+        """Clients that are connected now, each with its node; nodes that are new are asked who they are.
+
+        Nobody is waited for: a node that died lately is still on Flower's list, and would not answer.
+        """
         nodes = set(self._grid.get_node_ids())
         for gone in set(self._known) - nodes:
             del self._known[gone]
             self._reasons.pop(gone, None)
-        new = sorted(nodes - set(self._known))
-        if new:
-            self._ask(new)
+        for gone in set(self._post.waiting) - nodes:
+            self._post.give_up(gone)
+        new = sorted(nodes - set(self._known) - set(self._post.waiting))
+        question = {
+            n: Message(RecordDict({"who": ConfigRecord({})}), n, "query", ttl=_ASK_SECONDS) for n in new
+        }
+        unsent = [(node, "the question who it is could not be sent") for node in self._post.send(question)]
+        for node, answer in [*unsent, *self._post.collect()]:
+            try:
+                self._admit(node, answer)
+            except InvalidInput as error:
+                self._known[node] = None
+                self._refuse(node, str(error))
         return {client: node for node, client in self._known.items() if client is not None}
 
     def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
@@ -74,18 +88,6 @@ class Roster:
         """A node that does not answer is asked again who it is when it is next seen."""
         self._known.pop(node, None)
 
-    def _ask(self, nodes: list[int]) -> None:
-        messages = {
-            node: Message(RecordDict({"who": ConfigRecord({})}), node, "query", ttl=2 * _ASK_SECONDS)
-            for node in nodes
-        }
-        for node, answer in exchange(self._grid, messages, _ASK_SECONDS):
-            try:
-                self._admit(node, answer)
-            except InvalidInput as error:
-                self._known[node], self._reasons[node] = None, str(error)
-                self._log(f"node {node} is refused: {error}")
-
     def _admit(self, node: int, answer: Any) -> None:
         if isinstance(answer, str):
             raise InvalidInput(answer)
@@ -97,11 +99,16 @@ class Roster:
             raise InvalidInput(
                 f"client {client} is none of the {self._population} clients, numbered from 0: mend its client-id"
             )
-        for other, who in self._known.items():
-            if who == client:
-                raise InvalidInput(
-                    f"client {client} is connected already, at node {other}: give each its client-id"
-                )
         compare_forms(str(facts["form"]), self._form, client)
+        for other, who in self._known.items():
+            if who == client:  # a SuperNode that was started again, or two of one number
+                self._known[other] = None
+                self._refuse(
+                    other, f"client {client} is also at a node that came later, which counts instead"
+                )
         self._known[node] = client
         self._log(f"client {client} is connected")
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self._reasons[node] = reason
+        self._log(f"node {node} is refused: {reason}")

@@ -61,7 +61,7 @@ def _compiled(verb: str, population: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Received:
-    """One client's message as it is reduced, the client's next state as the server follows it, and its size.
+    """One client's message as it is reduced, and the client's next state as the server follows it (or `()`).
 
     `finite` says whether all of it is; `norm` is the Euclidean norm of the whole message.
     """
@@ -72,15 +72,17 @@ class Received:
     norm: float
 
 
-def receive(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> Received:
-    """`Algorithm.receive`, and what a reply is judged by; in main memory."""
-    return Received(*jax.device_get(_compiled_receive()(algorithm, down, sent, client)))
+def receive(algorithm: Algorithm, down: Any, sent: Any, client: Any, follow: bool) -> Received:
+    """`Algorithm.receive`, and what a reply is judged by."""
+    message, followed, finite, norm = _compiled_receive(follow)(algorithm, down, sent, client)
+    return Received(message, followed, bool(finite), float(norm))
 
 
 @cache
-def _compiled_receive() -> Any:
+def _compiled_receive(follow: bool) -> Any:
     def call(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> tuple[Any, Any, Any, Any]:
         message, followed = algorithm.receive(down, sent, client)
+        followed = followed if follow else ()
         finite = trees.all_finite((sent, message, followed))
         return message, followed, finite, trees.norm(message)
 

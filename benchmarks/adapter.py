@@ -1,0 +1,85 @@
+"""What the adapter adds to a round of a real federation: everything on the server but the network and the clients.
+
+Three clients, one million parameters: orders encoded into Flower's records, replies decoded, checked and reduced,
+the update, the checkpoint. The clients' side without local work (decode, encode, state file) is timed beside it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import fedsolve as fs
+from fedsolve import wire
+from fedsolve.deploy import records
+from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.keeper import Keeper
+from fedsolve.deploy.message import Reply, short_form
+from fedsolve.engine.record import Recorder
+
+CLIENTS, PARAMETERS = 3, 1_000_000
+METHODS = {"FedAvg": fs.FedAvg(0.1), "FedDuAdam": fs.FedDuAdam(0.1), "SCAFFOLD": fs.SCAFFOLD(0.1)}
+
+
+def rounds(method: fs.Algorithm, folder: Path, count: int) -> dict[str, list[float]]:
+    """Milliseconds of each part of a round, by round."""
+    rng = np.random.default_rng(0)
+    params = {"w": rng.standard_normal((1000, 990)).astype(np.float32), "b": np.zeros(10_000, np.float32)}
+    spent: dict[str, list[float]] = {}
+    with Keeper.at(folder, {}, "bench", False) as keeper:
+        coordinator = Coordinator(
+            method, params, population=CLIENTS, sampling=fs.Uniform(CLIENTS), seed=0,
+            experiment=keeper.experiment, norm_bound=1e9,
+        )  # fmt: skip
+        message = coordinator.empty_message
+        form, data = short_form(message), wire.encode(message)
+        recorder = Recorder()
+        for number in range(count):
+            replies = [
+                records.reply_to_record(Reply(keeper.experiment, number, i, form, 1, data, {}))
+                for i in range(CLIENTS)
+            ]
+            clock = _Clock(spent)
+            cohort = coordinator.draw()
+            down = [records.order_to_record(coordinator.order(i)) for i in cohort]
+            clock("orders")
+            accepted = {i: coordinator.judge(i, records.record_to_reply(replies[i])) for i in cohort}
+            clock("replies")
+            coordinator.finish(accepted, len(cohort))
+            clock("update")
+            keeper.save(coordinator, recorder)
+            clock("checkpoint")
+            del down
+    return spent
+
+
+class _Clock:
+    def __init__(self, spent: dict[str, list[float]]) -> None:
+        self._spent, self._last = spent, time.perf_counter()
+
+    def __call__(self, part: str) -> None:
+        now = time.perf_counter()
+        self._spent.setdefault(part, []).append(1e3 * (now - self._last))
+        self._last = now
+
+
+def measure(say: Callable[[str], None], count: int = 12) -> None:
+    """Print the median of every part, compilation of the first two rounds left out."""
+    say(
+        f"A1  the adapter's own milliseconds a round: {CLIENTS} clients x {PARAMETERS:,} parameters (bound 50)"
+    )
+    for name, method in METHODS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            spent = rounds(method, Path(folder) / "run", count)
+        parts = {part: float(np.median(times[2:])) for part, times in spent.items()}
+        whole = float(np.median(np.sum([times[2:] for times in spent.values()], axis=0)))
+        words = ", ".join(f"{part} {time:.1f}" for part, time in parts.items())
+        say(f"    {name:10} {whole:6.1f}   ({words})")
+
+
+if __name__ == "__main__":
+    measure(print)

@@ -1,0 +1,92 @@
+"""The app that the tests of real federations run: digits with JAX clients, some of which can be told to misbehave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsolve.cli.federate_new import write_app
+
+PROBLEM = '''
+import os
+import signal
+
+import jax
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+import fedsolve as fs
+from fedsolve.engine.setup import start_params
+
+CLIENTS = 3
+TASK = fs.tasks.digits(num_clients=CLIENTS, partition="iid")
+
+
+def oracle(place):
+    return fs.flower.JaxOracle.of_task(TASK, place.client)
+
+
+def initial():
+    return jax.tree.map(np.asarray, start_params(TASK, 0, "float32")), {}
+
+
+def evaluate(params, buffers):
+    return {"test_accuracy": float(TASK.metrics["accuracy"](params, TASK.test))}
+
+
+def misbehave(message, context, call_next):
+    """`fault` of the run's configuration: "round:client:what", several with commas; rounds from 1."""
+    if message.metadata.message_type != "train":
+        return call_next(message, context)
+    now, client = message.content["order"]["round"] + 1, context.node_config["client-id"]
+    what = ""
+    for fault in filter(None, str(context.run_config["fault"]).split(",")):
+        at, who, kind = fault.split(":")
+        what = kind if (int(at), int(who)) == (now, client) else what
+    if what == "die":
+        os._exit(9)
+    if what == "raise":
+        raise RuntimeError("the disk is gone")
+    if what == "wait":  # until the file appears
+        import time
+        open(context.run_config["out"] + "/waiting", "w").close()
+        while not os.path.exists(context.run_config["out"] + "/go"):
+            time.sleep(0.2)
+    reply = call_next(message, context)
+    content = reply.content
+    if what == "nan":
+        data = bytearray(content["message"]["bytes"].data)
+        data[0:4] = np.float32(np.nan).tobytes()
+        content["message"] = ArrayRecord({"bytes": Array("uint8", (len(data),), "bytes", bytes(data))})
+    if what == "short":
+        data = content["message"]["bytes"].data[:-4]
+        content["message"] = ArrayRecord({"bytes": Array("uint8", (len(data),), "bytes", data)})
+    if what in ("stale", "foreign"):
+        facts = dict(content["reply"])
+        facts.update({"round": facts["round"] - 1} if what == "stale" else {"experiment": "another-1"})
+        content["reply"] = ConfigRecord(facts)
+    return reply
+'''
+
+CLIENT = """
+from flwr.clientapp import ClientApp
+
+import fedsolve as fs
+from realapp import problem
+
+_inner = fs.flower.client_app(problem.oracle)
+app = ClientApp(mods=[problem.misbehave])
+app.train()(lambda message, context: _inner(message, context))
+app.query()(lambda message, context: _inner(message, context))
+"""
+
+
+def write(folder: Path) -> Path:
+    """The app's folder."""
+    app = folder / "realapp"
+    write_app(app, "digits", "jax", 3)
+    (app / "realapp" / "problem.py").write_text(PROBLEM.lstrip())
+    (app / "realapp" / "client_app.py").write_text(CLIENT.lstrip())
+    toml = (app / "pyproject.toml").read_text()
+    more = 'fault = ""\nmin-replies = 3\nquorum = 3\nshortfall = "repeat"\npopulation = 3\n'
+    (app / "pyproject.toml").write_text(toml.rstrip() + "\n" + more)
+    return app

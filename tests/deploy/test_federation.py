@@ -1,0 +1,168 @@
+"""A real SuperLink and three SuperNodes on loopback: equal to the simulation, and what is lost is found again."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import real_app
+from safetensors.numpy import load_file
+
+import fedsolve as fs
+from fedsolve.deploy.local import LocalFederation
+from fedsolve.deploy.server import FAILED, ROUNDS
+from fedsolve.report.history import History
+from fedsolve.store import read_manifest
+
+pytestmark = pytest.mark.slow
+RATE = 0.1
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory, request):
+    """One federation for all tests of the module, and the app that they run."""
+    folder = tmp_path_factory.mktemp("federation")
+    app = real_app.write(folder)
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    with LocalFederation(folder / "flower", 3, environment=cache) as running:
+        running.app = app
+        yield running
+    assert all(process.poll() is not None for process in [running.link, *running.nodes.values()])
+
+
+def submit(federation, out: Path, method: str, rounds: int, **config) -> int:
+    given = {"method": method, "client-lr": RATE, "rounds": rounds, "out": str(out), **config}
+    return federation.submit(federation.app, given)
+
+
+def rows(out: Path) -> list[dict]:
+    path = out / ROUNDS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait(federation, out: Path, until, seconds: float = 240.0):
+    """Look until something is there; if the run ended without it, say what it said."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = until()
+        if found:
+            return found
+        if (out / FAILED).exists():
+            pytest.fail((out / FAILED).read_text())
+        time.sleep(0.3)
+    pytest.fail(f"nothing after {seconds} s: {federation.last_words('superlink')}; rounds: {rows(out)}")
+
+
+def finished(out: Path):
+    path = out / "history.json"
+    return History.from_json(path.read_text()) if path.exists() else None
+
+
+def simulated(method: str, rounds: int):
+    """The compiled engine on the same problem, clients one after another."""
+    task = fs.tasks.digits(num_clients=3, partition="iid")
+    return fs.run(fs.build(method, {"client_lr": RATE}), task, rounds=rounds, chunk=1, eval_every=rounds)
+
+
+def same_bits(out: Path, params) -> None:
+    got = load_file(out / "model.safetensors")
+    for layer, part in enumerate(params):
+        for name in ("weight", "bias"):
+            wanted = np.asarray(getattr(part, name))
+            np.testing.assert_array_equal(got[f"model.{layer}.{name}"], wanted)
+
+
+def test_the_simulation_to_the_last_bit(federation, tmp_path):
+    """Three rounds of SCAFFOLD around FedDuAdam: the model is that of `fs.run`, bit for bit."""
+    submit(federation, tmp_path, "SCAFFOLD+FedDuAdam", 3)
+    history = wait(federation, tmp_path, lambda: finished(tmp_path))
+    result = simulated("SCAFFOLD+FedDuAdam", 3)
+    same_bits(tmp_path, result.params)
+    assert history.final("test_accuracy") == pytest.approx(result.history.final("test_accuracy"))
+    np.testing.assert_array_equal(history.rounds["server_lr"], result.history.rounds["server_lr"])
+    assert history.total("rejected") == 0
+    # the encoded messages are most of what is sent, and all of it is counted
+    sent = result.history.total("bytes_up")
+    assert sent < history.total("bytes_up") < 1.05 * sent
+
+
+def test_bad_replies_and_dying_processes(federation, tmp_path):
+    """In one run: NaN, a short message, a stale round, another experiment, an exception; then a process that dies.
+
+    Each costs its round one of three replies, is told with its reason, and leaves the model finite.
+    """
+    faults = "1:0:nan,2:1:short,3:2:stale,4:0:foreign,5:1:raise,6:2:die"
+    submit(federation, tmp_path, "SCAFFOLD", 6, fault=faults, **{"min-replies": 2, "round-seconds": 25.0})
+    history = wait(federation, tmp_path, lambda: finished(tmp_path), 300)
+    assert history.rounds["dropped"].tolist() == [1] * 6
+    said = [row["reasons"][0] for row in rows(tmp_path)]
+    expected = [
+        ("client 0", "not finite"), ("client 1", "ends early"), ("client 2", "it is of round 1, not of 2"),
+        ("client 0", "of experiment another-1"), ("client 1", "the disk is gone"), ("client 2", "no answer within"),
+    ]  # fmt: skip
+    for line, (who, why) in zip(said, expected, strict=True):
+        assert line.startswith(f"{who}: ")
+        assert why in line
+    assert all(np.isfinite(x).all() for x in load_file(tmp_path / "model.safetensors").values())
+    assert history.final("test_accuracy") > 0.5
+
+
+def test_fewer_nodes_than_the_quorum(federation, tmp_path):
+    """Four clients are asked for, three are there: the run ends at the deadline and says who is missing."""
+    config = {"quorum": 4, "population": 4, "connect-seconds": 3.0}
+    run = submit(federation, tmp_path, "FedAvg", 1, **config)
+    end = time.monotonic() + 90
+    while not (tmp_path / FAILED).exists():
+        assert time.monotonic() < end, federation.log(run)
+        time.sleep(0.3)
+    assert "3 of 4 clients connected within 3 s (missing: 3)" in (tmp_path / FAILED).read_text()
+
+
+def test_everything_dies_and_goes_on(federation, tmp_path):
+    """Round 2 is under way when the SuperLink and a SuperNode are killed; restarted and resumed, the bits are those
+    of an undisturbed run: client states lie on disk, the round that was lost is repeated, not applied twice.
+    """
+    submit(federation, tmp_path, "SCAFFOLD+FedDuAdam", 3, fault="2:1:wait")
+    wait(federation, tmp_path, lambda: rows(tmp_path))
+    states = federation.folder / "states"
+    experiment = read_manifest(tmp_path / "checkpoint.safetensors")["experiment"]
+
+    def trained():  # clients 0 and 2 have done round 2; client 1 waits
+        files = [states / experiment / f"client-{i}.safetensors" for i in (0, 2)]
+        return (tmp_path / "waiting").exists() and all(
+            read_manifest(f)["rounds"]["after"] == 1 for f in files
+        )
+
+    wait(federation, tmp_path, trained)
+    federation.kill(federation.link)
+    federation.kill(federation.nodes[0])
+    (tmp_path / "go").touch()
+    federation.start_link()
+    federation.start_node(0)
+    assert len(rows(tmp_path)) == 1
+    submit(federation, tmp_path, "SCAFFOLD+FedDuAdam", 3, resume=True)
+    history = wait(federation, tmp_path, lambda: finished(tmp_path), 300)
+    assert history.rounds["round"].tolist() == [1, 2, 3]
+    same_bits(tmp_path, simulated("SCAFFOLD+FedDuAdam", 3).params)
+
+
+def test_a_node_is_killed_in_a_round(federation, tmp_path):
+    """Client 2's SuperNode dies while it trains: the round ends with the two others at its deadline."""
+    config = {"min-replies": 2, "quorum": 2, "round-seconds": 20.0}
+    submit(federation, tmp_path, "FedAvg", 2, fault="1:2:wait", **config)
+    wait(federation, tmp_path, (tmp_path / "waiting").exists)
+    federation.kill(federation.nodes[2])
+    history = wait(federation, tmp_path, lambda: finished(tmp_path), 200)
+    assert history.rounds["dropped"].tolist() == [1, 1]
+    federation.start_node(2)  # its old node is on Flower's list for a minute more; the new one counts
+    again = tmp_path / "again"
+    submit(federation, again, "FedAvg", 1)
+    assert wait(federation, again, lambda: finished(again)).total("dropped") == 0
