@@ -13,7 +13,7 @@ from fedsolve.algorithm import Algorithm, Cohort, Privacy, Weighting, Wrapper
 from fedsolve.errors import InvalidInput, check_range, is_concrete
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, module, reported, static
-from fedsolve.wrappers.accounting import ORDERS, Sampling, check_setting, renyi
+from fedsolve.wrappers.accounting import Sampling, check_setting, renyi
 from fedsolve.wrappers.parts import (
     Bounds,
     as_bounds,
@@ -26,6 +26,7 @@ from fedsolve.wrappers.parts import (
     released,
     split,
 )
+from fedsolve.wrappers.release import multipliers, renyi_epsilon
 
 
 @module
@@ -215,7 +216,7 @@ class DifferentialPrivacy(Wrapper):
         clip_norm = server.clipping.clip_norm if adaptive else self.clip_norm
         bounds = bounds_of(self.inner, message.inner, clip_norm, self.scalars)
         some = released(bounds)
-        noise, each, count = self._multipliers(len(some))
+        noise, each, count = multipliers(self.noise_multiplier, self.cohort, len(some), self.share, adaptive)
         part = cohort.size / self.cohort  # means over those who came become sums over m
         delta, reported = split(message.inner)
         normal, normals, bit = gaussian(cohort.key, (delta, {s: reported[s] for s in some}, server.epsilon))
@@ -236,13 +237,8 @@ class DifferentialPrivacy(Wrapper):
         )
 
     def epsilon_after(self, rounds: Scalar) -> Any:
-        """epsilon of so many rounds at delta from their Renyi divergences (Canonne, Kamath and Steinke 2020)."""
-        a, r = jnp.array(ORDERS), rounds * jnp.asarray(self.renyi)
-        found = r + jnp.log1p(-1 / a) - jnp.log(self.delta * a) / (a - 1)
-        found = jnp.where(
-            self.delta**2 + jnp.expm1(-r) > 0, 0, found
-        )  # delta^2 > 1 - exp(-KL): nothing is told
-        return jnp.maximum(jnp.min(found), 0)
+        """epsilon of so many rounds at delta."""
+        return renyi_epsilon(self.renyi, rounds, self.delta)
 
     def model(self, broadcast: Any) -> Params:
         """The inner method's."""
@@ -251,17 +247,6 @@ class DifferentialPrivacy(Wrapper):
     def export(self, server: PrivateServer) -> Params:
         """The inner model."""
         return self.inner.export(server.inner)
-
-    def _multipliers(self, scalars: int) -> tuple[Any, Any, Any]:
-        """z_D, z_s and sigma_b, which together are worth z."""
-        z = self.noise_multiplier
-        count = jnp.where(z > 0, jnp.maximum(self.cohort / 20, z), 0)
-        rest = z
-        if self.clipping == "adaptive":
-            rest = z / jnp.sqrt(1 - (z / jnp.where(z > 0, 2 * count, 1)) ** 2)
-        if not scalars:
-            return rest, 0.0, count
-        return rest / jnp.sqrt(1 - self.share), rest * jnp.sqrt(scalars / self.share), count
 
     def _clipped(self, broadcast: Any, message: Any) -> PrivateMessage:
         clip_norm = self.clip_norm if self.clipping == "fixed" else broadcast.clip_norm
