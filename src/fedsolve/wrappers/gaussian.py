@@ -47,7 +47,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """The least standard deviation for (epsilon, delta), in units of the sensitivity: 1/mu, by bisection.
 
     >>> round(gaussian_multiplier(1.0, 1e-5), 3)  # the classic bound asks for 4.845
-    3.73
+    3.731
     """
     low, high = 0.0, 1.0
     while _delta(high, epsilon) > delta:
