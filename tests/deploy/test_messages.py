@@ -7,9 +7,19 @@ from deploy_small import deploy
 
 from conformance.entries import METHODS
 from conformance.properties import COHORTS, SAMPLING, close, compiled
+from fedsolve.algorithms.catalogue import ALGORITHMS
+
+SOME = (
+    "SCAFFOLD+FedDuAdam",
+    "SCAFFOLD+FedFW",
+    "FedProx+FedLi-LS",
+    "FedFW(split)",
+    "FedDuA(PNorm)",
+    "Robust+FedAdam",
+)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*ALGORITHMS, *SOME])
 def test_messages_are_the_engine(name, tmp_path):
     """Three rounds with cohorts of 2, 3 and 4 uneven clients in float64: the models agree to 1e-12."""
     algorithm = METHODS[name](0.3)

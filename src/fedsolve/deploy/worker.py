@@ -68,7 +68,8 @@ def _train(
     """Local work as one compiled call, and whether all of it is finite; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(order.key, jnp.uint32))
     oracle = problem.begin(key, order.client, float_type(problem.params), secret_key())
-    return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
+    with problem.failing_plainly():
+        return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
 
 
 @cache

@@ -1,0 +1,138 @@
+"""`fedsolve federate`: apps that work, and what is wrong in one line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import socket
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+from fedsolve.cli.federate_new import FRAMEWORKS
+
+
+@pytest.fixture
+def own_app(tmp_path, monkeypatch):
+    """Import the modules of an app that was just written, as Flower would."""
+
+    def load(name, *modules):
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+        found = [importlib.import_module(f"{name}.{m}") for m in modules]
+        for module in [m for m in sys.modules if m.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, module)
+        return found
+
+    return load
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_new_app_trains(framework, call, own_app, tmp_path):
+    """Server and client of a fresh app, on the fake grid: two rounds of FedDuAdam make the digits' model better."""
+    pytest.importorskip({"sklearn": "sklearn"}.get(framework, framework))
+    from flwr.app import Context, RecordDict
+
+    from fake_grid import FakeGrid
+
+    ended = call("federate", "new", f"my{framework}", "--framework", framework)
+    assert ended.code == 0
+    assert "README.md" in ended.out
+    name = f"my{framework}"
+    server, client = own_app(name, "server_app", "client_app")
+    config = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    given = config | {"rounds": 2, "out": str(tmp_path / "run")}
+    grid = FakeGrid(client.app, [0, 1, 2], tmp_path)
+    server.app(grid, Context(1, 1, {}, RecordDict(), given))
+    from fedsolve.report.history import History
+
+    history = History.from_json((tmp_path / "run" / "history.json").read_text())
+    assert history.column("test_accuracy").tolist() == sorted(history.column("test_accuracy"))
+    assert history.final("test_accuracy") > 0.5
+    assert np.isfinite(history.column("test_loss")).all()
+
+
+def test_the_readme_of_an_app_names_its_files(call, tmp_path):
+    call("federate", "new", "myapp", "--clients", "5")
+    text = (tmp_path / "myapp" / "README.md").read_text()
+    assert "for i in 0 1 2 3 4" in text
+    assert "$" + "{" not in text
+    for line in (
+        "myapp/problem.py",
+        "flower-superlink --insecure",
+        "--ssl-certfile",
+        "resume=true",
+        "state-dir",
+    ):
+        assert line in text
+
+
+BAD = [
+    (("federate", "new", "a b"), "'a b' cannot name a package"),
+    (("federate", "new", "class"), "'class' cannot name a package"),
+    (("federate", "new", "x", "--framework", "jaxx"), "unknown framework 'jaxx': did you mean 'jax'?"),
+    (("federate", "new", "x", "--task", "digit"), "unknown task 'digit': did you mean 'digits'?"),
+    (
+        ("federate", "new", "x", "--task", "synthetic"),
+        "the torch template knows the task digits alone, not synthetic",
+    ),
+    (("federate", "new", "x", "--clients", "0"), "--clients 0 must be at least 1"),
+    (("federate", "demo", "--rounds", "0"), "0 is not in the range x>=1"),
+    (("federate", "check", "--ca", "none.crt"), "--ca none.crt: No such file or directory"),
+    (("federate", "dmeo"), "No such command 'dmeo'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD)
+def test_bad_input(arguments, said, call, tmp_path):
+    ended = call(*arguments)
+    assert ended.code == 2
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_exists(call, tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert "mine exists: choose another name" in call("federate", "new", "mine").err
+
+
+def test_a_port_in_use(call, tmp_path):
+    pytest.importorskip("torch")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = call("federate", "demo", "--port", port)
+    assert ended.code == 2
+    assert f"port {port} of 127.0.0.1 is in use: choose another with --port" in ended.err
+
+
+def test_without_flower(call, monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    ended = call("federate", "demo")
+    assert ended.code == 2
+    assert 'Flower is not installed: pip install "fedsolve[flower]"' in ended.err
+
+
+@pytest.mark.parametrize("version", ["1.27.0", "2.0.1"])
+def test_another_flower(version, call, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    ended = call("federate", "demo")
+    assert ended.code == 2
+    assert f"Flower {version} is installed, fedsolve works with 1.41 up to, not including, 2.0" in ended.err
+
+
+def test_without_torch(call, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "torch" else found(name, *a)
+    )
+    ended = call("federate", "demo")
+    assert ended.code == 2
+    assert "the demo's clients need torch, which is not installed: pip install torch" in ended.err
