@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedsolve.errors import InvalidInput
 
@@ -16,17 +18,26 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     Raises:
         InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
     """
-    path = Path(path)
     data = content.encode() if isinstance(content, str) else content
+    return replace_atomically(path, lambda new: new.write_bytes(data))
+
+
+def replace_atomically(path: str | Path, write: Callable[[Path], Any]) -> Path:
+    """Put what `write` writes to the file that it is given in the place of `path`, likewise.
+
+    Raises:
+        InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
+    """
+    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
     except OSError as error:
         raise _unwritable(path, error) from None
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
+        write(Path(temporary))
+        with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.flax import save
+from safetensors.flax import save_file
 from safetensors.numpy import load_file
 
 from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
+from fedsolve.files import replace_atomically
 
 _MANIFEST = "fedsolve"
 
@@ -31,7 +31,11 @@ def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
     arrays: dict[str, Any] = {
         _name(p): np.asarray(x, order="C") if isinstance(x, np.ndarray) else jnp.asarray(x) for p, x in leaves
     }
-    write_atomically(path, save(arrays, metadata={_MANIFEST: json.dumps(manifest)}))
+    metadata = {_MANIFEST: json.dumps(manifest)}
+    try:
+        replace_atomically(path, lambda new: save_file(arrays, new, metadata))
+    except SafetensorError as error:  # its words for a full disk, among others
+        raise InvalidInput(f"cannot write {path}: {error}; what was saved before is intact") from None
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class Coordinator:
             self._enrolled = self.algorithm.enroll(self._first)
             self.empty_message = verbs.empty_message(self.algorithm, self._first, self._enrolled)
             self._follows = verbs.follows(algorithm)
+            self._as_sent = verbs.as_sent(self.algorithm, self._first, self.empty_message, self._enrolled)
             followed: Any = ()
             if self._follows:
                 followed = jax.tree.map(lambda x: np.stack([np.asarray(x)] * population), self._enrolled)
@@ -164,17 +165,19 @@ class Coordinator:
             if reply.form != short_form(self.empty_message):
                 raise InvalidInput(f"its message has other shapes or types than {form(self.empty_message)}")
             sent = wire.decode(reply.message, self.empty_message)
-            before = self._enrolled
+            message, followed = sent, ()
             if self._follows:
                 before = jax.tree.map(lambda x: x[client], self.held.followed)
-            got = verbs.receive(self.algorithm, down, sent, before, self._follows)
-        if not got.finite:
+                message, followed = jax.device_get(verbs.receive(self.algorithm, down, sent, before))
+            elif not self._as_sent:
+                message = jax.device_get(verbs.receive(self.algorithm, down, sent, self._enrolled)[0])
+        if not (verbs.finite(sent) and verbs.finite((message, followed))):
             raise InvalidInput("it holds numbers that are not finite")
-        if self.norm_bound is not None and got.norm > self.norm_bound:
-            raise InvalidInput(f"its norm is {got.norm:.6g}, above the bound {self.norm_bound:.6g}")
+        if self.norm_bound is not None and (norm := verbs.norm(message)) > self.norm_bound:
+            raise InvalidInput(f"its norm is {norm:.6g}, above the bound {self.norm_bound:.6g}")
         self._check_buffers(reply.buffers)
         weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
-        return Accepted(got.message, weight, got.followed, reply.buffers)
+        return Accepted(message, weight, followed, reply.buffers)
 
     def finish(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round with the replies that count (perhaps none); what is logged of it."""

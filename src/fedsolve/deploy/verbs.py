@@ -6,8 +6,8 @@ bits for clients that train one after another (`chunk=1`), which a test holds to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -59,34 +59,26 @@ def _compiled(verb: str, population: int | None = None) -> Any:
     return jax.jit(call, compiler_options=compiler_options())
 
 
-@dataclass(frozen=True)
-class Received:
-    """One client's message as it is reduced, and the client's next state as the server follows it (or `()`).
-
-    `finite` says whether all of it is; `norm` is the Euclidean norm of the whole message.
-    """
-
-    message: Any
-    followed: Any
-    finite: bool
-    norm: float
+def receive(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> tuple[Any, Any]:
+    """`Algorithm.receive`: the message as it is reduced, and the client's next state as the server follows it."""
+    return _compiled("receive")(algorithm, down, sent, client)
 
 
-def receive(algorithm: Algorithm, down: Any, sent: Any, client: Any, follow: bool) -> Received:
-    """`Algorithm.receive`, and what a reply is judged by."""
-    message, followed, finite, norm = _compiled_receive(follow)(algorithm, down, sent, client)
-    return Received(message, followed, bool(finite), float(norm))
+def as_sent(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> bool:
+    """Whether messages are reduced as they are sent; then nothing need be computed of one."""
+    traced = jax.make_jaxpr(lambda *x: algorithm.receive(*x)[0])(down, sent, client).jaxpr
+    first, count = len(jax.tree.leaves(down)), len(jax.tree.leaves(sent))
+    return list(traced.outvars) == list(traced.invars[first : first + count])
 
 
-@cache
-def _compiled_receive(follow: bool) -> Any:
-    def call(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> tuple[Any, Any, Any, Any]:
-        message, followed = algorithm.receive(down, sent, client)
-        followed = followed if follow else ()
-        finite = trees.all_finite((sent, message, followed))
-        return message, followed, finite, trees.norm(message)
+def finite(message: Any) -> bool:
+    """Whether all numbers of a message in main memory are finite."""
+    return all(np.isfinite(x).all() for x in jax.tree.leaves(message))
 
-    return jax.jit(call, compiler_options=compiler_options())
+
+def norm(message: Any) -> float:
+    """The Euclidean norm of a whole message in main memory."""
+    return math.sqrt(sum(float(np.vdot(x, x)) for x in map(np.asarray, jax.tree.leaves(message))))
 
 
 def reduce(algorithm: Algorithm, messages: Sequence[Any], weights: Sequence[float], dtype: Any) -> Any:
@@ -113,8 +105,8 @@ def _compiled_reduce() -> tuple[Any, Any, Any]:
     options = compiler_options()
     return (
         jax.jit(start, compiler_options=options),
-        jax.jit(merge, compiler_options=options),
-        jax.jit(lambda totals: totals.reduce(), compiler_options=options),
+        jax.jit(merge, donate_argnums=0, compiler_options=options),
+        jax.jit(lambda totals: totals.reduce(), donate_argnums=0, compiler_options=options),
     )
 
 
