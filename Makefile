@@ -15,7 +15,8 @@ federate: .venv/.federate  ## a real federation on this machine: Flower, three n
 	@$(BIN)/fedsolve federate demo
 
 test: .venv/.dev     ## the whole test suite
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto -m "not alone"
+	@$(BIN)/python -m pytest -m alone tests/deploy
 
 lint: .venv/.dev     ## style
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -24,7 +24,12 @@ def base(name):
     return _RUNS[name]
 
 
-@EVERY
+# one method of every kind: uncompiled they take half a minute each, and tests/deploy/test_messages.py does every
+# method verb by verb
+EAGER = ("FedDuAdam", "SCAFFOLD", "FedDualAvg", "FedFW", "FedDR", "FedLi-LS", "optax", "SCAFFOLD+FedFW")
+
+
+@pytest.mark.parametrize("name", EAGER)
 def test_compiled_is_eager(name):
     """One client after another, verb by verb, without any compilation: the same server and clients to
     1e-12.

@@ -17,7 +17,7 @@ from fedsolve.deploy.server import FAILED, ROUNDS
 from fedsolve.report.history import History
 from fedsolve.store import read_manifest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 RATE = 0.1
 
 
@@ -100,7 +100,7 @@ def test_bad_replies_and_dying_processes(federation, tmp_path):
     Each costs its round one of three replies, is told with its reason, and leaves the model finite.
     """
     faults = "1:0:nan,2:1:short,3:2:stale,4:0:foreign,5:1:raise,6:2:die"
-    submit(federation, tmp_path, "SCAFFOLD", 6, fault=faults, **{"min-replies": 2, "round-seconds": 25.0})
+    submit(federation, tmp_path, "SCAFFOLD", 6, fault=faults, **{"min-replies": 2, "round-seconds": 40.0})
     history = wait(federation, tmp_path, lambda: finished(tmp_path), 300)
     assert history.rounds["dropped"].tolist() == [1] * 6
     said = [row["reasons"][0] for row in rows(tmp_path)]
@@ -156,7 +156,7 @@ def test_everything_dies_and_goes_on(federation, tmp_path):
 
 def test_a_node_is_killed_in_a_round(federation, tmp_path):
     """Client 2's SuperNode dies while it trains: the round ends with the two others at its deadline."""
-    config = {"min-replies": 2, "quorum": 2, "round-seconds": 20.0}
+    config = {"min-replies": 2, "quorum": 2, "round-seconds": 30.0}
     submit(federation, tmp_path, "FedAvg", 2, fault="1:2:wait", **config)
     wait(federation, tmp_path, (tmp_path / "waiting").exists)
     federation.kill(federation.nodes[2])

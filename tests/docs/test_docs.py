@@ -17,7 +17,7 @@ def test_readme_code_runs():
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict = {}
     exec(blocks[0], names)
     assert names["result"].metrics["test_accuracy"][-1] > 0.9
@@ -31,6 +31,25 @@ def test_readme_code_runs():
     exec(blocks[3], names)
     assert names["found"].best_settings["client_lr"] in (0.01, 0.03, 0.1, 0.3)
     exec(blocks[4], names)
+
+
+def test_readme_federation_runs(tmp_path, monkeypatch):
+    """The README's two apps, and those of docs/deployment.md, train on the fake grid."""
+    for package in ("torch", "sklearn"):
+        pytest.importorskip(package)
+    from fake_grid import FakeGrid
+    from flwr.app import Context, RecordDict
+
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for source, server, client in ((blocks[5], "server_app", "client_app"), (block, "server", "client")):
+        names: dict = {}
+        exec("import fedsolve as fs\n" + source, names)
+        grid = FakeGrid(names[client], [0, 1, 2], tmp_path / client)
+        names[server](grid, Context(1, 1, {}, RecordDict(), {"rounds": 2, "out": str(tmp_path / server)}))
+        assert (tmp_path / server / "history.json").exists()
 
 
 def test_readme_names_every_method():

@@ -18,7 +18,7 @@ from fedsolve.errors import FedsolveError, InvalidInput
 
 _EPILOG = (
     "Exit codes: 0 fine; 1 a bug in fedsolve; 2 bad input, one line says what and nothing is lost; "
-    "3 diverged; 130 interrupted, the last line says how to resume."
+    "3 diverged; 4 too few clients of a federation; 130 interrupted, the last line says how to resume."
 )
 app = typer.Typer(
     epilog=_EPILOG,

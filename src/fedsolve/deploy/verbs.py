@@ -18,7 +18,7 @@ import numpy as np
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.reduce import merge, sum_messages
+from fedsolve.engine.reduce import merge, reduce_stacked, sum_messages
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar
 
@@ -106,16 +106,13 @@ def _compiled_reduce() -> tuple[Any, Any, Any]:
     return (
         jax.jit(start, compiler_options=options),
         jax.jit(merge, donate_argnums=0, compiler_options=options),
-        jax.jit(lambda totals: totals.reduce(), donate_argnums=0, compiler_options=options),
+        jax.jit(lambda totals: totals.reduce(), compiler_options=options),
     )
 
 
 @cache
 def _compiled_reduction() -> Any:
-    def call(algorithm: Algorithm, messages: Any, weights: Any, used: Any) -> Any:
-        return algorithm.reduction(messages, weights, used)
-
-    return jax.jit(call, compiler_options=compiler_options())
+    return jax.jit(reduce_stacked, compiler_options=compiler_options())
 
 
 def nothing(algorithm: Algorithm, down: Any, sent: Any, client: Any) -> Any:
