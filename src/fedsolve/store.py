@@ -29,7 +29,8 @@ def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
     # arrays of NumPy stay what they are: JAX would cut 64-bit types where it has them switched off
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays: dict[str, Any] = {
-        _name(p): np.asarray(x, order="C") if isinstance(x, np.ndarray) else jnp.asarray(x) for p, x in leaves
+        _name(p): np.asarray(x, order="C") if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x)
+        for p, x in leaves
     }
     metadata = {_MANIFEST: json.dumps(manifest)}
     try:
@@ -81,7 +82,10 @@ def load_tree(path: Path, like: Any) -> Any:
                 f"{name} has shape {arrays[name].shape} {arrays[name].dtype} in the checkpoint {path}, "
                 f"here {x.shape} {x.dtype}: the model has changed"
             )
-    leaves = [arrays[n] if isinstance(x, np.ndarray) else jnp.asarray(arrays[n]) for n, x in wanted.items()]
+    leaves = [
+        arrays[n] if isinstance(x, np.ndarray | np.generic) else jnp.asarray(arrays[n])
+        for n, x in wanted.items()
+    ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 

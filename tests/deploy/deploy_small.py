@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from fake_grid import FakeGrid
 from flwr.clientapp import ClientApp
 
 import fedsolve as fs
 from conformance.properties import SIZES, START, model, task
+from fake_grid import FakeGrid
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server import Settings, serve
@@ -43,6 +43,7 @@ def deploy(
     clients: list[int] | None = None,
     evaluate: Any = None,
     deaf: Any = (),
+    buffers: Any = None,
     **settings: Any,
 ) -> tuple[Any, Any, FakeGrid]:
     """Serve a method on a fake grid of all clients: the model, the record and the grid."""
@@ -52,5 +53,5 @@ def deploy(
     grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper)
     grid.deaf |= set(deaf)
     params = start() if params is None else params
-    found, history = serve(grid, algorithm, params, Settings(**given), sampling, {}, evaluate)
+    found, history = serve(grid, algorithm, params, Settings(**given), sampling, buffers, evaluate)
     return found, history, grid

@@ -32,6 +32,7 @@ from fedsolve.tasks.catalogue import build
 METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1}
 """What is shown, with its client rate."""
 _LOOK_SECONDS = 0.3
+_ASK_SECONDS = 45.0  # of silence, before Flower is asked, which takes a second of the machine
 
 
 def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool) -> None:
@@ -107,6 +108,7 @@ def _run_one(
     lines, looked = Follower(folder / ROUNDS), time.monotonic()
     while True:
         for entry in lines.new():
+            looked = time.monotonic()
             board(Progress(method.shown, entry["round"], entry["rounds"], entry["metrics"], _remark(entry)))
         if (found := read_history(folder)) is not None and not lines.new():
             board.end(method.shown, "finished")
@@ -118,7 +120,7 @@ def _run_one(
             )
         if (folder / FAILED).exists():
             raise Unavailable(f"{method.shown}: {(folder / FAILED).read_text(encoding='utf-8').strip()}")
-        if time.monotonic() - looked > 20 * _LOOK_SECONDS:
+        if time.monotonic() - looked > _ASK_SECONDS:
             looked = time.monotonic()
             if federation.status(run) in ("finished:failed", "finished:stopped"):
                 words = federation.log(run).strip().splitlines() or ["it said nothing"]

@@ -45,7 +45,7 @@ class Held:
 
     Attributes:
         server: what the method keeps.
-        buffers: what is averaged beside the model; empty before the first round.
+        buffers: what is averaged beside the model, by name.
         used: the last round in which each client's update was used, -1 for none, shape (clients,).
         followed: the clients' states as the server follows them from messages, stacked; `()` if it need not.
         round: rounds done.
@@ -198,8 +198,8 @@ class Coordinator:
             buffers = verbs.mean_buffers([accepted[i].buffers for i in clients])
         self.held = Held(server, buffers, used, followed, held.round + 1)
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
-        # a central method's noise comes after this mean, which nobody else may see
-        if clients and self.algorithm.privacy != "central" and (loss := _loss(reduced)) is not None:
+        # a private method's own loss is left out or not yet noisy
+        if clients and not self.algorithm.privacy and (loss := _loss(reduced)) is not None:
             entry["client_loss"] = loss
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 
@@ -210,15 +210,21 @@ class Coordinator:
         return verbs.reduce(self.algorithm, messages, weights, self.dtype)
 
     def _check_buffers(self, buffers: Buffers) -> None:
-        check_buffers(self.algorithm, buffers)
         known = self.held.buffers
-        for name in sorted(set(known) ^ set(buffers)) if known else ():
-            raise InvalidInput(f"its buffers differ from the server's in {name}")
+        for name in sorted(set(known) ^ set(buffers)):
+            holder = "has" if name in buffers else "lacks"
+            raise InvalidInput(
+                f"it {holder} {name} beside the model, unlike the server: server_app(..., buffers=...) must be told "
+                "what the clients' models have, such as fs.flower.torch_buffers(module)"
+            )
         for name, value in buffers.items():
             if not np.isfinite(value).all():
-                raise InvalidInput(f"its buffer {name} is not finite")
-            if name in known and known[name].shape != value.shape:
-                raise InvalidInput(f"its buffer {name} has shape {value.shape}, here {known[name].shape}")
+                raise InvalidInput(f"its {name}, averaged beside the model, is not finite")
+            if (known[name].shape, known[name].dtype) != (value.shape, value.dtype):
+                raise InvalidInput(
+                    f"its {name} is {value.dtype} of shape {value.shape}, the server's {known[name].dtype} of "
+                    f"{known[name].shape}"
+                )
 
 
 def _loss(message: Any) -> float | None:

@@ -32,7 +32,7 @@ class Order:
         form: shapes and types of the model's leaves, so that another model is told at once.
         broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
         first: that of the first round, for a client that joins later and keeps a state; else None.
-        buffers: what is averaged beside the model; empty before the first round.
+        buffers: what is averaged beside the model, by name.
     """
 
     experiment: str

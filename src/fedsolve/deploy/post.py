@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 1.0
 
 
 class Post:

@@ -84,10 +84,6 @@ class Roster:
             )
         return here
 
-    def forget(self, node: int) -> None:
-        """A node that does not answer is asked again who it is when it is next seen."""
-        self._known.pop(node, None)
-
     def _admit(self, node: int, answer: Any) -> None:
         if isinstance(answer, str):
             raise InvalidInput(answer)

@@ -60,6 +60,8 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidInput(f"{name} = {value!r} must be a whole number of at least {least}")
+        if not isinstance(self.resume, bool):
+            raise InvalidInput(f"resume = {self.resume!r} must be true or false")
         check_range("norm_bound", self.norm_bound, above=0)
         self.policy.check(self.population)
 
@@ -103,7 +105,7 @@ def server_app(
         rounds: communication rounds in all.
         population: clients in all, numbered from 0 by their nodes' `client-id`.
         sampling: how cohorts are drawn; default `clients_per_round` uniformly, or all.
-        buffers: what is averaged plainly beside the model (`torch_buffers(module)`).
+        buffers: what is averaged plainly beside the model, such as BatchNorm's statistics: `torch_buffers(module)`.
         evaluate: (model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}.
         label: the method's name in tables; default its name.
         settings: `clients_per_round`; `seed` (0); `out` (folder, "fedsolve-run"); `resume` (False); `eval_every` (1);

@@ -153,7 +153,6 @@ class Service:
         for node, answer in exchange(self._grid, messages, self._policy.round_seconds):
             client = names[node]
             if isinstance(answer, str):
-                self._roster.forget(node)
                 self._reject(asked, client, answer)
                 continue
             asked.bytes_up += records.size(answer)

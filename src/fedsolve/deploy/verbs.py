@@ -171,6 +171,6 @@ def mean_buffers(buffers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarr
     def mean(values: list[np.ndarray]) -> np.ndarray:
         exact = np.mean(np.stack(values).astype(np.float64), axis=0)
         whole = not np.issubdtype(values[0].dtype, np.floating)
-        return (np.round(exact) if whole else exact).astype(values[0].dtype)
+        return np.asarray(np.round(exact) if whole else exact, values[0].dtype)
 
     return {name: mean([b[name] for b in buffers]) for name in buffers[0]}
