@@ -56,5 +56,6 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@touch $@
 
 .venv/.bench: .venv/.run
-	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its row is left out"
+	@$(PIP) --editable '.[flower]'
+	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its rows are left out"
 	@touch $@

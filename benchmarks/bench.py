@@ -323,6 +323,18 @@ def one_sweep(
     console.print(table)
 
 
+def federation() -> None:
+    """The adapter's own cost, and a real round beside a bare Flower app's."""
+    try:
+        import adapter
+        import real_round
+    except ImportError:
+        console.print("Flower is not installed: real federations are left out")
+        return
+    adapter.measure(console.print)
+    real_round.main(4)
+
+
 WORKS = {
     "start": start,
     "w1": w1,
@@ -332,6 +344,7 @@ WORKS = {
     "w4": w4,
     "sweeps": sweeps,
     "torch-client": torch_client,
+    "federation": federation,
 }
 
 if __name__ == "__main__":

@@ -37,8 +37,9 @@ def test_readme_federation_runs(tmp_path, monkeypatch):
     """The README's two apps, and those of docs/deployment.md, train on the fake grid."""
     for package in ("torch", "sklearn"):
         pytest.importorskip(package)
-    from fake_grid import FakeGrid
     from flwr.app import Context, RecordDict
+
+    from fake_grid import FakeGrid
 
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -95,9 +95,7 @@ class Lines(Board):
         """See `Board`."""
         if time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
-            self.note(
-                progress.label, f"round {progress.round} of {progress.rounds}, {_words(progress)}"
-            )
+            self.note(progress.label, f"round {progress.round} of {progress.rounds}, {_words(progress)}")
 
     def end(self, label: str, text: str, done: bool = True) -> None:
         """See `Board`."""
