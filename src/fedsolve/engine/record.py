@@ -84,6 +84,8 @@ class Recorder:
         """The finished record."""
         columns = {name: np.array([e[name] for e in self._evaluations]) for name in self._evaluations[0]}
         rounds = {name: np.array(values) for name, values in self._rounds.items()}
+        if "epsilon" in rounds:
+            notes = (*notes, f"epsilon = {self.last('epsilon'):.4g} after all rounds, at the method's delta")
         return History(
             label=label,
             task=task,
