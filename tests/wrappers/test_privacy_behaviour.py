@@ -199,6 +199,10 @@ def test_another_noise_brings_its_own_divergences():
 def test_epsilon_is_among_the_notes():
     """What a private run has cost is said with its result."""
     task = fs.tasks.digits(num_clients=4, model="softmax")
-    private = fs.DifferentialPrivacy(fs.FedExP(0.1), 1.0, 0.5, cohort=4, population=4, delta=1e-3, sampling="none")
+    private = fs.DifferentialPrivacy(
+        fs.FedExP(0.1), 1.0, 0.5, cohort=4, population=4, delta=1e-3, sampling="none"
+    )
     result = fs.run(private, task, rounds=2)
-    assert result.history.notes[-1].startswith(f"epsilon = {result.rounds['epsilon'][-1]:.4g} after all rounds")
+    assert result.history.notes[-1].startswith(
+        f"epsilon = {result.rounds['epsilon'][-1]:.4g} after all rounds"
+    )
