@@ -280,7 +280,6 @@ def test_two_nodes_of_one_number(tmp_path):
 def test_a_node_without_a_number(tmp_path):
     app = clients_of(task())
     from fake_grid import FakeGrid
-
     from fedsolve.deploy.server import Settings, serve
 
     grid = FakeGrid(app, [0], tmp_path)
