@@ -56,6 +56,8 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool)
         run=RunSection(rounds=rounds, batch_size=10, epochs=1, eval_every=1),
         method=[MethodSection(name=name, settings={"client_lr": lr}) for name, lr in METHODS.items()],
     )
+    if out is not None and (out / CONFIG).exists():
+        raise InvalidInput(f"{out} holds a run already: choose another folder (a demo is not resumed)")
     folder = new_folder(out, "digits-federation", "federate demo")
     comment = f"{provenance()}; the same methods in simulation: fedsolve compare --config {CONFIG}"
     write_atomically(folder / CONFIG, to_toml(config, comment))
@@ -117,7 +119,8 @@ def _run_one(
         if interrupt.asked:
             federation.stop_run(run)
             raise Interrupted(
-                f"{method.shown} interrupted; everything was stopped; what was done is in {folder}"
+                f"{method.shown} interrupted; its processes were told to stop; what was done is in {folder}; "
+                "a demo is not resumed: start another"
             )
         if (folder / FAILED).exists():
             raise Unavailable(f"{method.shown}: {(folder / FAILED).read_text(encoding='utf-8').strip()}")
