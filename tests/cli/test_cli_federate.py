@@ -12,7 +12,9 @@ import tomllib
 import numpy as np
 import pytest
 
+from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
 from fedsolve.cli.federate_new import FRAMEWORKS
+from fedsolve.cli.folders import FLOWER
 
 
 @pytest.fixture
@@ -52,6 +54,20 @@ def test_a_new_app_trains(framework, call, own_app, tmp_path):
     assert history.column("test_accuracy").tolist() == sorted(history.column("test_accuracy"))
     assert history.final("test_accuracy") > 0.5
     assert np.isfinite(history.column("test_loss")).all()
+    shown = call("show", tmp_path / "run")
+    assert shown.code == 0
+    assert "FedDuAdam" in shown.out
+    assert call("show", tmp_path / "run", "--json").document["methods"][0]["status"] == "finished"
+
+
+def test_an_interrupted_demo_is_shown(call, tmp_path):
+    """It is not resumed as if it were a simulation."""
+    methods = [MethodSection(name=name, settings={"client_lr": 0.1}) for name in ("FedAvg", "SCAFFOLD")]
+    (tmp_path / "demo" / FLOWER).mkdir(parents=True)
+    (tmp_path / "demo" / CONFIG).write_text(to_toml(Config(task="digits", method=methods), ""))
+    shown = call("show", "demo")
+    assert shown.code == 0
+    assert "a demo cannot be resumed: start a new one" in shown.out
 
 
 def test_the_readme_of_an_app_names_its_files(call, tmp_path):
@@ -79,7 +95,7 @@ BAD = [
         "the torch template knows the task digits alone, not synthetic",
     ),
     (("federate", "new", "x", "--clients", "0"), "--clients 0 must be at least 1"),
-    (("federate", "demo", "--rounds", "0"), "0 is not in the range x>=1"),
+    (("federate", "demo", "--rounds", "0"), "--rounds 0 must be at least 1"),
     (("federate", "check", "--ca", "none.crt"), "--ca none.crt: No such file or directory"),
     (("federate", "dmeo"), "No such command 'dmeo'"),
 ]

@@ -12,7 +12,7 @@ from typing import Any
 from fedsolve.cli.config import CONFIG, Config, MethodSection, RunSection, to_toml
 from fedsolve.cli.console import emit_json, emit_rich, say
 from fedsolve.cli.federate_new import CLIENTS, write_app
-from fedsolve.cli.folders import method_folders, new_folder, read_history
+from fedsolve.cli.folders import FLOWER, method_folders, new_folder, read_history
 from fedsolve.cli.live import Board, open_board
 from fedsolve.cli.outputs import report_files, write_report
 from fedsolve.cli.runs import print_notes_and_files
@@ -83,7 +83,7 @@ def _run_all(config: Config, folder: Path, port: int | None, interrupt: Any) -> 
         ),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    federation = LocalFederation(folder / "flower", CLIENTS, port, cache)
+    federation = LocalFederation(folder / FLOWER, CLIENTS, port, cache)
     places = method_folders(folder, config.method)
     with open_board([m.shown for m in config.method], config.run.rounds) as board, federation:
         return [
@@ -101,8 +101,7 @@ def _run_one(
     interrupt: Any,
 ) -> History:
     """Submit one method, show its rounds as they end, and read its record."""
-    board.begin(method.shown)
-    board.note(method.shown, "connecting")
+    board.begin(method.shown, "connecting")
     settings = {"method": method.name, "client-lr": method.settings["client_lr"]}
     run = federation.submit(
         federation.folder.parent / "app",

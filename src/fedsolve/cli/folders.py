@@ -16,6 +16,8 @@ FAILURE = "diverged.txt"
 CURVES = "curves.png"
 COMPARISON = "comparison.png"
 CLIENTS = "clients.png"
+FLOWER = "flower"
+"""What a real federation of `fedsolve federate demo` leaves beside its runs."""
 
 
 def method_folders(folder: Path, methods: list[MethodSection]) -> list[Path]:

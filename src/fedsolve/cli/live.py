@@ -53,10 +53,10 @@ class Board(ABC):
     ) -> None:
         return None
 
-    def begin(self, label: str) -> None:
-        """A method starts; it compiles until its first progress."""
+    def begin(self, label: str, doing: str = "compiling") -> None:
+        """A method starts; what it does until its first progress."""
         self.last = None
-        self.note(label, "compiling")
+        self.note(label, doing)
 
     def __call__(self, progress: Progress) -> None:
         """The current method has come further."""
@@ -82,9 +82,9 @@ class Lines(Board):
     def __init__(self) -> None:
         self._printed = _NEVER
 
-    def begin(self, label: str) -> None:
+    def begin(self, label: str, doing: str = "compiling") -> None:
         """A method starts: its first progress is printed at once."""
-        super().begin(label)
+        super().begin(label, doing)
         self._printed = _NEVER
 
     def note(self, label: str, text: str) -> None:
@@ -137,9 +137,9 @@ class Bars(Board):
     def __exit__(self, *exc: Any) -> None:
         self._progress.stop()
 
-    def begin(self, label: str) -> None:
+    def begin(self, label: str, doing: str = "compiling") -> None:
         """The clock of a method starts."""
-        super().begin(label)
+        super().begin(label, doing)
         self._progress.start_task(self._bars[label])
 
     def note(self, label: str, text: str) -> None:

@@ -182,7 +182,7 @@ def reproduce(
     reproduce_command(name, out, data_dir, quick, as_json)
 
 
-_KINDS = "algorithms, tasks, partitions, geometries, experiments"
+_KINDS = "algorithms, tasks, partitions, geometries, experiments, travels"
 
 
 @app.command(
@@ -242,8 +242,12 @@ def new(
     task: Annotated[
         str, typer.Option(help="A task whose clients are numbered (`fedsolve list tasks`).")
     ] = "digits",
-    framework: Annotated[str, typer.Option(help="The clients' framework: torch, jax or sklearn.")] = "torch",
-    clients: Annotated[int, typer.Option(help="Clients of the federation.")] = 3,
+    framework: Annotated[
+        str, typer.Option(help="torch (default), jax or sklearn.", show_default=False)
+    ] = "torch",
+    clients: Annotated[
+        int, typer.Option(help="Clients of the federation; default 3.", show_default=False)
+    ] = 3,
 ) -> None:
     """Write a Flower app: the server, the clients, a model and data to replace, and how to run it."""
     from fedsolve.cli.federate_new import new_command
@@ -253,7 +257,7 @@ def new(
 
 @federate.command(epilog=_EPILOG, short_help="Train on a real federation on this machine.")
 def demo(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each method.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds of each method; default 4.", show_default=False)] = 4,
     out: arg.Out = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Of the SuperLink; default a free one.")
@@ -263,6 +267,8 @@ def demo(
     """Start a SuperLink and three SuperNodes on this machine, train two methods with PyTorch clients, stop all."""
     from fedsolve.flower import check_flower
 
+    if rounds < 1:
+        raise InvalidInput(f"--rounds {rounds} must be at least 1")
     check_flower()
     from fedsolve.cli.federate_demo import demo_command
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsolve.cli.config import CONFIG, MethodSection, load
 from fedsolve.cli.console import emit, emit_json, emit_rich
-from fedsolve.cli.folders import CHECKPOINT, finished, method_folders, read_failure, read_history
+from fedsolve.cli.folders import CHECKPOINT, FLOWER, finished, method_folders, read_failure, read_history
 from fedsolve.cli.outputs import report_files
 from fedsolve.cli.runs import how_to_resume
 from fedsolve.engine.record import Recorder
@@ -31,6 +31,9 @@ class Standing:
 def show_command(folder: Path, as_json: bool) -> None:
     """Print how a run, a comparison or a sweep stands."""
     if not (folder / CONFIG).is_file():
+        if (history := read_history(folder)) is not None:  # a run on a real federation
+            _show_record(folder, history, as_json)
+            return
         raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
     config = load(folder)
     if config.sweep is not None:
@@ -50,9 +53,21 @@ def show_command(folder: Path, as_json: bool) -> None:
         emit_rich(result_table(histories, title=f"{config.task}, {config.run.rounds} rounds"))
     lines = [_line(s, config.run.rounds) for s in standings if s.status != "finished"]
     if any(s.status in ("unfinished", "waiting") for s in standings):
-        lines.append(how_to_resume("compare" if several else "run", folder))
+        demo = (folder / FLOWER).is_dir()
+        again = "a demo cannot be resumed: start a new one with `fedsolve federate demo`"
+        lines.append(again if demo else how_to_resume("compare" if several else "run", folder))
     lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
     emit("\n".join(lines))
+
+
+def _show_record(folder: Path, history: History, as_json: bool) -> None:
+    """A finished record alone, as a deployment leaves it."""
+    rounds = int(history.evaluations["round"][-1])
+    if as_json:
+        emit_json(_document(folder, history.task, rounds, [Standing(history.label, "finished", history)]))
+        return
+    emit_rich(result_table([history], title=f"{history.task}, {rounds} rounds"))
+    emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
 
 
 def _standing(method: MethodSection, folder: Path, task: str, rounds: int) -> Standing:

@@ -159,15 +159,13 @@ class LocalFederation:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End a process at once, as a crash would, with the processes that it started."""
-        for pid in [*_descendants(process.pid), process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _send([*_descendants(process.pid), process.pid], signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
-        """Stop everything that was started: the nodes, then the SuperLink, by their process numbers."""
+        """Stop everything that was started: the nodes, then the SuperLink, then what they started, by their numbers."""
         started = [p for p in [*self.nodes.values(), self.link] if p is not None]
-        family = {p.pid: _descendants(p.pid) for p in started}
+        family = [pid for p in started for pid in _descendants(p.pid)]
         for process in started:
             if process.poll() is None:
                 process.terminate()
@@ -177,9 +175,10 @@ class LocalFederation:
                 process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.kill(process)
-        for pid in (pid for pids in family.values() for pid in pids):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        _send(family, signal.SIGTERM)
+        while (left := [pid for pid in family if _alive(pid)]) and time.monotonic() < end:
+            time.sleep(0.1)
+        _send(left, signal.SIGKILL)
 
     def last_words(self, name: str) -> str:
         """The last line of a process's log that says something."""
@@ -239,6 +238,20 @@ def _descendants(pid: int) -> list[int]:
             for child in map(int, children.read_text().split()):
                 found += [child, *_descendants(child)]
     return found
+
+
+def _send(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process is there and has not ended (one that waits to be reaped has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
 
 
 class Follower:
