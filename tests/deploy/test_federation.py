@@ -117,13 +117,13 @@ def test_bad_replies_and_dying_processes(federation, tmp_path):
 
 def test_fewer_nodes_than_the_quorum(federation, tmp_path):
     """Four clients are asked for, three are there: the run ends at the deadline and says who is missing."""
-    config = {"quorum": 4, "population": 4, "connect-seconds": 3.0}
+    config = {"quorum": 4, "population": 4, "connect-seconds": 30.0}
     run = submit(federation, tmp_path, "FedAvg", 1, **config)
-    end = time.monotonic() + 90
+    end = time.monotonic() + 150
     while not (tmp_path / FAILED).exists():
         assert time.monotonic() < end, federation.log(run)
         time.sleep(0.3)
-    assert "3 of 4 clients connected within 3 s (missing: 3)" in (tmp_path / FAILED).read_text()
+    assert "3 of 4 clients connected within 30 s (missing: 3)" in (tmp_path / FAILED).read_text()
 
 
 def test_everything_dies_and_goes_on(federation, tmp_path):

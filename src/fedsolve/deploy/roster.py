@@ -78,6 +78,8 @@ class Roster:
         if len(here) < quorum:
             missing = sorted(set(range(self._population)) - set(here))
             refused = "".join(f"; refused: {reason}" for reason in sorted(set(self._reasons.values())))
+            if waiting := len(self._post.waiting):
+                refused += f"; {waiting} nodes have not said yet who they are"
             raise Unavailable(
                 f"{len(here)} of {quorum} clients connected within {seconds:g} s (missing: "
                 f"{', '.join(map(str, missing))}){refused}: start their SuperNodes or lower the quorum"
