@@ -63,7 +63,10 @@ class FakeGrid(Grid):
             return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=sent)
         content = answer.content
         if self.tamper is not None:
-            changed = self.tamper(node, kind, content)
+            try:
+                changed = self.tamper(node, kind, content)
+            except OSError as error:  # the client's process dies
+                return Message(Error(8, str(error)), reply_to=sent)
             if changed is None:
                 return None
             content = changed

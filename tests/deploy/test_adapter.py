@@ -297,6 +297,21 @@ def test_a_folder_that_holds_a_run(tmp_path):
         deploy(fs.FedAvg(0.1), tmp_path, rounds=1)
     with pytest.raises(fs.InvalidInput, match=r"has algorithm = .* resume as it was"):
         deploy(fs.FedAvg(0.2), tmp_path, rounds=2, resume=True)
+    assert not (tmp_path / "server" / FAILED).exists()  # the run that lies there has not failed
+
+
+def test_a_node_that_did_not_answer_is_asked_again(tmp_path):
+    """Client 1's process dies on the first question who it is; it takes part all the same."""
+    questions = []
+
+    def die(node, what, content):
+        questions.append(node)
+        if questions.count(102) == 1 and node == 102:
+            raise OSError
+        return content
+
+    _, history, _ = deploy(fs.FedAvg(0.1), tmp_path, tamper=die, rounds=1, connect_seconds=5.0)
+    assert history.total("dropped") == 0
 
 
 def test_the_record_is_kept(tmp_path):

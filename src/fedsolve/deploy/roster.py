@@ -40,8 +40,8 @@ class Roster:
         Nobody is waited for: a node that died lately is still on Flower's list, and would not answer.
         """
         nodes = set(self._grid.get_node_ids())
-        for gone in set(self._known) - nodes:
-            del self._known[gone]
+        for gone in (set(self._known) | set(self._reasons)) - nodes:
+            self._known.pop(gone, None)
             self._reasons.pop(gone, None)
         for gone in set(self._post.waiting) - nodes:
             self._post.give_up(gone)
@@ -51,6 +51,9 @@ class Roster:
         }
         unsent = [(node, "the question who it is could not be sent") for node in self._post.send(question)]
         for node, answer in [*unsent, *self._post.collect()]:
+            if isinstance(answer, str):  # it said nothing, perhaps its process died: it is asked again
+                self._refuse(node, answer)
+                continue
             try:
                 self._admit(node, answer)
             except InvalidInput as error:
@@ -86,12 +89,10 @@ class Roster:
             )
         return here
 
-    def _admit(self, node: int, answer: Any) -> None:
-        if isinstance(answer, str):
-            raise InvalidInput(answer)
+    def _admit(self, node: int, answer: RecordDict) -> None:
         if "refused" in answer:
-            raise InvalidInput(str(answer["refused"]["why"]))
-        facts = dict(answer["client"])
+            raise InvalidInput(str(answer.config_records["refused"]["why"]))
+        facts: dict[str, Any] = dict(answer.config_records["client"])
         client = int(facts["client"])
         if client >= self._population:
             raise InvalidInput(
@@ -105,6 +106,7 @@ class Roster:
                     other, f"client {client} is also at a node that came later, which counts instead"
                 )
         self._known[node] = client
+        self._reasons.pop(node, None)
         self._log(f"client {client} is connected")
 
     def _refuse(self, node: int, reason: str) -> None:

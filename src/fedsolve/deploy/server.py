@@ -159,6 +159,7 @@ def serve(
         "sampling": describe(chosen),
         "seed": settings.seed,
     }
+    keeper: Keeper | None = None
     try:
         with Keeper.at(folder, identity, label, settings.resume) as keeper:
             (folder / FAILED).unlink(missing_ok=True)
@@ -181,7 +182,7 @@ def serve(
             )  # fmt: skip
             service.run()
     except FedsolveError as error:
-        if folder.is_dir():
+        if keeper is not None:  # else the folder belongs to another run
             (folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
         say(f"error: {error}")
         raise

@@ -42,7 +42,7 @@ class Service:
         grid: Flower's grid.
         coordinator: the method and what it holds.
         policy: deadlines, and what happens when too few replies count.
-        keeper: where the state is kept after every round; None keeps nothing.
+        keeper: where the state is kept after every round.
         recorder: the record so far.
         rounds: rounds in all.
         evaluate: metrics of the model on the server, None for the clients' losses alone.
@@ -56,7 +56,7 @@ class Service:
         grid: Grid,
         coordinator: Coordinator,
         policy: Policy,
-        keeper: Keeper | None,
+        keeper: Keeper,
         recorder: Recorder,
         *,
         rounds: int,
@@ -117,8 +117,7 @@ class Service:
         if number % self._every == 0 or number == self._rounds:
             self._look(entry.get("client_loss", float("nan")))
         self._recorder.seconds = time.perf_counter() - self._begun
-        if self._keeper is not None:
-            self._keeper.save(self._coordinator, self._recorder)
+        self._keeper.save(self._coordinator, self._recorder)
         self._report(
             {
                 "round": number,
