@@ -7,6 +7,12 @@ from typing import Annotated
 
 import typer
 
+EPILOG = (
+    "Exit codes: 0 fine; 1 a bug in fedsolve; 2 bad input, one line says what and nothing is lost; "
+    "3 diverged; 4 too few clients of a federation; 130 interrupted, the last line says how to resume."
+)
+"""What every command's help ends with."""
+
 TaskName = Annotated[str | None, typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`).")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")

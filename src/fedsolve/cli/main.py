@@ -13,15 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from fedsolve.cli import arguments as arg
+from fedsolve.cli.arguments import EPILOG
 from fedsolve.cli.console import emit, emit_json, say
+from fedsolve.cli.federate import federate
 from fedsolve.errors import FedsolveError, InvalidInput
 
-_EPILOG = (
-    "Exit codes: 0 fine; 1 a bug in fedsolve; 2 bad input, one line says what and nothing is lost; "
-    "3 diverged; 4 too few clients of a federation; 130 interrupted, the last line says how to resume."
-)
 app = typer.Typer(
-    epilog=_EPILOG,
+    epilog=EPILOG,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -45,7 +43,7 @@ def everywhere(
     """Solvers for federated optimisation: run, compare and cite them."""
 
 
-@app.command(epilog=_EPILOG, short_help="Run one method on one task.")
+@app.command(epilog=EPILOG, short_help="Run one method on one task.")
 def run(
     task: arg.TaskName = None,
     algorithm: Annotated[
@@ -84,7 +82,7 @@ def run(
     run_command(resolved, out, resume, as_json)
 
 
-@app.command(epilog=_EPILOG, short_help="Run several methods on one task.")
+@app.command(epilog=EPILOG, short_help="Run several methods on one task.")
 def compare(
     task: arg.TaskName = None,
     names: Annotated[
@@ -117,7 +115,7 @@ def compare(
     raise typer.Exit(compare_command(resolved, out, resume, as_json))
 
 
-@app.command(epilog=_EPILOG, short_help="Run one method at every setting of a grid.")
+@app.command(epilog=EPILOG, short_help="Run one method at every setting of a grid.")
 def sweep(
     task: arg.TaskName = None,
     name: Annotated[
@@ -166,7 +164,7 @@ def sweep(
     raise typer.Exit(sweep_command(resolved, out, resume, as_json))
 
 
-@app.command(epilog=_EPILOG, short_help="Run a paper's experiment again.")
+@app.command(epilog=EPILOG, short_help="Run a paper's experiment again.")
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help="`fedsolve list experiments` has the names.")],
     out: arg.Out = None,
@@ -187,7 +185,7 @@ _KINDS = "algorithms, tasks, partitions, geometries, experiments, travels"
 
 @app.command(
     "list",
-    epilog=_EPILOG,
+    epilog=EPILOG,
     short_help="List algorithms, tasks, partitions, geometries, experiments or what travels.",
 )
 def list_(
@@ -203,7 +201,7 @@ def list_(
     list_command(kind, as_json)
 
 
-@app.command(epilog=_EPILOG, short_help="Show a run, a comparison or a sweep, finished or not.")
+@app.command(epilog=EPILOG, short_help="Show a run, a comparison or a sweep, finished or not.")
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
     as_json: arg.AsJson = False,
@@ -214,7 +212,7 @@ def show(
     show_command(folder, as_json)
 
 
-@app.command(epilog=_EPILOG, short_help="Print the BibTeX of what a run uses.")
+@app.command(epilog=EPILOG, short_help="Print the BibTeX of what a run uses.")
 def cite(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, or the folder of a run.")],
 ) -> None:
@@ -225,73 +223,7 @@ def cite(
     emit(bibtex(keys_of(load(config))))
 
 
-federate = typer.Typer(
-    epilog=_EPILOG,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Real federations: write an app for Flower, try one on this machine, check certificates and keys.",
-)
 app.add_typer(federate, name="federate", short_help="Real federations on Flower.")
-
-
-@federate.command(epilog=_EPILOG, short_help="Write a small Flower app.")
-def new(
-    folder: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Folder to write; it names the package too.")
-    ],
-    task: Annotated[
-        str, typer.Option(help="A task whose clients are numbered (`fedsolve list tasks`).")
-    ] = "digits",
-    framework: Annotated[
-        str, typer.Option(help="torch (default), jax or sklearn.", show_default=False)
-    ] = "torch",
-    clients: Annotated[
-        int, typer.Option(help="Clients of the federation; default 3.", show_default=False)
-    ] = 3,
-) -> None:
-    """Write a Flower app: the server, the clients, a model and data to replace, and how to run it."""
-    from fedsolve.cli.federate_new import new_command
-
-    new_command(folder, task, framework, clients)
-
-
-@federate.command(epilog=_EPILOG, short_help="Train on a real federation on this machine.")
-def demo(
-    rounds: Annotated[int, typer.Option(help="Rounds of each method; default 4.", show_default=False)] = 4,
-    out: arg.Out = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Of the SuperLink; default a free one.")
-    ] = None,
-    as_json: arg.AsJson = False,
-) -> None:
-    """Start a SuperLink and three SuperNodes on this machine, train two methods with PyTorch clients, stop all."""
-    from fedsolve.flower import check_flower
-
-    if rounds < 1:
-        raise InvalidInput(f"--rounds {rounds} must be at least 1")
-    check_flower()
-    from fedsolve.cli.federate_demo import demo_command
-
-    demo_command(rounds, out, port, as_json)
-
-
-@federate.command(epilog=_EPILOG, short_help="Check certificates and keys.")
-def check(
-    ca: Annotated[Path, typer.Option(help="Certificate of the authority.")],
-    certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
-    key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
-    node_key: Annotated[
-        list[Path] | None, typer.Option(help="A node's private key; may be repeated.")
-    ] = None,
-) -> None:
-    """Say in one line what is wrong with the files of a secure federation: missing, readable by others, no match."""
-    from fedsolve.flower import check_flower
-
-    check_flower()
-    from fedsolve.deploy.credentials import check_credentials
-
-    check_credentials(ca, certificate, key, node_key or [])
-    emit("certificates and keys are fine")
 
 
 _RUN_KEYS = (
