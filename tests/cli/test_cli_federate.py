@@ -86,8 +86,18 @@ def test_the_readme_of_an_app_names_its_files(call, tmp_path):
 
 
 BAD = [
-    (("federate", "new", "a b"), "'a b' cannot name a package"),
-    (("federate", "new", "class"), "'class' cannot name a package"),
+    (
+        ("federate", "new", "a b"),
+        "'a b' cannot name an app of Flower: letters, digits and '-', a letter first",
+    ),
+    (("federate", "new", "my_app"), "at most 32 characters, such as my-app"),
+    (("federate", "new", "a" * 33), f"such as {'a' * 32}"),
+    (("federate", "new", "1st"), "'1st' cannot name an app of Flower"),
+    (("federate", "new", "caf\xe9"), "such as caf"),
+    (("federate", "new", "app-"), "'app-' cannot name an app of Flower"),
+    (("federate", "new", ".."), "such as my-app"),
+    (("federate", "new", "class"), "'class' cannot name an app: Python has a module or word class already"),
+    (("federate", "new", "numpy"), "take my-numpy"),
     (("federate", "new", "x", "--framework", "jaxx"), "unknown framework 'jaxx': did you mean 'jax'?"),
     (("federate", "new", "x", "--task", "digit"), "unknown task 'digit': did you mean 'digits'?"),
     (
@@ -108,6 +118,20 @@ def test_bad_input(arguments, said, call, tmp_path):
     assert said in ended.err
     assert ended.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["my-app", "A", "x9-y-z", "a" * 32])
+def test_flower_takes_the_app(name, call, tmp_path):
+    """What is written passes Flower's own check of the folder's name and of the bundle that it sends to nodes."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.utils import validate_project_name
+    from flwr.common.config import get_fab_config
+
+    assert call("federate", "new", name).code == 0
+    validate_project_name(name, "The folder")
+    config = get_fab_config(build_fab_from_disk(tmp_path / name))
+    assert config["project"]["name"] == name
+    assert (tmp_path / name / name.replace("-", "_") / "server_app.py").exists()
 
 
 def test_a_folder_that_exists(call, tmp_path):

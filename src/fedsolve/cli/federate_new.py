@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.resources
+import importlib.util
 import inspect
 import keyword
+import re
 from pathlib import Path
 from string import Template
 
@@ -17,6 +19,8 @@ FRAMEWORKS = ("torch", "jax", "sklearn")
 _IMAGES = {"digits": {"features": "64", "classes": "10"}}
 _NEEDS = {"torch": 'torch "fedsolve[digits]"', "jax": '"fedsolve[digits]"', "sklearn": "scikit-learn"}
 CLIENTS = 3
+_APP = re.compile("[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?")
+_LONGEST = 32
 
 
 def new_command(folder: Path, task: str, framework: str, clients: int = CLIENTS) -> None:
@@ -54,17 +58,33 @@ def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
 
 
 def package_name(folder: Path) -> str:
-    """The app's package, from the name of its folder.
+    """The app's package, from the name of its folder, which Flower must take as the app's name.
 
     >>> package_name(Path("apps/my-app"))
     'my_app'
     """
-    name = folder.name.replace("-", "_")
-    if not name.isidentifier() or keyword.iskeyword(name) or name in ("fedsolve", "flwr", "test", "tests"):
+    name = folder.name
+    if len(name) > _LONGEST or not _APP.fullmatch(
+        name
+    ):  # flwr.supercore.utils.is_valid_name, and names of wheels
+        mapped = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:_LONGEST].rstrip("-")
+        better = mapped if _APP.fullmatch(mapped) else "my-app"
         raise InvalidInput(
-            f"{folder.name!r} cannot name a package: use letters, digits and '_', such as myapp"
+            f"{name!r} cannot name an app of Flower: letters, digits and '-', a letter first, at most {_LONGEST} "
+            f"characters, such as {better}"
         )
-    return name
+    package = name.replace("-", "_")
+    if keyword.iskeyword(package) or package in ("test", "tests", "problem") or _shadows(package):
+        raise InvalidInput(
+            f"{name!r} cannot name an app: Python has a module or word {package} already, take my-{name}"
+        )
+    return package
+
+
+def _shadows(package: str) -> bool:
+    """Whether a package of this name would hide one that can be imported (a mere folder is none)."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, str]:
@@ -86,6 +106,7 @@ def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, 
         )
     return {
         "package": package_name(folder),
+        "app": folder.name,
         "task": build.__name__,
         "framework": framework,
         "clients": str(clients),
