@@ -87,6 +87,24 @@ def test_page_and_files(call):
     assert results["deviations"] == ["One seed."]
 
 
+def test_a_quick_run_has_no_verdict(call):
+    """Neither in the terminal, on the page, nor in the files: its numbers mean nothing, and that is said."""
+    call("reproduce", "made", "--out", "m", "--quick")
+    ended = call("reproduce", "made", "--out", "m", "--quick")
+    assert ended.code == 0
+    assert "numbers mean nothing" in " ".join(ended.err.split())
+    page, results = Path("m/page.html").read_text(), json.loads(Path("m/results.json").read_text())
+    assert "numbers mean nothing" in page
+    assert results["quick"] is True
+    assert [c["verdict"] for c in results["claims"]] == [None, None]
+    for text in (ended.out, page.split("</style>")[1]):
+        assert "it grows" in text
+        assert "reproduced" not in text
+        assert "data-verdict" not in text
+    ended = call("reproduce", "made", "--out", "m", "--quick", "--json")
+    assert [c["verdict"] for c in ended.document["claims"]] == [None, None]
+
+
 def test_other_settings_are_other_parts(tmp_path):
     context = Context(tmp_path)
     calls = []

@@ -11,7 +11,6 @@ import fedsolve as fs
 from fedsolve.experiments import feddua_claims as claimed
 from fedsolve.experiments import feddua_combination_claims as combined
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import VERDICTS
 from fedsolve.experiments.feddua_combination_claims import FEDPROX, LOCALS, PLAIN, SCAFFOLD, Finals
 from fedsolve.experiments.feddua_methods import METHODS, MeanOfTwo, family
 from fedsolve.experiments.feddua_sweeps import joined, positive, until
@@ -29,7 +28,7 @@ def test_quick_run_writes_everything(name, tmp_path):
     assert "QUICK" in found["made_with"]
     assert found["claims"]
     assert found["deviations"]
-    assert {c["verdict"] for c in found["claims"]} <= set(VERDICTS)
+    assert {c["verdict"] for c in found["claims"]} == {None}
     assert all((tmp_path / f"{key}.png").stat().st_size > 5000 for key in made.outcome.pictures)
     assert all((tmp_path / f"{key}.csv").exists() for key in made.outcome.tables)
     assert list((tmp_path / "parts").iterdir())

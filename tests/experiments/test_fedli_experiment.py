@@ -8,7 +8,6 @@ import pytest
 import fedsolve as fs
 from fedsolve.experiments import fedli, fedli_claims, fedli_compared
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import VERDICTS
 from fedsolve.experiments.fedli_problems import (
     CUBICS,
     KINDS,
@@ -129,7 +128,7 @@ def test_quick_run(tmp_path, monkeypatch):
     made = reproduce("fedli-convex", tmp_path, quick=True)
     kept = json.loads((tmp_path / "results.json").read_text())
     assert "QUICK" in kept["made_with"]
-    assert {c["verdict"] for c in kept["claims"]} <= set(VERDICTS)
+    assert {c["verdict"] for c in kept["claims"]} == {None}
     assert all((tmp_path / f"{key}.png").stat().st_size > 5000 for key in made.outcome.pictures)
     assert all((tmp_path / f"{key}.csv").exists() for key in made.outcome.tables)
     assert STEPS == 4

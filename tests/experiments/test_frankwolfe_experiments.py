@@ -11,7 +11,6 @@ import pytest
 
 from fedsolve.experiments import frankwolfe, frankwolfe_figures, rates
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import VERDICTS
 from fedsolve.experiments.fw_common import choose
 from fedsolve.experiments.fw_problems import BALLS, halved, judged, mnist, projected, synthetic
 from fedsolve.experiments.fw_tables import claims, wins
@@ -28,7 +27,7 @@ def test_quick_run_writes_everything(name, tmp_path):
     assert "QUICK" in found["made_with"]
     assert found["claims"]
     assert found["deviations"]
-    assert {c["verdict"] for c in found["claims"]} <= set(VERDICTS)
+    assert {c["verdict"] for c in found["claims"]} == {None}
     assert all((tmp_path / f"{key}.png").stat().st_size > 5000 for key in made.outcome.pictures)
     assert all((tmp_path / f"{key}.csv").exists() for key in made.outcome.tables)
     for gap in made.outcome.settings.get("gap of the solutions that give F*", {}).values():

@@ -107,7 +107,7 @@ def test_tuning_passes_over_a_setting_that_diverged():
 def test_quick_run(tmp_path):
     found = reproduce("constrained-handwriting", tmp_path, quick=True)
     assert found.page.exists()
-    assert all(claim.verdict == "not comparable" for claim in found.outcome.claims)  # 1000 is far away
+    assert all(claim.verdict is None for claim in found.outcome.claims)
 
 
 def test_radius_and_rounds_can_be_changed():

@@ -7,7 +7,6 @@ import pytest
 
 from fedsolve.experiments import league, league_runs
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import VERDICTS
 from fedsolve.experiments.league_ranks import ahead, at_par, by_tasks, failures, ranks, recommendation
 from fedsolve.experiments.league_report import pictures, shown, tables
 from fedsolve.experiments.league_runs import ARENAS, COMPOSITE, METHODS, Entry
@@ -97,7 +96,7 @@ def test_quick_run(tmp_path, monkeypatch):
     made = reproduce("tuning-free-league", tmp_path, quick=True)
     found = json.loads((tmp_path / "results.json").read_text())
     assert "QUICK" in found["made_with"]
-    assert {c["verdict"] for c in found["claims"]} <= set(VERDICTS)
+    assert {c["verdict"] for c in found["claims"]} == {None}
     assert all((tmp_path / f"{key}.png").stat().st_size > 5000 for key in made.outcome.pictures)
     assert len(list((tmp_path / "parts").iterdir())) == 5
 

@@ -9,10 +9,11 @@ from fedsolve.errors import Interrupted
 
 
 def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick: bool, as_json: bool) -> None:
-    """Run one experiment and print its claims with verdicts."""
+    """Run one experiment and print its claims with verdicts; a quick run has none."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from fedsolve.experiments.catalogue import find, reproduce
+    from fedsolve.experiments.page import QUICK
 
     experiment = find(name)
     folder = out or Path("runs") / name
@@ -43,13 +44,20 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
         if rows:
             bars.stop()
     if as_json:
-        document = {"status": "ok", "page": str(found.page), "seconds": round(found.seconds, 1)}
+        document = {
+            "status": "ok",
+            "quick": quick,
+            "page": str(found.page),
+            "seconds": round(found.seconds, 1),
+        }
         emit_json(document | {"claims": [vars(c) for c in found.outcome.claims]})
         return
     from rich.table import Table
 
-    table = Table("claim", "theirs", "ours", "verdict", show_lines=True)
+    table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
     for claim in found.outcome.claims:
-        table.add_row(claim.claim, claim.theirs, claim.ours, claim.verdict)
+        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.verdict]))
     emit_rich(table)
+    if quick:
+        say(f"{QUICK}; no claim has a verdict")
     say(f"page: {found.page}")

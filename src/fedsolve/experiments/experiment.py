@@ -35,14 +35,15 @@ class Claim:
     Attributes:
         claim: what the paper says, in short.
         theirs, ours: numbers or facts, with units.
-        verdict: follows from `ours` by a rule in the experiment's code, never by hand.
+        verdict: follows from `ours` by a rule in the experiment's code, never by hand; None in a quick run,
+            whose numbers mean nothing.
         reason: why, where the verdict needs one.
     """
 
     claim: str
     theirs: str
     ours: str
-    verdict: Verdict
+    verdict: Verdict | None
     reason: str = ""
 
 

@@ -16,11 +16,22 @@ from fedsolve.report.encoding import dumps
 from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
 from fedsolve.report.plots import save
 
+QUICK = "QUICK: not the experiment, its numbers mean nothing"
+"""What is said of a quick run wherever its numbers are shown."""
+
 
 def write_results(
-    folder: Path, name: str, experiment: Experiment, outcome: Outcome, seconds: float, provenance: str
+    folder: Path,
+    name: str,
+    experiment: Experiment,
+    outcome: Outcome,
+    seconds: float,
+    provenance: str,
+    quick: bool = False,
 ) -> Path:
     """Write `page.html`, `results.json`, one PNG a picture and one CSV a table; returns the page.
+
+    Of a `quick` run all of it says that the numbers mean nothing.
 
     Raises:
         InvalidInput: the folder cannot be written.
@@ -33,8 +44,10 @@ def write_results(
         writer.writerow(table.head)
         writer.writerows(table.rows)
         write_atomically(folder / f"{key}.csv", buffer.getvalue())
+    provenance += f" · {QUICK}" if quick else ""
     document = {
         "experiment": name,
+        "quick": quick,
         "claims": [vars(claim) for claim in outcome.claims],
         "deviations": list(outcome.deviations),
         "settings": dict(outcome.settings),
@@ -44,6 +57,7 @@ def write_results(
     write_atomically(folder / "results.json", dumps(document, indent=2) + "\n")
     paper = f"{short(experiment.citation)}, “{title(experiment.citation)}”"
     intro = f"{experiment.summary}\n\nMade again by: fedsolve reproduce {name}"
+    intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
     rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]
     parts = {
         "title": text(experiment.title),
@@ -65,15 +79,16 @@ def _duration(seconds: float) -> str:
 
 
 def _claims(outcome: Outcome) -> str:
-    return "\n".join(
-        _claim(claim) for claim in sorted(outcome.claims, key=lambda c: VERDICTS.index(c.verdict))
-    )
+    order = (*VERDICTS, None)
+    return "\n".join(_claim(claim) for claim in sorted(outcome.claims, key=lambda c: order.index(c.verdict)))
 
 
 def _claim(claim: Claim) -> str:
     rows = (("Theirs", claim.theirs), ("Ours", claim.ours), ("Why", claim.reason))
     items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in rows if value)
-    verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.verdict)}</span>'
+    verdict = ""
+    if claim.verdict is not None:
+        verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.verdict)}</span>'
     return f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3><dl>{items}</dl></article>'
 
 
