@@ -1,40 +1,57 @@
 """Checkpoints: a pytree and a small manifest in one safetensors file, replaced atomically.
 
 The old file stays until the new one is on the disk, so a run killed at any moment leaves a whole checkpoint.
+Every tensor has a checksum in the header and the header has a seal of its own, so that no byte of the file can
+change unseen: CRC-32, which finds every single flipped bit and every burst of up to 32.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.flax import save_file
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import replace_atomically
 
-_MANIFEST = "fedsolve"
+_MANIFEST, _CHECKSUMS, _SEAL = "fedsolve", "checksums", "seal"
+_UNSEALED = b"0" * 8
+# quotes inside the manifest are escaped, so that only the header's own entry looks like this
+_SEALED = re.compile(rb'"seal":"([0-9a-f]{8})"')
 
 
 def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
-    """Write a pytree of arrays and a JSON manifest as one file."""
+    """Write a pytree of arrays and a JSON manifest as one file.
+
+    Raises:
+        InvalidInput: the disk is full, or the folder cannot be written; what was saved before is intact.
+    """
     # arrays of NumPy stay what they are: JAX would cut 64-bit types where it has them switched off
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    arrays: dict[str, Any] = {
-        _name(p): np.asarray(x, order="C") if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x)
+    arrays = {
+        _name(p): np.asarray(x if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x), order="C")
         for p, x in leaves
     }
-    metadata = {_MANIFEST: json.dumps(manifest)}
+    checksums = {name: _checksum(x) for name, x in arrays.items()}
+    metadata = {_MANIFEST: json.dumps(manifest), _CHECKSUMS: json.dumps(checksums), _SEAL: _UNSEALED.decode()}
+
+    def write(new: Path) -> None:
+        save_file(arrays, new, metadata)
+        _seal(new)
+
     try:
-        replace_atomically(path, lambda new: save_file(arrays, new, metadata))
+        replace_atomically(path, write)
     except SafetensorError as error:  # its words for a full disk, among others
         raise InvalidInput(f"cannot write {path}: {error}; what was saved before is intact") from None
 
@@ -43,23 +60,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint.
 
     Raises:
-        InvalidInput: the file is missing, cut short or not a checkpoint of fedsolve.
+        InvalidInput: the file is missing, cut short, too long, damaged in its header or not a checkpoint of fedsolve.
     """
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > 2**30:
-                raise ValueError("header too long")
-            header = json.loads(file.read(length))
-        return json.loads(header["__metadata__"][_MANIFEST])
-    except FileNotFoundError:
-        raise InvalidInput(f"no checkpoint at {path}: start the run without resuming") from None
-    except OSError as error:
-        raise InvalidInput(f"cannot read the checkpoint {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
-            f"{path} is not a checkpoint of fedsolve, or is corrupt: start a new run"
-        ) from None
+    return json.loads(_metadata(path)[_MANIFEST])
 
 
 def load_tree(path: Path, like: Any) -> Any:
@@ -68,10 +71,14 @@ def load_tree(path: Path, like: Any) -> Any:
     Raises:
         InvalidInput: the file is corrupt, or holds other parameters than `like` (the first is named).
     """
+    checksums = json.loads(_metadata(path)[_CHECKSUMS])
     try:
         arrays = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise InvalidInput(f"the checkpoint {path} is corrupt ({error}): start a new run") from None
+        raise _corrupt(path, str(error)) from None
+    for name, x in arrays.items():
+        if _checksum(x) != checksums[name]:
+            raise _corrupt(path, f"{name} is not what was written")
     wanted = {_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(like)}
     for name in sorted(set(wanted) ^ set(arrays)):
         holder = "has no" if name in wanted else "has an unknown"
@@ -111,6 +118,55 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another run: wait for it or choose another folder"
             ) from None
         yield
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """What the header says besides the tensors, once its seal and the file's length are right."""
+    try:
+        with open(path, "rb") as file:
+            header, size = _header(file)
+    except FileNotFoundError:
+        raise InvalidInput(f"no checkpoint at {path}: start the run without resuming") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read the checkpoint {path}: {error.strerror}") from None
+    seal = _SEALED.search(header)
+    if seal is None:
+        raise _corrupt(path, "it is cut short, or no checkpoint of this version of fedsolve")
+    if seal[1].decode() != _checksum(header[: seal.start(1)] + _UNSEALED + header[seal.end(1) :]):
+        raise _corrupt(path, "its header is not what was written")
+    entries = json.loads(header[8:])
+    metadata = entries.pop("__metadata__")
+    right = len(header) + max((x["data_offsets"][1] for x in entries.values()), default=0)
+    if size != right:
+        raise _corrupt(path, f"it has {size} bytes, not {right}")
+    return metadata
+
+
+def _header(file: BinaryIO) -> tuple[bytes, int]:
+    """The header with the 8 bytes of its length, and the size of the file."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    length = file.read(8)
+    return length + file.read(min(int.from_bytes(length, "little"), size)), size
+
+
+def _seal(path: Path) -> None:
+    """Put the checksum of the header, computed with an empty seal, into its seal."""
+    with open(path, "rb+") as file:
+        header, _ = _header(file)
+        seal = _SEALED.search(header)
+        assert seal is not None
+        file.seek(seal.start(1))
+        file.write(_checksum(header).encode())
+
+
+def _checksum(data: bytes | np.ndarray) -> str:
+    raw = data if isinstance(data, bytes) else data.reshape(-1).view(np.uint8).data
+    return f"{zlib.crc32(raw):08x}"
+
+
+def _corrupt(path: Path, what: str) -> InvalidInput:
+    return InvalidInput(f"the checkpoint {path} is corrupt ({what}): bring back a copy, or start a new run")
 
 
 def _name(path: Any) -> str:
