@@ -15,6 +15,7 @@ from fedsolve.algorithms.fedprox import Proximal
 from fedsolve.algorithms.scaffold import ControlVariates
 from fedsolve.algorithms.subgradient import Subgradient
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.references import construct, is_reference, load
 from fedsolve.wrappers.local_privacy import LocalDifferentialPrivacy
 from fedsolve.wrappers.privacy import DifferentialPrivacy
 from fedsolve.wrappers.robust import Robust
@@ -107,7 +108,7 @@ def arguments(name: str) -> dict[str, Any]:
     wrapper, inner = _split(name)
     if wrapper:
         return arguments(inner) | WRAPPERS[wrapper][1]
-    signature = inspect.signature(_entry(name).build)
+    signature = inspect.signature(entry(name).build)
     own = {
         p.name: p.default
         for p in signature.parameters.values()
@@ -118,7 +119,7 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method by name; `SCAFFOLD+X`, `Robust+X`, `DP+X` and so on wrap any other method X.
+    """A method by name, or the user's own as `module:Class`; `SCAFFOLD+X`, `DP+X` and so on wrap any method X.
 
     Raises:
         InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.
@@ -134,10 +135,13 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
             raise unknown(f"setting of {name}", key, known)
     for key, default in known.items():
         if default is inspect.Parameter.empty and key not in settings:
-            raise InvalidInput(f"{name} needs {key}, {_EXAMPLES[key]}")
+            example = _EXAMPLES.get(key, f"which has no default: give --set {key}=...")
+            raise InvalidInput(f"{name} needs {key}, {example}")
+    if is_reference(inner) and not wrapper:
+        return construct("algorithm", name, Algorithm, entry(name).build, settings)
     if not wrapper:
         try:
-            return _entry(name).build(**settings)
+            return entry(name).build(**settings)
         except TypeError as error:
             raise InvalidInput(f"{name}: {error}") from None
     wrap, own = WRAPPERS[wrapper]
@@ -148,7 +152,9 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
 def citations(name: str) -> tuple[str, ...]:
     """Citation keys of the papers behind a name."""
     wrapper, inner = _split(name)
-    return (*papers_of_wrapper(wrapper), *citations(inner)) if wrapper else (_entry(name).citation,)
+    if wrapper:
+        return (*papers_of_wrapper(wrapper), *citations(inner))
+    return () if is_reference(name) else (entry(name).citation,)
 
 
 def papers_of_wrapper(name: str) -> tuple[str, ...]:
@@ -165,7 +171,14 @@ def _split(name: str) -> tuple[str, str]:
     return (wrapper, inner) if plus else ("", name)
 
 
-def _entry(name: str) -> Entry:
+def entry(name: str) -> Entry:
+    """The method of the catalogue with that name, or the user's own as `module:Class`.
+
+    Raises:
+        InvalidInput: an unknown name (with the nearest match), or nothing that can be imported.
+    """
+    if is_reference(name):
+        return Entry(load("algorithm", name), "", "your own")
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]

@@ -13,7 +13,10 @@ EPILOG = (
 )
 """What every command's help ends with."""
 
-TaskName = Annotated[str | None, typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`).")]
+TaskName = Annotated[
+    str | None,
+    typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`), or your own as module:function."),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")
 ]

@@ -47,7 +47,10 @@ def everywhere(
 def run(
     task: arg.TaskName = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="A method (`fedsolve list algorithms`), SCAFFOLD+X or FedProx+X.")
+        str | None,
+        typer.Option(
+            help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class."
+        ),
     ] = None,
     settings: arg.Settings = None,
     task_set: arg.TaskOptions = None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsolve.citations import BIBTEX
 from fedsolve.cli.config import Config
-from fedsolve.errors import unknown
+from fedsolve.references import is_reference
 
 _JAX = "bradbury2018jax"
 
@@ -21,13 +21,14 @@ def keys_of(config: Config) -> list[str]:
     from fedsolve.algorithms.catalogue import citations
     from fedsolve.cli.prepare import resolve_options
     from fedsolve.data.partitions import as_partition
-    from fedsolve.tasks.catalogue import TASKS
+    from fedsolve.tasks.catalogue import entry
 
-    if config.task not in TASKS:
-        raise unknown("task", config.task, TASKS)
     keys = [key for method in config.method for key in citations(method.name)]
-    keys.append(TASKS[config.task].citation)
-    partition: Any = resolve_options(config).get("partition")
+    options = config.task_options
+    if not is_reference(config.task):  # the user's own code is not imported to print papers
+        keys.append(entry(config.task).citation)
+        options = resolve_options(config)
+    partition: Any = options.get("partition")
     if partition is not None:
         keys.append(as_partition(partition).citation)
     return [key for key in dict.fromkeys([*keys, _JAX]) if key]

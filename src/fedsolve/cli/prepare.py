@@ -19,10 +19,9 @@ from fedsolve.data.partition import Partition
 from fedsolve.engine.cohorts import Bernoulli, Sampling, Uniform
 from fedsolve.engine.layout import chunk_size, mesh
 from fedsolve.engine.setup import start_key
-from fedsolve.errors import unknown
 from fedsolve.report.history import Setting
-from fedsolve.tasks.catalogue import TASKS
 from fedsolve.tasks.catalogue import build as build_task
+from fedsolve.tasks.catalogue import entry
 from fedsolve.tasks.task import Task
 
 
@@ -62,8 +61,6 @@ def prepare(config: Config) -> Prepared:
         InvalidInput: an unknown name (with the nearest match), or a value that does not fit.
     """
     algorithms = tuple(build_algorithm(m.name, method_arguments(m.name, m.settings)) for m in config.method)
-    if config.task not in TASKS:
-        raise unknown("task", config.task, TASKS)
     mesh(config.run.devices)
     task = build_task(config.task, **config.task_options)
     run = resolve_run(config.run, task)
@@ -88,7 +85,7 @@ def resolve_options(config: Config) -> dict[str, Any]:
 
 def task_defaults(name: str) -> dict[str, Any]:
     """The options of a task that have a default, and the default."""
-    parameters = inspect.signature(TASKS[name].builder).parameters
+    parameters = inspect.signature(entry(name).builder).parameters
     defaults = {option: _plain(p.default) for option, p in parameters.items()}
     return {option: value for option, value in defaults.items() if value is not None}
 

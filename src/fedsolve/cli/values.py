@@ -7,7 +7,9 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from fedsolve.annotations import checked, hints
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.references import is_reference
 
 _WORD = re.compile(r"[A-Za-z_][\w.+-]*")
 
@@ -67,21 +69,22 @@ def method_arguments(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         InvalidInput: an unknown setting, or a value of the wrong type (what was expected is named).
     """
     resolved = resolve_settings(name, settings)
-    hints = _hints(name)
-    return {key: _argument(f"{name}: {key}", value, hints.get(key)) for key, value in resolved.items()}
+    kinds = _hints(name)
+    own = is_reference(name)
+    return {key: _argument(f"{name}: {key}", value, kinds.get(key), own) for key, value in resolved.items()}
 
 
 def _hints(name: str) -> dict[str, Any]:
     """The declared type of each setting of a method, of its wrappers included."""
-    from fedsolve.algorithms.catalogue import ALGORITHMS, WRAPPERS
+    from fedsolve.algorithms.catalogue import ALGORITHMS, WRAPPERS, entry
 
     *wrappers, inner = [name] if name in ALGORITHMS else name.split("+", 1)
     if wrappers:
         return _hints(inner) | get_type_hints(WRAPPERS[wrappers[0]][0])
-    return get_type_hints(ALGORITHMS[inner].build)
+    return hints(entry(inner).build)
 
 
-def _argument(where: str, value: Any, hint: Any) -> Any:
+def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
     from fedsolve.schedules import Schedule
 
     choices, rate = _choices(hint), Schedule in get_args(hint)
@@ -96,6 +99,8 @@ def _argument(where: str, value: Any, hint: Any) -> Any:
             raise InvalidInput(f"{where} = {value!r} must be true or false")
     elif rate and isinstance(value, Mapping):
         return schedule(where, value)
+    elif own:
+        return checked(where, value, Any if hint is None else hint)
     elif not _is_number(value):
         more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
         raise InvalidInput(f"{where} = {value!r} must be a number{more}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.annotations import checked, hints
+from fedsolve.errors import unknown
+from fedsolve.references import construct, is_reference, load
 from fedsolve.tasks.cifar import cifar
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
@@ -97,7 +97,7 @@ TASKS: dict[str, TaskEntry] = {
 
 
 def build(name: str, **options: Any) -> Task:
-    """The task of that name with those options.
+    """The task of that name, or of the user's own function `module:function`, with those options.
 
     Raises:
         InvalidInput: an unknown name or option (with the nearest match), an option of the wrong type, or
@@ -109,50 +109,27 @@ def build(name: str, **options: Any) -> Task:
     fedsolve.errors.InvalidInput: unknown option of the task digits 'num_client': did you mean \
 'num_clients'? Known: model, num_clients, partition, seed
     """
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    builder = TASKS[name].builder
-    hints = get_type_hints(builder)
-    known = list(inspect.signature(builder).parameters)
+    builder = entry(name).builder
+    kinds = hints(builder)
+    known = [
+        p for p, spec in inspect.signature(builder).parameters.items() if spec.kind is not spec.VAR_KEYWORD
+    ]
+    typed = {}
     for option, value in options.items():
         if option not in known:
             raise unknown(f"option of the task {name}", option, known)
-        if not _fits(value, hints[option]):
-            wanted = " or ".join(_describe(kind) for kind in _kinds(hints[option]))
-            raise InvalidInput(f"task {name}: {option} = {value!r} must be {wanted}")
-    return builder(**options)
+        typed[option] = checked(f"task {name}: {option}", value, kinds.get(option, Any))
+    return construct("task", name, Task, builder, typed) if is_reference(name) else builder(**typed)
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The plain types of a hint; none of them for Any."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return tuple(kind for part in get_args(hint) for kind in _kinds(part))
-    return (get_origin(hint) or hint,)
+def entry(name: str) -> TaskEntry:
+    """The task of the catalogue with that name, or the user's own as `module:function`.
 
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a hinted type; a whole number is a number, True is not."""
-    for kind in _kinds(hint):
-        if kind is Any:
-            return True
-        if kind in (int, float):
-            if isinstance(value, (int,) if kind is int else (int, float)) and not isinstance(value, bool):
-                return True
-        elif isinstance(value, kind):
-            return True
-    return False
-
-
-def _describe(kind: Any) -> str:
-    """A type in words."""
-    words = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a text",
-        Path: "a path",
-        Mapping: "a table",
-        Sequence: "a list",
-        type(None): "nothing",
-    }
-    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    Raises:
+        InvalidInput: an unknown name (with the nearest match), or nothing that can be imported.
+    """
+    if is_reference(name):
+        return TaskEntry(load("task", name), "your own", "")
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return TASKS[name]

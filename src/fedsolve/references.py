@@ -1,0 +1,112 @@
+"""A user's own task or method by its reference `module:name`: imported, checked, and built with what was typed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsolve.errors import FedsolveError, InvalidInput, unknown
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name is `module:name` rather than one of a catalogue.
+
+    >>> is_reference("mine:flowers"), is_reference("digits")
+    (True, False)
+    """
+    return ":" in name
+
+
+def load(kind: str, reference: str) -> Callable[..., Any]:
+    """What `module:name` names: a function or class, of a module in the current folder or installed.
+
+    Raises:
+        InvalidInput: no such module or name (with the nearest match), or the module raises when imported.
+    """
+    module_name, _, name = reference.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
+        raise InvalidInput(f"{kind} '{reference}' must be written module:name, such as mine:{kind}")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _failed(f"{kind} {reference}: importing {module_name}", error) from None
+        raise InvalidInput(
+            f"{kind} '{reference}': no module {error.name} in {os.getcwd()} or among what is installed: "
+            f"start where {error.name.partition('.')[0]}.py lies, or install it"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise _failed(f"{kind} {reference}: importing {module_name}", error) from None
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = {
+                n: value for n, value in vars(found).items() if callable(value) and not n.startswith("_")
+            }
+            own = [n for n, value in public.items() if getattr(value, "__module__", None) == module_name]
+            raise unknown(f"name in {module_name}", name, own or public)
+        found = getattr(found, part)
+    if not callable(found):
+        raise InvalidInput(
+            f"{kind} '{reference}' is {_a(found)}: name a function that returns the {kind}, or its class"
+        )
+    return found
+
+
+def construct(kind: str, reference: str, wanted: type, builder: Callable[..., Any], options: Mapping) -> Any:
+    """Call a user's own builder.
+
+    Raises:
+        InvalidInput: it lacks an argument, raises (type, message and line are named) or returns something
+            else than `wanted`.
+    """
+    try:
+        missing = [
+            p.name
+            for p in inspect.signature(builder).parameters.values()
+            if p.default is p.empty and p.kind not in _OPEN and p.name not in options
+        ]
+    except ValueError:  # a builtin without a signature
+        missing = []
+    if missing:
+        option = "--task-set" if kind == "task" else "--set"
+        raise InvalidInput(f"{kind} {reference} needs {missing[0]}: give {option} {missing[0]}=...")
+    try:
+        found = builder(**options)
+    except FedsolveError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(f"{kind} {reference}", error) from None
+    if not isinstance(found, wanted):
+        raise InvalidInput(f"{kind} {reference} gave {_a(found)}, not a fedsolve.{wanted.__name__}")
+    return found
+
+
+_OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NOT_THE_USERS = ("<", str(Path(__file__).parent), *sysconfig.get_paths().values())
+
+
+def _failed(what: str, error: BaseException) -> InvalidInput:
+    """What a user's own code raised, and the last line of that code on the way there."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+        return InvalidInput(f"{what}: {type(error).__name__}: {error.msg} ({place})")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    last = (own or frames)[-1]
+    text = " ".join(str(error).split())
+    shown = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return InvalidInput(f"{what}: {shown} ({last.filename}, line {last.lineno})")
+
+
+def _a(value: Any) -> str:
+    return f"a {type(value).__name__}"
