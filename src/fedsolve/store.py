@@ -7,32 +7,35 @@ change unseen: CRC-32, which finds every single flipped bit and every burst of u
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import replace_atomically
 
 _MANIFEST, _CHECKSUMS, _SEAL = "fedsolve", "checksums", "seal"
-_UNSEALED = b"0" * 8
+_UNSEALED = b'"seal":"00000000"'
 # quotes inside the manifest are escaped, so that only the header's own entry looks like this
 _SEALED = re.compile(rb'"seal":"([0-9a-f]{8})"')
+_TYPES = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind in ("float", "int", "uint")
+    for bits in (8, 16, 32, 64)
+}
 
 
-def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
-    """Write a pytree of arrays and a JSON manifest as one file.
+def save_tree(path: Path, tree: Any, manifest: dict[str, Any], *, private: bool = False) -> None:
+    """Write a pytree of arrays and a JSON manifest as one file, `private` for its owner's eyes alone.
 
     Raises:
         InvalidInput: the disk is full, or the folder cannot be written; what was saved before is intact.
@@ -43,17 +46,18 @@ def save_tree(path: Path, tree: Any, manifest: dict[str, Any]) -> None:
         _name(p): np.asarray(x if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x), order="C")
         for p, x in leaves
     }
-    checksums = {name: _checksum(x) for name, x in arrays.items()}
-    metadata = {_MANIFEST: json.dumps(manifest), _CHECKSUMS: json.dumps(checksums), _SEAL: _UNSEALED.decode()}
+    checksums = {name: _checksum(_bytes(x)) for name, x in arrays.items()}
+    metadata = {_MANIFEST: json.dumps(manifest), _CHECKSUMS: json.dumps(checksums), _SEAL: "0" * 8}
+    header = _header(arrays, metadata)
 
+    # written here and not by safetensors, which renames a file of its own that a kill leaves behind
     def write(new: Path) -> None:
-        save_file(arrays, new, metadata)
-        _seal(new)
+        with open(new, "wb") as file:
+            file.write(header)
+            for x in arrays.values():
+                file.write(_bytes(x))
 
-    try:
-        replace_atomically(path, write)
-    except SafetensorError as error:  # its words for a full disk, among others
-        raise InvalidInput(f"cannot write {path}: {error}; what was saved before is intact") from None
+    replace_atomically(path, write, private=private)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def load_tree(path: Path, like: Any) -> Any:
     except (SafetensorError, OSError, ValueError) as error:
         raise _corrupt(path, str(error)) from None
     for name, x in arrays.items():
-        if _checksum(x) != checksums[name]:
+        if _checksum(_bytes(x)) != checksums[name]:
             raise _corrupt(path, f"{name} is not what was written")
     wanted = {_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(like)}
     for name in sorted(set(wanted) ^ set(arrays)):
@@ -96,35 +100,14 @@ def load_tree(path: Path, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for one run; the lock ends with the process, however it ends.
-
-    Raises:
-        InvalidInput: the folder cannot be written, or another process holds it.
-    """
-    import fcntl
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "a")  # noqa: SIM115 - closed below, after the lock's work
-    except OSError as error:
-        raise InvalidInput(f"cannot write to {folder}: {error.strerror}; choose another folder") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInput(
-                f"{folder} is in use by another run: wait for it or choose another folder"
-            ) from None
-        yield
-
-
 def _metadata(path: Path) -> dict[str, str]:
     """What the header says besides the tensors, once its seal and the file's length are right."""
     try:
         with open(path, "rb") as file:
-            header, size = _header(file)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            length = file.read(8)
+            header = length + file.read(min(int.from_bytes(length, "little"), size))
     except FileNotFoundError:
         raise InvalidInput(f"no checkpoint at {path}: start the run without resuming") from None
     except OSError as error:
@@ -132,7 +115,7 @@ def _metadata(path: Path) -> dict[str, str]:
     seal = _SEALED.search(header)
     if seal is None:
         raise _corrupt(path, "it is cut short, or no checkpoint of this version of fedsolve")
-    if seal[1].decode() != _checksum(header[: seal.start(1)] + _UNSEALED + header[seal.end(1) :]):
+    if seal[1].decode() != _checksum(header.replace(seal[0], _UNSEALED)):
         raise _corrupt(path, "its header is not what was written")
     entries = json.loads(header[8:])
     metadata = entries.pop("__metadata__")
@@ -142,27 +125,25 @@ def _metadata(path: Path) -> dict[str, str]:
     return metadata
 
 
-def _header(file: BinaryIO) -> tuple[bytes, int]:
-    """The header with the 8 bytes of its length, and the size of the file."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    length = file.read(8)
-    return length + file.read(min(int.from_bytes(length, "little"), size)), size
+def _header(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
+    """The sealed header of a safetensors file, behind the 8 bytes of its length."""
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, x in arrays.items():
+        begin, end = end, end + x.nbytes
+        entries[name] = {"dtype": _TYPES[x.dtype.name], "shape": x.shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header.replace(_UNSEALED, b'"seal":"%s"' % _checksum(header).encode())
 
 
-def _seal(path: Path) -> None:
-    """Put the checksum of the header, computed with an empty seal, into its seal."""
-    with open(path, "rb+") as file:
-        header, _ = _header(file)
-        seal = _SEALED.search(header)
-        assert seal is not None
-        file.seek(seal.start(1))
-        file.write(_checksum(header).encode())
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
-def _checksum(data: bytes | np.ndarray) -> str:
-    raw = data if isinstance(data, bytes) else data.reshape(-1).view(np.uint8).data
-    return f"{zlib.crc32(raw):08x}"
+def _checksum(data: bytes | memoryview) -> str:
+    return f"{zlib.crc32(data):08x}"
 
 
 def _corrupt(path: Path, what: str) -> InvalidInput:

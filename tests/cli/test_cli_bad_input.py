@@ -9,7 +9,7 @@ from cli_small import SMALL
 
 from fedsolve.cli.config import parse, read_toml
 from fedsolve.errors import InvalidInput
-from fedsolve.store import locked
+from fedsolve.lock import locked
 
 RUN = ("run", "digits", "--algorithm", "FedAvg", *SMALL)
 

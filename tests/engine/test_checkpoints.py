@@ -10,7 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine.checkpoint import CHECKPOINT
-from fedsolve.store import locked
+from fedsolve.lock import locked
 from harness import FEATURES, make_clients, make_task
 
 TASK = make_task(make_clients())

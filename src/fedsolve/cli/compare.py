@@ -15,9 +15,9 @@ from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.runs import how_to_resume, print_notes_and_files, run_method, where
 from fedsolve.engine.identity import provenance
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.lock import locked
 from fedsolve.report.history import History
 from fedsolve.report.table import result_rows, result_table
-from fedsolve.store import locked
 
 
 @dataclass

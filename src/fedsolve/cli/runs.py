@@ -17,9 +17,9 @@ from fedsolve.engine.identity import provenance
 from fedsolve.engine.result import Result
 from fedsolve.engine.run import run
 from fedsolve.errors import Diverged, Interrupted
+from fedsolve.lock import locked
 from fedsolve.report.record_files import write_record
 from fedsolve.report.table import result_rows, result_table
-from fedsolve.store import locked
 
 
 def run_command(config: Config, out: Path | None, resume: Path | None, as_json: bool) -> None:

@@ -18,12 +18,12 @@ from fedsolve.engine.identity import provenance
 from fedsolve.engine.sweep import sweep
 from fedsolve.engine.sweep_store import KEPT
 from fedsolve.errors import Diverged, Interrupted
+from fedsolve.lock import locked
 from fedsolve.report.sweep import Sweep
 from fedsolve.report.sweep_files import CURVES, LANES, SUMMARY, load, require_parquet, save, summary
 from fedsolve.report.sweep_page import PAGE, write_report
 from fedsolve.report.sweep_plots import rule_text
 from fedsolve.report.sweep_table import outcome_lines, setting_rows, setting_table
-from fedsolve.store import locked
 
 
 def sweep_command(config: Config, out: Path | None, resume: Path | None, as_json: bool) -> int:

@@ -15,7 +15,8 @@ from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.engine.record import Recorder
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
-from fedsolve.store import load_tree, locked, read_manifest, save_tree
+from fedsolve.lock import Hold, locked
+from fedsolve.store import load_tree, read_manifest, save_tree
 
 
 class Keeper:
@@ -25,8 +26,9 @@ class Keeper:
         experiment: the experiment's name: that of the checkpoint, or a new one.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], label: str, resume: bool) -> None:
-        self._path, self._identity = folder / CHECKPOINT, dict(identity)
+    def __init__(self, hold: Hold, identity: Mapping[str, Any], label: str, resume: bool) -> None:
+        folder = hold.folder
+        self._hold, self._path, self._identity = hold, folder / CHECKPOINT, dict(identity)
         self._manifest: dict[str, Any] | None = None
         if self._path.exists() and not resume:
             raise InvalidInput(
@@ -51,8 +53,8 @@ class Keeper:
         Raises:
             InvalidInput: it holds a run already, none that can be resumed, or is in use.
         """
-        with locked(folder):
-            yield cls(folder, identity, label, resume)
+        with locked(folder) as hold:
+            yield cls(hold, identity, label, resume)
 
     def restore(self, coordinator: Coordinator) -> Recorder:
         """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none."""
@@ -70,7 +72,12 @@ class Keeper:
         return Recorder.from_dict(self._manifest["record"])
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
-        """Write everything, atomically."""
+        """Write everything, atomically.
+
+        Raises:
+            InvalidInput: the folder cannot be written, or was removed during the run.
+        """
+        self._hold.check()
         held = coordinator.held
         manifest = {
             "identity": self._identity,

@@ -56,4 +56,6 @@ class ClientState:
     def save(self, round: int, after: Any, used: int, before: Any) -> None:
         """Keep the state after this round beside the one before it, in one atomic step."""
         facts = self._facts | {"rounds": {"after": round, "before": used}}
-        save_tree(self.path, {"after": after, "before": before}, facts)
+        save_tree(
+            self.path, {"after": after, "before": before}, facts, private=True
+        )  # it follows from the data

@@ -13,7 +13,8 @@ import jax
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState
 from fedsolve.errors import InvalidInput
-from fedsolve.store import load_tree, locked, read_manifest, save_tree
+from fedsolve.lock import Hold, locked
+from fedsolve.store import load_tree, read_manifest, save_tree
 
 CHECKPOINT = "checkpoint.safetensors"
 _SECONDS_BETWEEN = 2.0
@@ -22,8 +23,9 @@ _SECONDS_BETWEEN = 2.0
 class Checkpoints:
     """The checkpoint of one run, or nothing where no folder was given."""
 
-    def __init__(self, folder: Path | None, identity: dict[str, Any], resume: bool) -> None:
-        self._path = None if folder is None else folder / CHECKPOINT
+    def __init__(self, hold: Hold | None, identity: dict[str, Any], resume: bool) -> None:
+        self._hold = hold
+        self._path = None if hold is None else hold.folder / CHECKPOINT
         self._identity = identity
         self._resume = resume
         self._last = time.monotonic()
@@ -44,11 +46,11 @@ class Checkpoints:
             yield cls(None, identity, False)
             return
         folder = Path(out)
-        with locked(folder):
+        with locked(folder) as hold:
             path = folder / CHECKPOINT
             if path.exists() and not resume:
                 raise InvalidInput(f"{folder} holds a run already: resume it or choose another folder")
-            yield cls(folder, identity, resume)
+            yield cls(hold, identity, resume)
 
     @property
     def due(self) -> bool:
@@ -75,9 +77,14 @@ class Checkpoints:
         return loaded, Recorder.from_dict(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
-        """Write state and record, atomically."""
-        if self._path is None:
+        """Write state and record, atomically.
+
+        Raises:
+            InvalidInput: the folder cannot be written, or was removed during the run.
+        """
+        if self._path is None or self._hold is None:
             return
+        self._hold.check()
         self._saved = int(state.round)
         manifest = {"identity": self._identity, "round": self._saved, "record": recorder.to_dict()}
         save_tree(self._path, state, manifest)

@@ -14,8 +14,9 @@ import numpy as np
 from fedsolve.engine.lanes import Block
 from fedsolve.engine.round import RunState
 from fedsolve.errors import InvalidInput
+from fedsolve.lock import Hold, locked
 from fedsolve.report.encoding import plain
-from fedsolve.store import load_tree, locked, read_manifest, save_tree
+from fedsolve.store import load_tree, read_manifest, save_tree
 
 if TYPE_CHECKING:
     from fedsolve.engine.sweep_run import Lanes
@@ -65,8 +66,9 @@ class Found:
 class SweepStore:
     """The folder of one sweep, or nothing where no folder was given."""
 
-    def __init__(self, folder: Path | None, identity: dict[str, Any], resume: bool) -> None:
-        self._path = None if folder is None else folder / KEPT
+    def __init__(self, hold: Hold | None, identity: dict[str, Any], resume: bool) -> None:
+        self._hold = hold
+        self._path = None if hold is None else hold.folder / KEPT
         self._identity = plain(identity)
         self._manifest = read_manifest(self._path) if resume and self._path is not None else None
         self._last = time.monotonic()
@@ -74,7 +76,7 @@ class SweepStore:
             there = here if self._manifest is None else self._manifest["identity"].get(name)
             if there != here:
                 raise InvalidInput(
-                    f"the sweep in {folder} has {name} = {there}, this one {here}: resume as it was"
+                    f"the sweep in {self._path} has {name} = {there}, this one {here}: resume as it was"
                 )
 
     @classmethod
@@ -92,10 +94,10 @@ class SweepStore:
             yield cls(None, identity, False)
             return
         folder = Path(out)
-        with locked(folder):
+        with locked(folder) as hold:
             if (folder / KEPT).exists() and not resume:
                 raise InvalidInput(f"{folder} holds a sweep already: resume it or choose another folder")
-            yield cls(folder, identity, resume)
+            yield cls(hold, identity, resume)
 
     @property
     def due(self) -> bool:
@@ -133,9 +135,14 @@ class SweepStore:
         return [replace(some, states=s) for some, s in zip(lanes, kept["states"], strict=True)]
 
     def save(self, found: Found, states: list[RunState], layout: dict[str, int]) -> None:
-        """Keep everything, atomically: `states` of the blocks under way; `layout` holds `lanes` and `at_once`."""
-        if self._path is None:
+        """Keep everything, atomically: `states` of the blocks under way; `layout` holds `lanes` and `at_once`.
+
+        Raises:
+            InvalidInput: the folder cannot be written, or was removed during the sweep.
+        """
+        if self._path is None or self._hold is None:
             return
+        self._hold.check()
         manifest = {
             "identity": self._identity,
             "blocks": found.blocks,
