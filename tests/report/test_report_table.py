@@ -83,8 +83,8 @@ def test_a_diverged_run_says_so_and_a_missing_metric_is_a_dash():
     assert rows[0]["best_test_accuracy"] == 0.2
     assert rows[1]["final_test_accuracy"] is None
     lines = printed([diverged, missing]).splitlines()
-    assert next(line for line in lines if line.startswith("│ A ")).count("diverged") == 2
-    assert next(line for line in lines if line.startswith("│ B ")).count(" - ") == 3
+    assert next(line for line in lines if line.startswith(" A ")).count("diverged") == 2
+    assert next(line for line in lines if line.startswith(" B ")).count(" - ") == 3
 
 
 def test_seeds_of_one_method_are_told_apart():

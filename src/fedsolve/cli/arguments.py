@@ -7,15 +7,32 @@ from typing import Annotated
 
 import typer
 
-EPILOG = (
-    "Exit codes: 0 fine; 1 a bug in fedsolve; 2 bad input, one line says what and nothing is lost; "
-    "3 diverged; 4 too few clients of a federation; 130 interrupted, the last line says how to resume."
-)
-"""What every command's help ends with."""
+from fedsolve.cli.help import complete_algorithm, complete_task
 
 TaskName = Annotated[
     str | None,
-    typer.Argument(metavar="TASK", help="A task (`fedsolve list tasks`), or your own as module:function."),
+    typer.Argument(
+        metavar="TASK",
+        help="A task (`fedsolve list tasks`), or your own as module:function.",
+        autocompletion=complete_task,
+    ),
+]
+Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class.",
+        autocompletion=complete_algorithm,
+    ),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAMES...", help="Two methods or more.", autocompletion=complete_algorithm),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME", help="A method (`fedsolve list algorithms`).", autocompletion=complete_algorithm
+    ),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.")

@@ -8,19 +8,17 @@ from typing import Annotated
 import typer
 
 from fedsolve.cli import arguments as arg
-from fedsolve.cli.arguments import EPILOG
 from fedsolve.cli.console import emit
+from fedsolve.cli.help import App
 from fedsolve.errors import InvalidInput
 
-federate = typer.Typer(
-    epilog=EPILOG,
-    rich_markup_mode=None,
+federate = App(
     no_args_is_help=True,
     help="Real federations: write an app for Flower, try one on this machine, check certificates and keys.",
 )
 
 
-@federate.command(epilog=EPILOG, short_help="Write a small Flower app.")
+@federate.command(short_help="Write a small Flower app.")
 def new(
     folder: Annotated[
         Path, typer.Argument(metavar="NAME", help="Folder to write; it names the package too.")
@@ -41,7 +39,7 @@ def new(
     new_command(folder, task, framework, clients)
 
 
-@federate.command(epilog=EPILOG, short_help="Train on a real federation on this machine.")
+@federate.command(short_help="Train on a real federation on this machine.")
 def demo(
     rounds: Annotated[int, typer.Option(help="Rounds of each method; default 4.", show_default=False)] = 4,
     out: arg.Out = None,
@@ -61,7 +59,7 @@ def demo(
     demo_command(rounds, out, port, as_json)
 
 
-@federate.command(epilog=EPILOG, short_help="Check certificates and keys.")
+@federate.command(short_help="Check certificates and keys.")
 def check(
     ca: Annotated[Path, typer.Option(help="Certificate of the authority.")],
     certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,

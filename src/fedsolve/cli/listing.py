@@ -67,12 +67,13 @@ def _geometries() -> list[dict[str, Any]]:
 
 
 def _experiments() -> list[dict[str, Any]]:
+    from fedsolve.cli.reproduce import time_of
     from fedsolve.experiments.catalogue import EXPERIMENTS, find
 
     rows = []
     for name in EXPERIMENTS:
         found = find(name)
-        summary = f"{found.summary} (about {found.minutes:g} min)"
+        summary = f"{found.summary.rstrip('.')} ({time_of(found)})"
         rows.append({"name": name, "summary": summary, "citation": found.citation, "minutes": found.minutes})
     return rows
 

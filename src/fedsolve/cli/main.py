@@ -13,17 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from fedsolve.cli import arguments as arg
-from fedsolve.cli.arguments import EPILOG
 from fedsolve.cli.console import emit, emit_json, say
 from fedsolve.cli.federate import federate
+from fedsolve.cli.help import App, complete_experiment, complete_kind
 from fedsolve.errors import FedsolveError, InvalidInput
 
-app = typer.Typer(
-    epilog=EPILOG,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = App(pretty_exceptions_enable=False)
 
 
 def _print_version(asked: bool) -> None:
@@ -43,15 +38,10 @@ def everywhere(
     """Solvers for federated optimisation: run, compare and cite them."""
 
 
-@app.command(epilog=EPILOG, short_help="Run one method on one task.")
+@app.command(short_help="Run one method on one task.")
 def run(
     task: arg.TaskName = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class."
-        ),
-    ] = None,
+    algorithm: arg.Algorithm = None,
     settings: arg.Settings = None,
     task_set: arg.TaskOptions = None,
     config: arg.ConfigFile = None,
@@ -85,12 +75,10 @@ def run(
     run_command(resolved, out, resume, as_json)
 
 
-@app.command(epilog=EPILOG, short_help="Run several methods on one task.")
+@app.command(short_help="Run several methods on one task.")
 def compare(
     task: arg.TaskName = None,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAMES...", help="Two methods or more.")
-    ] = None,
+    names: arg.Names = None,
     settings: arg.SettingsOfEach = None,
     task_set: arg.TaskOptions = None,
     config: arg.ConfigFile = None,
@@ -118,12 +106,10 @@ def compare(
     raise typer.Exit(compare_command(resolved, out, resume, as_json))
 
 
-@app.command(epilog=EPILOG, short_help="Run one method at every setting of a grid.")
+@app.command(short_help="Run one method at every setting of a grid.")
 def sweep(
     task: arg.TaskName = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A method (`fedsolve list algorithms`).")
-    ] = None,
+    name: arg.Name = None,
     grid: arg.Grid = None,
     seeds: arg.Seeds = None,
     select: arg.Select = None,
@@ -167,9 +153,16 @@ def sweep(
     raise typer.Exit(sweep_command(resolved, out, resume, as_json))
 
 
-@app.command(epilog=EPILOG, short_help="Run a paper's experiment again.")
+@app.command(short_help="Run a paper's experiment again.")
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="`fedsolve list experiments` has the names.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="`fedsolve list experiments` has the names.",
+            autocompletion=complete_experiment,
+        ),
+    ],
     out: arg.Out = None,
     data_dir: arg.DataDir = None,
     quick: Annotated[
@@ -188,13 +181,12 @@ _KINDS = "algorithms, tasks, partitions, geometries, experiments, travels"
 
 @app.command(
     "list",
-    epilog=EPILOG,
     short_help="List algorithms, tasks, partitions, geometries, experiments or what travels.",
 )
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help=f"One of {_KINDS}."),
+        typer.Argument(metavar="KIND", help=f"One of {_KINDS}.", autocompletion=complete_kind),
     ],
     as_json: arg.AsJson = False,
 ) -> None:
@@ -204,7 +196,7 @@ def list_(
     list_command(kind, as_json)
 
 
-@app.command(epilog=EPILOG, short_help="Show a run, a comparison or a sweep, finished or not.")
+@app.command(short_help="Show a run, a comparison or a sweep, finished or not.")
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
     as_json: arg.AsJson = False,
@@ -215,7 +207,7 @@ def show(
     show_command(folder, as_json)
 
 
-@app.command(epilog=EPILOG, short_help="Print the BibTeX of what a run uses.")
+@app.command(short_help="Print the BibTeX of what a run uses.")
 def cite(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, or the folder of a run.")],
 ) -> None:

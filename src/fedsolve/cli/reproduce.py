@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsolve.cli.console import emit_json, emit_rich, say
+from fedsolve.cli.sweep_live import duration
 from fedsolve.errors import Interrupted
+
+if TYPE_CHECKING:
+    from fedsolve.experiments.experiment import Experiment
 
 
 def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick: bool, as_json: bool) -> None:
@@ -25,7 +30,7 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
 
     def show(part: str, done: int, total: int) -> None:
         if not rows:  # not before it is known that it can run
-            say(f"{experiment.title}: about {experiment.minutes:g} minutes on 2 cores, into {folder}")
+            say(f"{experiment.title}: {'a quick look' if quick else time_of(experiment)}, into {folder}")
             bars.start()
         if part not in rows:
             rows[part] = bars.add_task(part, total=total)
@@ -61,3 +66,10 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
     if quick:
         say(f"{QUICK}; no claim has a verdict")
     say(f"page: {found.page}")
+
+
+def time_of(experiment: Experiment) -> str:
+    """How long an experiment takes, as its kept results tell."""
+    if experiment.minutes is None:
+        return "its time is not known"
+    return f"about {duration(60 * experiment.minutes)} on 2 cores"

@@ -70,13 +70,18 @@ def reproduce(
         say: called with (part, done, total).
 
     Raises:
-        InvalidInput: an unknown name, missing data, a folder that cannot be written.
+        InvalidInput: an unknown name, missing data or matplotlib, a folder that cannot be written.
         Interrupted: Ctrl-C.
     """
+    from fedsolve.data import sources
     from fedsolve.engine.identity import provenance
     from fedsolve.experiments.page import write_results
+    from fedsolve.report.plots import require_matplotlib
 
     experiment = find(name)
+    require_matplotlib()
+    if experiment.needs_data and not quick:
+        sources.data_dir(data_dir)
     folder = Path(folder)
     begun = time.perf_counter()
     data = None if data_dir is None else Path(data_dir)

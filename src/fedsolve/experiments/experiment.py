@@ -75,7 +75,7 @@ class Experiment:
         citation: key of the paper.
         summary: one line for `fedsolve list experiments`.
         run: does it.
-        minutes: about how long it takes on 2 cores.
+        minutes: what the kept results took on 2 cores, None where that is not known.
         needs_data: whether it reads the data folder.
     """
 
@@ -83,7 +83,7 @@ class Experiment:
     citation: str
     summary: str
     run: Callable[[Context], Outcome]
-    minutes: float
+    minutes: float | None = None
     needs_data: bool = False
 
 

@@ -152,6 +152,6 @@ EXPERIMENTS = {
         citation="takakura2025feddua",
         summary="Eight server rules on the paper's synthetic problem: tuned curves, learning rates, sensitivity.",
         run=run,
-        minutes=10,
+        minutes=60,
     )
 }

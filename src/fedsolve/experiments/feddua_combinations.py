@@ -135,6 +135,6 @@ EXPERIMENTS = {
         citation="takakura2025feddua",
         summary="Local training by plain SGD, SCAFFOLD and FedProx under five server steps, on regression and digits.",
         run=run,
-        minutes=5,
+        minutes=62,
     )
 }

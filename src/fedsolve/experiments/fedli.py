@@ -114,7 +114,7 @@ EXPERIMENTS = {
         citation="geetika2024fedli",
         summary="Logistic regression on a9a, w8a and mushrooms: rounds in which the objective rises are counted.",
         run=run,
-        minutes=10,
+        minutes=27,
         needs_data=True,
     )
 }

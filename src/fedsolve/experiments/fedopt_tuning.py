@@ -87,7 +87,7 @@ EXPERIMENTS = {
         "reddi2021fedopt",
         "FedAvg, FedAvgM, FedAdagrad, FedAdam and FedYogi over grids of both rates and tau, on three tasks",
         run,
-        minutes=15,
+        minutes=146,
         needs_data=True,
     )
 }

@@ -74,7 +74,6 @@ EXPERIMENTS = {
         citation="yuan2021fco",
         summary="l1 logistic regression of face against house on fMRI voxels: density against accuracy, all rates.",
         run=run,
-        minutes=1.5,
         needs_data=True,
     )
 }

@@ -133,13 +133,12 @@ def run(context: Context, study: Study) -> Outcome:
     )  # fmt: skip
 
 
-def _table(number: int, title: str, summary: str, study: Study, minutes: float) -> Experiment:
+def _table(number: int, title: str, summary: str, study: Study) -> Experiment:
     return Experiment(
         title=title,
         citation="dadras2024fedfw",
         summary=f"{summary} (Table {number})",
         run=lambda context: run(context, study),
-        minutes=minutes,
         needs_data=True,
     )
 
@@ -147,15 +146,15 @@ def _table(number: int, title: str, summary: str, study: Study, minutes: float) 
 EXPERIMENTS = {
     "fw-convex": _table(
         1, "Frank-Wolfe on convex problems: FedFW and FedFW+ beside FedDR",
-        "Softmax regression on MNIST, CIFAR-10 and synthetic data in l1 and l2 balls", CONVEX, 8,
+        "Softmax regression on MNIST, CIFAR-10 and synthetic data in l1 and l2 balls", CONVEX,
     ),
     "fw-nonconvex": _table(
         2, "Frank-Wolfe on networks: FedFW and FedFW+ beside FedDR",
-        "A CNN on MNIST and a DNN on synthetic data in l1 and l2 balls", NONCONVEX, 8,
+        "A CNN on MNIST and a DNN on synthetic data in l1 and l2 balls", NONCONVEX,
     ),
     "fw-stochastic": _table(
         3, "Stochastic Frank-Wolfe: FedFW-sto beside FedDR",
-        "Softmax regression by minibatches, 100 clients, in an l2 ball", STOCHASTIC, 8,
+        "Softmax regression by minibatches, 100 clients, in an l2 ball", STOCHASTIC,
     ),
     **FIGURES,
 }  # fmt: skip

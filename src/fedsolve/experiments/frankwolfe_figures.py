@@ -167,14 +167,12 @@ FIGURES = {
         citation="dadras2024fedfw",
         summary="FedFW and FedFW+ on synthetic data with a tenth to all of the clients (Figures 2 and 3).",
         run=participation,
-        minutes=3,
     ),
     "fw-penalty": Experiment(
         title="The penalty of federated Frank-Wolfe",
         citation="dadras2024fedfw",
         summary="FedFW with small to large penalties on MNIST and synthetic data (Figure 4).",
         run=penalty,
-        minutes=3,
         needs_data=True,
     ),
 }

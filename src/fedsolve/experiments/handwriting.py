@@ -213,7 +213,6 @@ EXPERIMENTS = {
         "yuan2021fco",
         "FedDualAvg and FedMiD, with proximal steps on clients or on the server alone, in norm balls (Figures 13-15)",
         run,
-        minutes=20,
         needs_data=True,
     )
 }

@@ -119,7 +119,7 @@ EXPERIMENTS = {
         citation="geetika2024fedli",
         summary="16 methods without tuning on 11 tasks, ranked by training loss; which to take.",
         run=run,
-        minutes=30,
+        minutes=68,
         needs_data=True,
     )
 }

@@ -208,6 +208,5 @@ EXPERIMENTS = {
         "dadras2024fedfw",
         "deep leakage from gradients against vertices of l2 and l1 balls (Figure 1 of the FedFW paper)",
         run,
-        minutes=4,
     )
 }

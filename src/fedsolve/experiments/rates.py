@@ -169,6 +169,5 @@ EXPERIMENTS = {
         citation="dadras2024fedfw",
         summary="Slopes of F(xbar) - F* and of the smallest gap on small problems in float64.",
         run=run,
-        minutes=3,
     )
 }

@@ -95,6 +95,6 @@ EXPERIMENTS = {
         citation="yin2018robust",
         summary="Seven reductions, four attacks, three server rules: accuracy against the share of attackers.",
         run=run,
-        minutes=5,
+        minutes=10,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 
 Line = tuple[History, np.ndarray, np.ndarray]
 """A run, its x and its y values, both of shape (points,)."""
+_ABSENT = "plots need matplotlib, which is not installed: install fedsolve[plot]"
 _MARKERS = "os^Dv"
+
+
+def require_matplotlib() -> None:
+    """Raise `InvalidInput` if pictures cannot be drawn: to be called before what they show is computed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InvalidInput(_ABSENT)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -30,7 +38,7 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidInput("plots need matplotlib, which is not installed: install fedsolve[plot]") from None
+        raise InvalidInput(_ABSENT) from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from fedsolve.report.metrics import describe
 from fedsolve.report.sweep import Sweep
 from fedsolve.report.sweep_plots import setting_texts
-from fedsolve.report.table import number_writer
+from fedsolve.report.table import narrow_table, number_writer
 
 
 def ranking(sweep: Sweep) -> list[int]:
@@ -73,12 +72,7 @@ def divergence(sweep: Sweep, row: dict[str, Any]) -> str:
 
 def setting_table(sweep: Sweep, count: int = 10) -> Table:
     """The best settings as a rich table."""
-    table = Table()
-    for i, head in enumerate(heads(sweep)):
-        table.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
-    for row in setting_rows(sweep, count):
-        table.add_row(*(Text(cell) for cell in row_texts(sweep, row)))
-    return table
+    return narrow_table(heads(sweep), [row_texts(sweep, row) for row in setting_rows(sweep, count)])
 
 
 def outcome_lines(sweep: Sweep) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -96,12 +97,27 @@ def result_rows(histories: Sequence[History], target: float | None = None) -> li
 
 def result_table(histories: Sequence[History], target: float | None = None, title: str = "") -> Table:
     """The results as a rich table; `target` as in `result_rows`."""
-    table = Table(title=title or None, title_justify="left")
     columns = result_columns(histories, target)
-    for i, column in enumerate(columns):
-        table.add_column(Text(column.title), justify="left" if i == 0 else "right", overflow="fold")
-    for row in result_rows(histories, target):
-        table.add_row(*(Text(column.text(row)) for column in columns))
+    cells = [[column.text(row) for column in columns] for row in result_rows(histories, target)]
+    return narrow_table([column.title for column in columns], cells, title)
+
+
+_WHOLE = 24
+"""Cells up to so many characters are not broken."""
+
+
+def narrow_table(heads: Sequence[str], cells: Sequence[Sequence[str]], title: str = "") -> Table:
+    """A rich table that 80 columns hold if they can: heads break between words alone, short cells nowhere."""
+    table = Table(
+        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for i, head in enumerate(heads):
+        words = [*head.split(), *(row[i] for row in cells if len(row[i]) <= _WHOLE)]
+        table.add_column(
+            Text(head), justify="left" if i == 0 else "right", overflow="fold", min_width=max(map(len, words))
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
 
 
