@@ -1,6 +1,8 @@
-"""Methods as plain data: exact, for every method; nothing that was not trusted is built."""
+"""Methods as plain data: exact, for every method; nothing is built or called that is no part of one."""
 
+import base64
 import json
+import sys
 
 import jax
 import numpy as np
@@ -9,8 +11,11 @@ import pytest
 
 import fedsolve as fs
 from conformance.entries import METHODS
+from fedsolve.deploy.client import client_app
+from fedsolve.deploy.parts import OPTIMISERS
 from fedsolve.deploy.spec import from_spec, method_from_spec, to_spec
 from fedsolve.engine.identity import describe
+from fedsolve.types import module
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -38,24 +43,144 @@ def test_what_cannot_be_told():
         to_spec(fs.FedOpt(local, fs.rules.ServerSGD()))
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"function": "os:system"}, "needs os, which this client does not trust"),
-        ({"class": "subprocess:Popen", "fields": {"args": "true"}}, "needs subprocess, which"),
-        ({"function": "fedsolve.files:os.system"}, "it is no part of one"),
-        ({"function": "fedsolve.store:np.load"}, "it is no part of one"),
-        ({"class": "fedsolve.engine.run:run", "fields": {}}, "it is no part of one"),
-        ({"class": "fedsolve.report.history:History", "fields": {"label": 1}}, "differs from ours"),
-        ({"function": "fedsolve.nothing:here"}, "is not installed here"),
-        ({"what": 1}, "no method that can be read"),
-    ],
-)
-def test_what_is_refused(spec, said):
-    with pytest.raises(fs.InvalidInput, match=said):
-        from_spec(spec)
+HOME = "fedsolve.algorithms.fedopt:FedOpt"
 
 
-def test_a_part_is_no_method():
-    with pytest.raises(fs.InvalidInput, match="described a ServerSGD, not a method"):
-        method_from_spec(to_spec(fs.rules.ServerSGD()))
+def nested(depth):
+    spec = 1.0
+    for _ in range(depth):
+        spec = {"list": [spec]}
+    return spec
+
+
+def changed(method, **fields):
+    """A method's description with other values in its outermost fields."""
+    spec = json.loads(json.dumps(to_spec(method)))
+    spec["fields"] |= fields
+    return spec
+
+
+def optimiser(**fields):
+    return {"class": "fedsolve.optax_bridge:Transformation", "fields": fields}
+
+
+LOCAL = fs.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multiplier=1.0, delta=1e-5)
+INFINITE = base64.b64encode(np.array([-np.inf]).tobytes()).decode()
+ATTACKS = {
+    "a program": {"function": "os:system"},
+    "a class elsewhere": {"class": "subprocess:Popen", "fields": {"args": "true"}},
+    "a file is written": optimiser(
+        factory={"function": "fedsolve.files:write_atomically"},
+        values={"dict": []},
+        options={
+            "tuple": [{"tuple": ["path", "{folder}/sitecustomize.py"]}, {"tuple": ["content", "import os"]}]
+        },
+    ),
+    "a file as a schedule": changed(
+        fs.FedAvg(0.1),
+        local={
+            "class": "fedsolve.local.sgd:SGD",
+            "fields": {
+                "lr": {
+                    "class": "fedsolve.schedules:FromOptax",
+                    "fields": {"function": {"function": "fedsolve.files:slug"}},
+                }
+            },
+        },
+    ),
+    "the command line": {"function": "fedsolve.cli.main:main"},
+    "the command line as a factory": optimiser(factory={"optax": "cli.main"}, values={"dict": []}),
+    "a private sender": {"function": "fedsolve.deploy.local:_send"},
+    "a function as a field": changed(LOCAL, clip_norm={"function": "fedsolve.files:slug"}),
+    "an attribute of a class": {"class": HOME + ".__init__", "fields": {}},
+    "a base class": {"class": HOME + ".__class__.__base__", "fields": {}},
+    "another dataclass": {"class": "fedsolve.report.history:History", "fields": {"label": 1}},
+    "an abstract class": {"class": "fedsolve.algorithm:Algorithm", "fields": {}},
+    "an optimiser that runs code": optimiser(factory={"optax": "inject_hyperparams"}, values={"dict": []}),
+    "an optimiser by attribute": optimiser(factory={"optax": "__getattr__"}, values={"dict": []}),
+    "an optimiser by path": optimiser(factory={"function": "optax._src.alias:adam"}, values={"dict": []}),
+    "an optimiser in a list": optimiser(factory={"optax": ["adam"]}, values={"dict": []}),
+    "an optimiser's strange argument": optimiser(factory={"optax": "adam"}, values={"dict": [["self", 1.0]]}),
+    "an optimiser's callable": optimiser(
+        factory={"optax": "adamw"}, values={"dict": []}, options={"tuple": [{"tuple": ["mask", nested(1)]}]}
+    ),
+    "an optimiser elsewhere": changed(fs.FedAvg(0.1), local={"optax": "adam"}),
+    "dunder fields": changed(fs.FedAvg(0.1), __class__="x"),
+    "a strange field": changed(fs.FedAvg(0.1), weights=1.0),
+    "a missing field": {"class": HOME, "fields": {}},
+    "no method inside": changed(LOCAL, inner=1.0),
+    "too deep": nested(10_000),
+    "a huge number": changed(LOCAL, delta=10**400),
+    "a huge whole number": 2**64,
+    "a number past its range": changed(LOCAL, share=2.0),
+    "an array past its range": changed(LOCAL, share={"array": INFINITE, "dtype": "float64", "shape": [1]}),
+    "a scalar array past its range": changed(
+        LOCAL, share={"array": INFINITE, "dtype": "float64", "shape": []}
+    ),
+    "numbers in a list": changed(LOCAL, share={"list": [0.1]}),
+    "an array of objects": {"array": "AAAAAAAAAAA=", "dtype": "object", "shape": [1]},
+    "an array that lies": {"array": "AAAA", "dtype": "uint8", "shape": [2**30, 2**30]},
+    "an array with a hole": {"array": "", "dtype": "uint8", "shape": [0, 10**18]},
+    "an array of negative size": {"array": "AAAA", "dtype": "uint8", "shape": [-1]},
+    "an array of no base": {"array": "?", "dtype": "uint8", "shape": [1]},
+    "a type as a type": {"array": "AAAA", "dtype": ["uint8"], "shape": [3]},
+    "two things at once": {"class": HOME, "fields": {}, "function": "os:system"},
+    "an unhashable name": {"dict": [[["x"], 1]]},
+    "nothing known": {"what": 1},
+    "no data": b"bytes",
+    "a part": to_spec(fs.rules.ServerSGD()),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_an_order_cannot_do(name, tmp_path):
+    """One line, and nothing else: no file, no import, no other error, whatever is asked for."""
+    spec, before = ATTACKS[name], set(sys.modules)
+    if name == "a file is written":
+        spec = json.loads(json.dumps(spec).replace("{folder}", str(tmp_path)))
+    with pytest.raises(fs.InvalidInput) as caught:
+        method_from_spec(spec)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+    assert not list(tmp_path.iterdir())
+    assert not {
+        m for m in set(sys.modules) - before if m.startswith(("fedsolve.cli", "fedsolve.deploy.local"))
+    }
+
+
+@module
+class Mine(fs.local.LocalSolver):
+    """A user's own solver."""
+
+    lr: float
+
+    def solve(self, params, oracle, round):
+        raise NotImplementedError
+
+
+def mine(learning_rate):
+    return optax.sgd(learning_rate)
+
+
+def test_ones_own_parts():
+    """Built only where the client's owner has listed them, the class or function itself."""
+    own = fs.FedOpt(Mine(0.1), fs.rules.Optax(mine, learning_rate=0.5))
+    spec = json.loads(json.dumps(to_spec(own)))
+    for some in ((), (Mine,), (mine,)):
+        with pytest.raises(fs.InvalidInput, match=r"which this client does not know: .*trusted=\(\.\.\.\)"):
+            method_from_spec(spec, some)
+    assert method_from_spec(spec, (Mine, mine)) == own
+    for wrong in ("mylab", ("mylab",), (np,), (int,)):
+        with pytest.raises(fs.InvalidInput, match="trusted"):
+            client_app(lambda place: None, trusted=wrong)
+
+
+def test_optimisers_are_those_of_optax():
+    """Every name of the table is a function of optax, comes back as itself, and makes a transformation."""
+    for name in OPTIMISERS:
+        spec = to_spec(
+            fs.rules.Optax(
+                getattr(optax, name),
+            )
+        )
+        assert from_spec(spec).transformation.factory is getattr(optax, name)

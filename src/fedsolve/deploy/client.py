@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from fedsolve.deploy import records
 from fedsolve.deploy.message import form
 from fedsolve.deploy.oracles.base import LocalProblem
-from fedsolve.deploy.spec import TRUSTED
+from fedsolve.deploy.parts import trusted_parts
 from fedsolve.deploy.worker import work
 from fedsolve.errors import FedsolveError, InvalidInput
 
@@ -36,12 +36,13 @@ class Place:
     run: dict[str, Any]
 
 
-def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collection[str] = ()) -> ClientApp:
+def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collection[Any] = ()) -> ClientApp:
     """Flower's client app for any method: the server's orders tell which one runs.
 
     Args:
         oracle_for: place -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`.
-        trusted: packages besides fedsolve and optax in which methods of yours are defined.
+        trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
+            `(MyMethod, MyRule)`; the server's orders can name nothing else.
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`) and may say where its
     state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client is told to the server in
@@ -53,7 +54,7 @@ def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collecti
     if not callable(oracle_for):
         raise InvalidInput(f"oracle_for must be a function of the place, not {oracle_for!r}")
     app = ClientApp()
-    packages = (*TRUSTED, *trusted)
+    trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
@@ -67,7 +68,7 @@ def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collecti
             if order.client != place.client:
                 raise InvalidInput(f"the order is for client {order.client}, this is client {place.client}")
             folder = Path(str(place.node.get("state-dir", STATE)))
-            reply = work(order, _problem(oracle_for, place), folder, packages)
+            reply = work(order, _problem(oracle_for, place), folder, trusted)
             return records.reply_to_record(reply)
 
         return _answer(message, answer)

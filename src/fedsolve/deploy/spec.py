@@ -1,16 +1,15 @@
 """A method as plain data, so that a server can tell its clients what runs: no pickles, nothing is executed.
 
-Every dataclass is its importable name and its fields; numbers are exact. Only names of packages that the reader
-trusts are looked up (`fedsolve` and `optax`, and what a client adds), and only dataclasses, tuples with named
-fields and functions are accepted there.
+Every dataclass is its name and its fields; numbers are exact. A reader builds only what `fedsolve.deploy.parts` lists
+and what its owner trusts: no name that it reads is ever imported, looked up elsewhere or called.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import importlib
 import inspect
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,112 +17,158 @@ import jax
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.errors import InvalidInput
-
-TRUSTED = ("fedsolve", "optax")
-"""Packages whose methods, rules, sets and functions a client builds when a server names them."""
+from fedsolve.deploy.parts import (
+    check_arguments,
+    check_fields,
+    classes,
+    name_of,
+    optimiser,
+    optimiser_name,
+    trusted_parts,
+)
+from fedsolve.errors import FedsolveError, InvalidInput
+from fedsolve.optax_bridge import Transformation
+from fedsolve.types import is_module
 
 _PLAIN = (str, bool, int, float, type(None))
+_DTYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)
+}
+_DEPTH = 64
+"""How deep a description may be nested; wrappers around wrappers come to about 20."""
+_DIMENSIONS = 8
 
 
 def to_spec(value: Any) -> Any:
     """A method, or anything that it is made of, as JSON data.
 
     Raises:
-        InvalidInput: something in it has no importable name (a lambda, a class made inside a function).
+        InvalidInput: something in it has no importable name (a lambda, a class made inside a function), or is a
+            function of optax that clients do not know.
 
     >>> from fedsolve import rules
     >>> to_spec(rules.ServerSGD(0.5))["fields"]
     {'lr': 0.5, 'momentum': None, 'ema': False}
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: to_spec(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-        return {"class": _name(type(value)), "fields": fields}
+    if is_module(value):
+        inits = [f.name for f in dataclasses.fields(value) if f.init]
+        fields = {name: to_spec(getattr(value, name)) for name in inits}
+        return {"class": name_of(type(value)), "fields": fields}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
         return {"array": data, "dtype": str(array.dtype), "shape": list(array.shape)}
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, tuple) and (names := getattr(value, "_fields", None)) is not None:
-        fields = {name: to_spec(v) for name, v in zip(names, value, strict=True)}
-        return {"class": _name(type(value)), "fields": fields}
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):
         return {type(value).__name__: [to_spec(v) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[to_spec(k), to_spec(v)] for k, v in value.items()]}
+    if callable(value) and (known := optimiser_name(value)) is not None:
+        return {"optax": known}
     if callable(value):
-        return {"function": _name(value)}
+        name = name_of(value)
+        if name.startswith("optax."):
+            raise InvalidInput(f"{name} is no optimiser that clients know: wrap it in a function of your own")
+        return {"function": name}
     raise InvalidInput(
         f"{value!r} cannot be told to clients: build the method from numbers, arrays and classes"
     )
 
 
-def from_spec(spec: Any, trusted: Collection[str] = TRUSTED) -> Any:
+def from_spec(spec: Any, trusted: Collection[Any] = ()) -> Any:
     """What `to_spec` described.
 
+    Args:
+        spec: JSON data, whoever wrote it.
+        trusted: dataclasses and functions that may be built and called besides this package's own.
+
     Raises:
-        InvalidInput: a name outside the trusted packages, one that is missing here, or no description at all.
+        InvalidInput: a part that is not known here, values that it refuses, or no description at all.
     """
-    if isinstance(spec, _PLAIN):
-        return spec
-    if isinstance(spec, Mapping):
-        if "class" in spec:
-            fields = {name: from_spec(v, trusted) for name, v in spec["fields"].items()}
-            return _build(_find(spec["class"], trusted), fields)
-        if "array" in spec:
-            data = np.frombuffer(base64.b64decode(spec["array"]), np.dtype(spec["dtype"]))
-            return data.reshape(spec["shape"])
-        if "function" in spec:
-            return _find(spec["function"], trusted)
-        if "dict" in spec:
-            return {from_spec(k, trusted): from_spec(v, trusted) for k, v in spec["dict"]}
-        for name, kind in (("tuple", tuple), ("list", list)):
-            if name in spec:
-                return kind(from_spec(v, trusted) for v in spec[name])
-    raise InvalidInput("the server sent no method that can be read: another version of fedsolve?")
+    return _read(spec, trusted_parts(trusted), 0)
 
 
-def method_from_spec(spec: Any, trusted: Collection[str] = TRUSTED) -> Algorithm:
-    """A method that a server described; `InvalidInput` if it is none."""
+def method_from_spec(spec: Any, trusted: Collection[Any] = ()) -> Algorithm:
+    """A method that a server described; `InvalidInput` if it is none, whatever else it is."""
     found = from_spec(spec, trusted)
     if not isinstance(found, Algorithm):
         raise InvalidInput(f"the server described a {type(found).__name__}, not a method")
     return found
 
 
-def _build(cls: Any, fields: dict[str, Any]) -> Any:
-    if not (inspect.isclass(cls) and (dataclasses.is_dataclass(cls) or hasattr(cls, "_fields"))):
-        raise InvalidInput(f"the server names {cls!r} as a part of its method: it is no part of one")
+def _read(spec: Any, own: Mapping[str, Any], depth: int) -> Any:
+    if isinstance(spec, _PLAIN):
+        if isinstance(spec, int) and abs(spec) >= 2**63:
+            raise InvalidInput("the server's method has a whole number of more than 64 bits")
+        return spec
+    if depth > _DEPTH:
+        raise InvalidInput(f"the server's method is nested more than {_DEPTH} deep")
+    match spec:
+        case {"class": str(name), "fields": dict(fields), **rest} if not rest:
+            return _build(name, fields, own, depth)
+        case {"array": str(data), "dtype": str(dtype), "shape": list(shape), **rest} if not rest:
+            return _array(data, dtype, shape)
+        case {"function": str(name), **rest} if not rest and inspect.isfunction(own.get(name)):
+            return own[name]
+        case {"dict": list(pairs), **rest} if not rest and all(map(_is_named, pairs)):
+            return {name: _read(value, own, depth + 1) for name, value in pairs}
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(_read(item, own, depth + 1) for item in items)
+        case {"list": list(items), **rest} if not rest:
+            return [_read(item, own, depth + 1) for item in items]
+        case {"function": str(name), **rest} if not rest:
+            raise _unknown(name)
+    raise InvalidInput("the server sent no method that can be read: another version of fedsolve?")
+
+
+def _build(name: str, fields: dict[Any, Any], own: Mapping[str, Any], depth: int) -> Any:
+    cls: Any = own.get(name, classes().get(name))
+    if not inspect.isclass(cls):
+        raise _unknown(name)
+    factory = fields.get("factory") if cls is Transformation else None
+    if isinstance(factory, dict) and list(factory) == ["optax"]:
+        given = {n: _read(v, own, depth + 1) for n, v in fields.items() if n != "factory"}
+        given["factory"] = optimiser(factory["optax"])
+        check_arguments(given["factory"], given.get("values"), given.get("options", ()))
+    else:
+        given = {n: _read(v, own, depth + 1) for n, v in fields.items()}
+    check_fields(cls, given)
     try:
-        return cls(**fields)
-    except TypeError as error:
+        return cls(**given)
+    except FedsolveError:
+        raise
+    except Exception as error:  # a value of a kind that its checks do not foresee
         raise InvalidInput(
-            f"{cls.__name__} of the server differs from ours: {error}; same version?"
+            f"{cls.__name__} of the server differs from ours: {_shown(str(error), 200)}; same version?"
         ) from None
 
 
-def _name(value: Any) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
-    if module is None or "<" in name:
-        raise InvalidInput(f"{value!r} has no importable name: clients cannot find it; define it in a module")
-    return f"{module}:{name}"
-
-
-def _find(name: str, trusted: Collection[str]) -> Any:
-    module, _, qualname = str(name).partition(":")
-    if module.partition(".")[0] not in trusted:
-        raise InvalidInput(
-            f"the server's method needs {module}, which this client does not trust: "
-            f"client_app(..., trusted=('{module.partition('.')[0]}',)) would"
-        )
+def _array(data: str, dtype: str, shape: list[Any]) -> Any:
+    sizes = all(type(n) is int and 0 <= n < 2**31 for n in shape) and len(shape) <= _DIMENSIONS
     try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
-        raise InvalidInput(f"the server's method needs {name}, which is not installed here") from None
-    theirs = getattr(found, "__module__", "").partition(".")[0]  # not what a trusted module merely imports
-    if theirs not in trusted or not (inspect.isclass(found) or inspect.isfunction(found)):
-        raise InvalidInput(f"the server names {name} as a part of its method: it is no part of one")
-    return found
+        content = base64.b64decode(data, validate=True)
+    except ValueError:
+        content = None
+    if content is None or dtype not in _DTYPES or not sizes:
+        raise InvalidInput("the server's method has an array that cannot be read")
+    if len(content) != math.prod(shape) * np.dtype(dtype).itemsize:
+        raise InvalidInput("the server's method has an array of another size than it says")
+    # a scalar is a number again, so that it is checked as one
+    return np.frombuffer(content, dtype).reshape(shape)[()]
+
+
+def _is_named(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+
+
+def _unknown(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"the server's method needs {_shown(name)}, which this client does not know: a class of yours must be in its "
+        "client_app(..., trusted=(...))"
+    )
+
+
+def _shown(text: str, most: int = 100) -> str:
+    """What a server wrote, as it may stand in a log."""
+    return repr(str(text)[:most])

@@ -16,7 +16,7 @@ from fedsolve.deploy import verbs
 from fedsolve.deploy.keys import secret_key
 from fedsolve.deploy.message import Order, Reply, check_buffers, compare_forms, float_type, form, short_form
 from fedsolve.deploy.oracles.base import LocalProblem, check_needs
-from fedsolve.deploy.spec import TRUSTED, method_from_spec
+from fedsolve.deploy.spec import method_from_spec
 from fedsolve.deploy.state import ClientState
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.setup import cast
@@ -24,7 +24,7 @@ from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 
 
-def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[str] = TRUSTED) -> Reply:
+def work(order: Order, problem: LocalProblem, folder: Path, trusted: Collection[Any] = ()) -> Reply:
     """Do what an order asks: local work from the server's model and the client's own state.
 
     Raises:

@@ -1,0 +1,143 @@
+"""What a server may name to a client: parts of methods, and optax's optimisers. Nothing else is looked up or called.
+
+The table is made here, from this installation alone; a name that comes with an order is only ever searched in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from numbers import Integral, Real
+from types import MappingProxyType, NoneType
+from typing import Any
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.algorithms.fedfw import SplitSets
+from fedsolve.algorithms.frankwolfe_steps import FrankWolfeSteps
+from fedsolve.errors import InvalidInput
+from fedsolve.geometry.blocks import Block, Blocks
+from fedsolve.geometry.mirrors import Mirror
+from fedsolve.geometry.regularizer import Regularizer
+from fedsolve.local.solver import LocalSolver
+from fedsolve.optax_bridge import Transformation
+from fedsolve.rules.rule import Rule
+from fedsolve.schedules import Schedule
+from fedsolve.wrappers.attacks import Attack
+from fedsolve.wrappers.reduction import Reduction
+
+_ROOTS = (Algorithm, Rule, LocalSolver, Schedule, Regularizer, Mirror, Reduction, FrankWolfeSteps)
+_PARTS = (Block, Blocks, SplitSets, Attack, Transformation)
+_NUMBER = (Real, NoneType)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **{cls.__name__: (cls,) for cls in (*_ROOTS, *_PARTS, str, bool)},
+    **{"int": (Integral,), "float": (Real,), "Scalar": _NUMBER, "Scalar | None": _NUMBER},
+    **{"Rate": (Real, Schedule), "SplitSets | None": (SplitSets, NoneType)},
+}
+"""What a field may hold, by how it is annotated. Elsewhere an array passes for a number that a trace has made, and
+keeps its range to itself; from a server it would be a way around the checks."""
+_ROOMS = ("algorithms", "rules", "local", "geometry", "wrappers")
+
+OPTIMISERS = (
+    "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad",
+    "fromage", "lamb", "lars", "lion", "nadam", "nadamw", "noisy_sgd", "novograd", "optimistic_gradient_descent",
+    "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi",
+)  # fmt: skip
+"""Functions of optax that a method may be made with in a deployment."""
+
+
+@cache
+def classes() -> Mapping[str, type]:
+    """Every class of this package that a method can consist of, by `name_of`."""
+    names = ["fedsolve.schedules"]
+    for room in _ROOMS:
+        package = importlib.import_module(f"fedsolve.{room}")
+        names += [f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__)]
+    found: dict[str, type] = {name_of(cls): cls for cls in _PARTS}
+    for name in names:
+        here = [x for x in vars(importlib.import_module(name)).values() if inspect.isclass(x)]
+        made = [cls for cls in here if cls.__module__ == name and dataclasses.is_dataclass(cls)]
+        found |= {name_of(c): c for c in made if issubclass(c, _ROOTS) and not inspect.isabstract(c)}
+    return MappingProxyType(found)
+
+
+def check_fields(cls: type, given: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` unless the values for a class are of the kinds that its fields are annotated with."""
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    for name, value in given.items():
+        if name not in fields:
+            raise InvalidInput(f"{cls.__name__} of the server has {name[:80]!r}, ours has not: same version?")
+        wanted = _KINDS.get(str(fields[name].type))
+        if wanted is not None and (
+            not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)
+        ):
+            raise InvalidInput(
+                f"{cls.__name__} of the server has {name} of type {type(value).__name__}, ours takes "
+                f"{fields[name].type}: same version?"
+            )
+
+
+def trusted_parts(trusted: Collection[Any]) -> dict[str, Any]:
+    """A client's own classes and functions that a server may name, by `name_of`.
+
+    Raises:
+        InvalidInput: one that is neither a dataclass nor a function, such as the name of a package.
+    """
+    if isinstance(trusted, str) or not isinstance(trusted, Collection):
+        raise InvalidInput(f"trusted = {trusted!r} must be classes and functions, such as (MyMethod, MyRule)")
+    for part in trusted:
+        if not (inspect.isfunction(part) or (inspect.isclass(part) and dataclasses.is_dataclass(part))):
+            raise InvalidInput(
+                f"trusted: {part!r} must be a dataclass or a function itself, such as MyMethod: names and packages "
+                "would let a server choose what runs here"
+            )
+    return {name_of(part): part for part in trusted}
+
+
+def name_of(value: Any) -> str:
+    """The name under which a class or function is told.
+
+    Raises:
+        InvalidInput: it has none (a lambda, a class made inside a function).
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
+    if module is None or "<" in name:
+        raise InvalidInput(f"{value!r} has no importable name: clients cannot find it; define it in a module")
+    return f"{module}:{name}"
+
+
+def optimiser(name: Any) -> Callable[..., Any]:
+    """The optimiser of optax with this name; `InvalidInput` if it is none."""
+    if name not in OPTIMISERS:
+        raise InvalidInput(f"{str(name)[:80]!r} is no optimiser of optax that clients know")
+    import optax
+
+    return getattr(optax, name)
+
+
+def optimiser_name(function: Any) -> str | None:
+    """The name of an optimiser of optax, None for anything else."""
+    import optax
+
+    return next((name for name in OPTIMISERS if getattr(optax, name, None) is function), None)
+
+
+def check_arguments(factory: Callable[..., Any], values: Any, options: Any) -> None:
+    """Raise `InvalidInput` unless these are an optimiser's arguments: its own names, and plain values as options."""
+    known = inspect.signature(factory).parameters
+    pairs = options if isinstance(options, tuple) else None
+    if not isinstance(values, Mapping) or pairs is None or any(not _is_option(pair) for pair in pairs):
+        raise InvalidInput("the server's optimiser has arguments that are no plain values")
+    for name in (*values, *(name for name, _ in pairs)):
+        if name not in known:
+            raise InvalidInput(f"the server's optimiser has no argument {str(name)[:80]!r}")
+
+
+def _is_option(pair: Any) -> bool:
+    plain = (str, bool, int, float, type(None))
+    return (
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], plain)
+    )
