@@ -24,6 +24,7 @@ Scalar = Any
 
 T = TypeVar("T")
 _REDUCTIONS = ("mean", "average", "max")
+_MARK = "_fedsolve_module"
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
@@ -50,6 +51,9 @@ def reported(warn: str = "") -> Any:
 def module(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree of its non-static fields.
 
+    What makes it anew from leaves (a transformation) does not call it: `__post_init__` sees what a user gives, and
+    may check and change it, but never tracers, stacked values or whatever else stands for a leaf.
+
     >>> @module
     ... class Point:
     ...     x: float
@@ -58,10 +62,26 @@ def module(cls: type[T]) -> type[T]:
     Point(x=2.0, name='p')
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
+    setattr(cls, _MARK, cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     meta = [f.name for f in fields if f.metadata.get("static")]
     data = [f.name for f in fields if not f.metadata.get("static")]
-    jax.tree_util.register_dataclass(cls, data, meta)
+    keys = [jax.tree_util.GetAttrKey(name) for name in data]
+
+    def flatten(obj: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(obj, name) for name in data], tuple(getattr(obj, name) for name in meta)
+
+    def flatten_with_keys(obj: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        leaves, fixed = flatten(obj)
+        return list(zip(keys, leaves, strict=True)), fixed
+
+    def unflatten(fixed: tuple[Any, ...], leaves: Any) -> T:
+        obj = object.__new__(cls)
+        for name, value in (*zip(data, leaves, strict=True), *zip(meta, fixed, strict=True)):
+            object.__setattr__(obj, name, value)
+        return obj
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 
 
@@ -71,8 +91,8 @@ def replace(obj: T, **changes: Any) -> T:
 
 
 def is_module(value: Any) -> bool:
-    """Whether `value` is an instance of a dataclass (all of ours are modules)."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    """Whether `value` is an instance of a class that `module` made; a user's model may be a dataclass of its own."""
+    return getattr(type(value), _MARK, None) is type(value)
 
 
 def reductions(message: Any, inherited: str = "mean") -> Any:
