@@ -54,6 +54,9 @@ class Algorithm(ABC):
     reduction: Any = None
     only_mean: ClassVar[str] = ""
     privacy: Privacy = ""  # a wrapper that sends more than such a method must refuse it
+    secret_cohorts: bool = (
+        False  # whether its guarantee holds only against those who do not know who takes part
+    )
     updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
 
     @abstractmethod
@@ -136,6 +139,11 @@ class Wrapper(Algorithm):
     def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The inner method's."""
         return self.inner.privacy
+
+    @property
+    def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.secret_cohorts
 
     @property
     def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

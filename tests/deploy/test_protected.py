@@ -1,12 +1,16 @@
 """Privacy and robust reductions in a deployment: the simulation's mechanism, noise that cannot be repeated."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
-from deploy_small import POPULATION, deploy
+from deploy_small import POPULATION, deploy, start
 
 import fedsolve as fs
 from conformance.properties import close, compiled
+from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.keys import kept_secret
 from fedsolve.deploy.message import check_buffers
 from harness import Listed
 
@@ -88,3 +92,93 @@ def test_an_attacker_is_outvoted(tmp_path):
         attacked[f"honest {name}"] = flat(deploy(method, tmp_path / f"honest-{name}")[0])
     assert np.abs(attacked["median"] - attacked["honest median"]).max() < 0.5
     assert np.abs(attacked["mean"] - attacked["honest mean"]).max() > 10
+
+
+def amplified(**more):
+    """Sampling amplifies: three clients of six on average, each on its own."""
+    setting = {"cohort": 3, "population": POPULATION, "delta": 1e-5, "sampling": "poisson"} | more
+    return fs.DifferentialPrivacy(fs.FedAvg(0.3, weighting="uniform"), 1.0, 0.5, **setting)
+
+
+HALF = fs.Bernoulli(0.5)
+
+
+def coordinator(method, sampling=HALF, secret=None):
+    setting = {"population": POPULATION, "seed": 3, "experiment": "x", "secret": secret}
+    return Coordinator(method, start(), sampling=sampling, **setting)
+
+
+def cohorts(server, rounds=12):
+    """Cohorts as they are drawn, and as whoever holds an order of the round would draw them."""
+    drawn, guessed = [], []
+    for number in range(rounds):
+        server.held = dataclasses.replace(server.held, round=number)
+        drawn.append(server.draw())
+        with server.precision():
+            key = jax.random.wrap_key_data(np.asarray(server.order(0).key, np.uint32))
+            ids, there = HALF.draw(key, number, POPULATION)
+        guessed.append(sorted(np.asarray(ids)[np.asarray(there)].tolist()))
+    return drawn, guessed
+
+
+def test_cohorts_are_secret_where_sampling_amplifies():
+    """An order tells the cohort of a plain method; of an amplified one neither it nor the seed tells anything."""
+    drawn, guessed = cohorts(coordinator(fs.FedAvg(0.3)))
+    assert drawn == guessed
+    secret = bytes(range(32))
+    drawn, guessed = cohorts(coordinator(amplified(), secret=secret))
+    same = sum(
+        (i in mine) == (i in guess)
+        for mine, guess in zip(drawn, guessed, strict=True)
+        for i in range(POPULATION)
+    )
+    assert 20 < same < 52  # of 72; half of them by chance, with a standard deviation of 4.2
+    assert len({tuple(c) for c in drawn}) > 6
+    assert drawn == cohorts(coordinator(amplified(), secret=secret))[0]
+    assert drawn != cohorts(coordinator(amplified()))[0]  # unless it is told, each has a secret of its own
+    # with everybody, or where no amplification is counted on, there is nothing to hide
+    assert not amplified(cohort=POPULATION).secret_cohorts
+    assert not dp(1.0).secret_cohorts
+    assert fs.FedProx(0.1, 0.1).secret_cohorts is False
+
+
+def test_a_private_run_goes_on_with_its_cohorts(tmp_path, capsys):
+    """The secret is readable by its owner alone, is in nothing that is sent or written, and goes when the run ends."""
+    secret, sent = bytes(range(100, 132)), []
+    folder = tmp_path / "server"
+    folder.mkdir()
+    (folder / "cohorts.key").write_bytes(secret)
+    wanted = cohorts(coordinator(amplified(), secret=secret), 4)[0]
+
+    class Died(Exception):
+        pass
+
+    def evaluate(model, buffers):
+        if len(sent) == len([c for cohort in wanted[:2] for c in cohort]):
+            raise Died
+        return {}
+
+    def watch(node, what, content):
+        sent.append(node) if what == "train" else None
+        return content
+
+    setting = {"sampling": HALF, "rounds": 4, "seed": 3, "shortfall": "skip"}
+    with pytest.raises(Died):
+        deploy(amplified(), tmp_path, evaluate=evaluate, tamper=watch, **setting)
+    _, history, _ = deploy(amplified(), tmp_path, resume=True, tamper=watch, **setting)
+    assert [n - 101 for n in sent] == [c for i in (0, 1, 1, 2, 3) for c in wanted[i]]
+    assert not (folder / "cohorts.key").exists()
+    assert any("epsilon assumes that the cohorts are secret" in note for note in history.notes)
+    assert "epsilon assumes that the cohorts are secret" in capsys.readouterr().out
+    for path in folder.rglob("*"):
+        assert path.is_dir() or secret not in path.read_bytes()
+
+
+def test_a_secret_is_its_owners_alone(tmp_path):
+    made = kept_secret(tmp_path)
+    assert len(made) == 32
+    assert kept_secret(tmp_path) == made
+    assert (tmp_path / "cohorts.key").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "cohorts.key").write_bytes(made[:20])
+    with pytest.raises(fs.InvalidInput, match=r"cohorts.key has 20 bytes, not 32: remove it"):
+        kept_secret(tmp_path)

@@ -18,7 +18,7 @@ import numpy as np
 from fedsolve import wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.deploy import verbs
-from fedsolve.deploy.keys import secret_key
+from fedsolve.deploy.keys import new_secret, round_key, secret_key
 from fedsolve.deploy.message import Order, Reply, check_buffers, float_type, form, short_form
 from fedsolve.deploy.spec import to_spec
 from fedsolve.engine.cohorts import Sampling
@@ -70,6 +70,8 @@ class Coordinator:
         experiment: name of the experiment, part of every message and of the clients' state files.
         buffers: what is averaged beside the model, such as BatchNorm's statistics.
         norm_bound: largest norm of a message that is believed, None for any.
+        secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
+            a new one by default.
 
     Raises:
         InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
@@ -86,6 +88,7 @@ class Coordinator:
         experiment: str,
         buffers: Buffers | None = None,
         norm_bound: float | None = None,
+        secret: bytes | None = None,
     ) -> None:
         sampling.check(population)
         algorithm.check(sampling, population)
@@ -96,6 +99,7 @@ class Coordinator:
             params = jax.tree.map(jnp.asarray, params)
             self.algorithm, self._sampling = cast(algorithm, self.dtype), cast(sampling, self.dtype)
             self._key = run_key(seed)
+            self._secret = (secret or new_secret()) if algorithm.secret_cohorts else None
             server = verbs.init(self.algorithm, params)
             self._first = verbs.broadcast(self.algorithm, server, verbs.first_cohort(population))
             self._enrolled = self.algorithm.enroll(self._first)
@@ -123,7 +127,9 @@ class Coordinator:
         """The clients of the current round, in order; the same whenever it is asked for."""
         with self.precision():
             key = jax.random.fold_in(self._key, self.held.round)
-            ids, present = self._sampling.draw(key, jnp.int32(self.held.round), self.population)
+            # orders carry `key`: where nobody may know the cohort it comes from elsewhere
+            own = key if self._secret is None else round_key(self._secret, self.held.round)
+            ids, present = self._sampling.draw(own, jnp.int32(self.held.round), self.population)
             cohort = np.sort(np.asarray(ids)[np.asarray(present)])
             of = verbs.cohort(self.held.round, len(cohort), self.population)
             down = verbs.broadcast(self.algorithm, self.held.server, of)

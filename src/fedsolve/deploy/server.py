@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.keeper import Keeper
+from fedsolve.deploy.keys import COHORTS, kept_secret
 from fedsolve.deploy.message import form
 from fedsolve.deploy.policy import Policy
 from fedsolve.deploy.service import Evaluate, Service
@@ -28,10 +29,15 @@ from fedsolve.report.history import History
 from fedsolve.report.page import write_page
 from fedsolve.report.record_files import write_record
 from fedsolve.types import Params
+from fedsolve.wrappers.accounting import ASSUMED
 
 ROUNDS = "rounds.jsonl"
 """One line a round, written as the run goes."""
 _LOSS = "training loss is the mean over the participants' local steps"
+_SECRET = (
+    f"{ASSUMED}: they follow from {COHORTS}, which never leaves the server and is removed at the end; against those "
+    "who see who is asked nothing is amplified, and sampling='none' counts on nothing"
+)
 FAILED = "failed.txt"
 """Why a run ended early, in one line."""
 
@@ -172,8 +178,11 @@ def serve(
                 experiment=keeper.experiment,
                 buffers=buffers,
                 norm_bound=settings.norm_bound,
+                secret=kept_secret(folder) if algorithm.secret_cohorts else None,
             )
             recorder = keeper.restore(coordinator)
+            if algorithm.secret_cohorts:
+                say(_SECRET)
             say(f"experiment {keeper.experiment}, into {folder.absolute()}")
             service = Service(
                 grid, coordinator, settings.policy, keeper, recorder,
@@ -181,6 +190,7 @@ def serve(
                 report=_reporter(folder), log=say,
             )  # fmt: skip
             service.run()
+            (folder / COHORTS).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     except FedsolveError as error:
         if keeper is not None:  # else the folder belongs to another run
             (folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
@@ -188,6 +198,7 @@ def serve(
         raise
     shown = {**identity, **dataclasses.asdict(settings), "experiment": keeper.experiment}
     notes = () if service.measures_loss else (_LOSS,)
+    notes += (_SECRET,) if algorithm.secret_cohorts else ()
     history = recorder.history(label, "federation", shown, 0.0, notes)
     write_record(folder, history, {"model": coordinator.model, "buffers": coordinator.held.buffers})
     write_page(folder / "page.html", [history], title=f"{label} on a federation")

@@ -26,6 +26,7 @@ from fedsolve.errors import InvalidInput
 from fedsolve.measures.measure import Measure
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, reports
+from fedsolve.wrappers.accounting import ASSUMED
 
 
 def _integer(name: str, value: Any, least: int = 1) -> int:
@@ -186,6 +187,10 @@ class Setup:
         if len(self.judged.counts) < self.task.data.num_clients:
             seen, judged = int(self.judged.counts.sum()), len(self.judged.counts)
             found.append(f"training metrics are of {judged} clients drawn at random ({seen} examples)")
+        if self.algorithm.secret_cohorts:
+            found.append(
+                f"{ASSUMED}: here they follow from the seed, in a deployment from a key that stays on the server"
+            )
         found += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
         if dropped := recorder.total("dropped"):
             found.append(f"{dropped} updates were not finite and left out")

@@ -150,6 +150,11 @@ class DifferentialPrivacy(Wrapper):
         return "central"
 
     @property
+    def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Yes where sampling amplifies: it helps only against those who do not know who takes part."""
+        return self.sampling != "none" and self.cohort < self.population
+
+    @property
     def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Yes: that nobody came is not to be seen from a model that stands still."""
         return True
