@@ -2,13 +2,15 @@
 
 A hyper-parameter is a leaf, so it can be traced, swept and changed without recompiling; a field marked
 `static()` is part of the program. A field of a message says how it is reduced over the cohort
-(`reduced`), a field of a server state whether the engine logs it (`reported`).
+(`reduced`) and what a number that comes from outside must be (`claimed`), a field of a server state whether the
+engine logs it (`reported`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -32,11 +34,32 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
-def reduced(by: str) -> Any:
-    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|) or `max`."""
+def reduced(by: str, claim: Claim | None = None) -> Any:
+    """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|) or `max`; see `claimed`."""
     if by not in _REDUCTIONS:
         raise ValueError(f"reduction '{by}' must be one of {', '.join(_REDUCTIONS)}")
-    return dataclasses.field(metadata={"reduce": by})
+    return dataclasses.field(metadata={"reduce": by, "claim": claim})
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a server of a deployment may check of numbers that a client reports.
+
+    Attributes:
+        at_least, at_most: their range, both ends included.
+        whole: whether they are integers.
+        of_delta: what the number is of the displacement that it is sent with (`delta`), None if it says more.
+    """
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    whole: bool = False
+    of_delta: Callable[[Params], Scalar] | None = None
+
+
+def claimed(claim: Claim) -> Any:
+    """A message field, reduced as the message that it is part of, whose numbers can be checked."""
+    return dataclasses.field(metadata={"claim": claim})
 
 
 def reported(warn: str = "") -> Any:
@@ -47,7 +70,9 @@ def reported(warn: str = "") -> Any:
     return dataclasses.field(metadata={"report": True, "warn": warn})
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, reduced, reported, dataclasses.field))
+@dataclass_transform(
+    frozen_default=True, field_specifiers=(static, reduced, claimed, reported, dataclasses.field)
+)
 def module(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree of its non-static fields.
 

@@ -157,7 +157,7 @@ def test_too_few_replies_end_the_run_with_reasons(tmp_path):
 
     with pytest.raises(
         Unavailable,
-        match=r"round 1: 0 of 6 replies count, 3 are needed, after 2 attempts .*client 4: disk full",
+        match=r"round 1: 0 of 6 replies count, 3 are needed, after 2 attempts .*client 4: refused: disk full",
     ):
         deploy(METHOD, tmp_path, tamper=refuse, repeats=1)
     assert "disk full" in (tmp_path / "server" / FAILED).read_text()

@@ -16,7 +16,7 @@ from fedsolve.local.solver import local_loop
 from fedsolve.measures.optimality import measures_of
 from fedsolve.oracle import Oracle
 from fedsolve.schedules import Rate, as_rate, rate_at
-from fedsolve.types import Params, Scalar, module, static
+from fedsolve.types import Claim, Params, Scalar, claimed, module, static
 
 
 @module
@@ -48,9 +48,9 @@ class FedDualAvgMessage:
     """
 
     delta: Params
-    elapsed: Scalar
+    elapsed: Scalar = claimed(Claim(at_least=0))
     path: Params
-    times: Any
+    times: Any = claimed(Claim(at_least=0))
 
 
 @module

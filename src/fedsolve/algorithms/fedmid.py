@@ -15,7 +15,7 @@ from fedsolve.local.solver import local_loop
 from fedsolve.measures.optimality import measures_of
 from fedsolve.oracle import Oracle
 from fedsolve.schedules import Rate, as_rate, rate_at
-from fedsolve.types import Params, Scalar, module, static
+from fedsolve.types import Claim, Params, Scalar, claimed, module, static
 
 
 @module
@@ -30,7 +30,7 @@ class FedMiDMessage:
     """Displacement w_K - w (shapes of the model), and the sum of the rates of its steps (K eta_c)."""
 
     delta: Params
-    elapsed: Scalar
+    elapsed: Scalar = claimed(Claim(at_least=0))
 
 
 @module

@@ -18,9 +18,11 @@ import numpy as np
 from fedsolve import wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.deploy import verbs
+from fedsolve.deploy.judging import check_beside, check_claims, check_examples, check_size
 from fedsolve.deploy.keys import new_secret, round_key, secret_key
 from fedsolve.deploy.message import Order, Reply, check_buffers, float_type, form, short_form
 from fedsolve.deploy.spec import to_spec
+from fedsolve.deploy.words import plain
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.setup import cast, run_key
 from fedsolve.errors import InvalidInput
@@ -118,6 +120,11 @@ class Coordinator:
         return jax.enable_x64(self.dtype == jnp.float64)
 
     @property
+    def longest(self) -> int:
+        """Bytes of the longest message that a client may send."""
+        return max(wire.variants(self.empty_message).sizes)
+
+    @property
     def model(self) -> Params:
         """The current model, in main memory."""
         with self.precision():
@@ -163,13 +170,15 @@ class Coordinator:
         """
         for name, asked in (("experiment", self.experiment), ("round", self.held.round), ("client", client)):
             if (given := getattr(reply, name)) != asked:
-                raise InvalidInput(f"it is of {name} {given}, not of {asked}")
-        if reply.examples < 1:
-            raise InvalidInput(f"it counts {reply.examples} examples")
+                raise InvalidInput(f"it is of {name} {plain(given)}, not of {asked}")
+        check_examples(reply.examples)
+        weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
         with self.precision():
             _, down, _ = self._now
             if reply.form != short_form(self.empty_message):
-                raise InvalidInput(f"its message has other shapes or types than {form(self.empty_message)}")
+                raise InvalidInput(
+                    f"its message has other shapes or types than {form(self.empty_message)[:200]}"
+                )
             sent = wire.decode(reply.message, self.empty_message)
             message, followed = sent, ()
             if self._follows:
@@ -177,12 +186,15 @@ class Coordinator:
                 message, followed = jax.device_get(verbs.receive(self.algorithm, down, sent, before))
             elif not self._as_sent:
                 message = jax.device_get(verbs.receive(self.algorithm, down, sent, self._enrolled)[0])
-        if not (verbs.finite(sent) and verbs.finite((message, followed))):
-            raise InvalidInput("it holds numbers that are not finite")
-        if self.norm_bound is not None and (norm := verbs.norm(message)) > self.norm_bound:
-            raise InvalidInput(f"its norm is {norm:.6g}, above the bound {self.norm_bound:.6g}")
-        self._check_buffers(reply.buffers)
-        weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
+            if not (verbs.finite(sent) and verbs.finite((message, followed))):
+                raise InvalidInput("it holds numbers that are not finite")
+            norm = verbs.norm(message)
+            if self.norm_bound is not None and norm > self.norm_bound:
+                raise InvalidInput(f"its norm is {norm:.6g}, above the bound {self.norm_bound:.6g}")
+            check_size(norm, verbs.largest(message), weight, self.population, self.dtype)
+            if self.algorithm.privacy != "local":  # whose numbers are noisy
+                check_claims(sent)
+        check_beside(self.held.buffers, reply.buffers)
         return Accepted(message, weight, followed, reply.buffers)
 
     def finish(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
@@ -214,23 +226,6 @@ class Coordinator:
             return verbs.nothing(self.algorithm, self._first, self.empty_message, self._enrolled)
         messages, weights = [a.message for a in accepted], [a.weight for a in accepted]
         return verbs.reduce(self.algorithm, messages, weights, self.dtype)
-
-    def _check_buffers(self, buffers: Buffers) -> None:
-        known = self.held.buffers
-        for name in sorted(set(known) ^ set(buffers)):
-            holder = "has" if name in buffers else "lacks"
-            raise InvalidInput(
-                f"it {holder} {name} beside the model, unlike the server: server_app(..., buffers=...) must be told "
-                "what the clients' models have, such as fs.flower.torch_buffers(module)"
-            )
-        for name, value in buffers.items():
-            if not np.isfinite(value).all():
-                raise InvalidInput(f"its {name}, averaged beside the model, is not finite")
-            if (known[name].shape, known[name].dtype) != (value.shape, value.dtype):
-                raise InvalidInput(
-                    f"its {name} is {value.dtype} of shape {value.shape}, the server's {known[name].dtype} of "
-                    f"{known[name].shape}"
-                )
 
 
 def _loss(message: Any) -> float | None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedsolve.deploy.judging import reading
 from fedsolve.deploy.message import Order, Reply
-from fedsolve.errors import InvalidInput
+from fedsolve.deploy.words import plain
+from fedsolve.errors import FedsolveError, InvalidInput
 
 _BYTES = "bytes"
+_REPLY = {"experiment": str, "round": int, "client": int, "form": str, "examples": int}
+_FACTS_BYTES = 64 * 1024
+"""Room for facts about a message."""
 
 
 def order_to_record(order: Order) -> RecordDict:
@@ -62,24 +69,55 @@ def reply_to_record(reply: Reply) -> RecordDict:
     return _with_buffers(record, reply.buffers)
 
 
-def record_to_reply(record: RecordDict) -> Reply:
-    """The reply in a record.
+def record_to_reply(record: RecordDict, longest: int, buffers: Mapping[str, np.ndarray]) -> Reply:
+    """The reply in a record; nothing is decoded of one that is longer than a reply can be.
+
+    Args:
+        record: what a node sent.
+        longest: bytes of the longest message that this round may bring.
+        buffers: what is expected beside the model, by name: shapes and types.
 
     Raises:
         InvalidInput: the client refused, with its reason; or the record is no reply of this version.
     """
-    if "refused" in record:
-        raise InvalidInput(str(record.config_records["refused"].get("why", "without a reason")))
-    try:
-        facts: dict[str, Any] = dict(record.config_records["reply"])
-        return Reply(**facts, message=_unpack(record, "message"), buffers=_buffers(record))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the reply cannot be read ({error!r}): another version of fedsolve?") from None
+    _check_refusal(record)
+    with reading("the reply"):
+        if (length := size(record)) > (most := longest + _nbytes(buffers) + _FACTS_BYTES):
+            raise InvalidInput(f"it has {length:,} bytes where a reply has at most {most:,}")
+        facts = _facts(record, "reply", _REPLY)
+        extra = set(record) - {"reply", "message", "buffers"}
+        if extra:
+            raise InvalidInput(f"it has {plain(sorted(extra))} besides what a reply has")
+        return Reply(**facts, message=_unpack(record, "message"), buffers=_beside(record, buffers))
 
 
 def refusal(error: Exception) -> RecordDict:
-    """A client's refusal with its reason in one line."""
-    return RecordDict({"refused": ConfigRecord({"why": " ".join(str(error).split())})})
+    """A client's refusal: the reason in one line if it is ours, of any other exception its type alone."""
+    why = str(error) if isinstance(error, FedsolveError) else f"{type(error).__name__}, see the node's log"
+    return RecordDict({"refused": ConfigRecord({"why": plain(why)})})
+
+
+def _check_refusal(record: RecordDict) -> None:
+    if "refused" in record:
+        why = None
+        with reading("the refusal"):
+            why = record.config_records["refused"].get("why")
+        raise InvalidInput(f"refused: {plain(why) if isinstance(why, str) else 'without a reason'}")
+
+
+def _facts(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
+    """The facts of a record, each of its type."""
+    if not isinstance(part := record.get(name), ConfigRecord):
+        raise InvalidInput(f"it cannot be read: it has no {name} as this version of fedsolve writes it")
+    facts: dict[str, Any] = dict(part)
+    for key in sorted(set(facts) ^ set(types)):
+        raise InvalidInput(f"it {'has an unknown' if key in facts else 'lacks'} {plain(key)}")
+    for key, kind in types.items():
+        if type(facts[key]) is not kind:  # a truth is no number
+            raise InvalidInput(
+                f"its {key} is {plain(repr(facts[key]))}, a {type(facts[key]).__name__}, not a {kind.__name__}"
+            )
+    return facts
 
 
 def size(record: RecordDict) -> int:
@@ -93,7 +131,44 @@ def _pack(data: bytes) -> ArrayRecord:
 
 
 def _unpack(record: RecordDict, name: str) -> bytes:
-    return record.array_records[name][_BYTES].data
+    arrays = record.array_records[name]
+    found = arrays[_BYTES]
+    if len(arrays) != 1 or (found.dtype, found.shape, found.stype) != ("uint8", (len(found.data),), _BYTES):
+        raise InvalidInput(f"its {name} is not the bytes that it says")
+    return found.data
+
+
+def _beside(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a reply has beside the model; only what is as long as what is known by its name is decoded."""
+    if "buffers" not in record:
+        return {}
+    found = {}
+    for name, x in record.array_records["buffers"].items():
+        if name in known:
+            _check_npy(name, x.data, known[name])
+        found[name] = (
+            x.numpy() if name in known else np.zeros(0)
+        )  # a name alone is refused later, with the remedy
+    return found
+
+
+def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
+    """Raise `InvalidInput` unless data are an array of these bytes: NumPy makes room for what a header says."""
+    file = io.BytesIO(data)
+    major, _ = np.lib.format.read_magic(file)
+    if major != 1:
+        raise InvalidInput(f"its {plain(name)} is an array of format {major}, not 1")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if (shape, dtype) != (known.shape, known.dtype):
+        raise InvalidInput(
+            f"its {plain(name)} is {plain(dtype)} of shape {plain(shape)}, the server's {known.dtype} of {known.shape}"
+        )
+    if (length := len(data) - file.tell()) != known.nbytes:
+        raise InvalidInput(f"its {plain(name)} has {length} bytes, not {known.nbytes}")
+
+
+def _nbytes(buffers: Mapping[str, np.ndarray]) -> int:
+    return sum(x.nbytes + 1024 for x in buffers.values())  # each with a header of its own
 
 
 def _with_buffers(record: RecordDict, buffers: dict[str, np.ndarray]) -> RecordDict:

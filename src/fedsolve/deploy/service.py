@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.deploy import records
 from fedsolve.deploy.coordinator import Accepted, Coordinator
+from fedsolve.deploy.judging import reading
 from fedsolve.deploy.keeper import Keeper
 from fedsolve.deploy.policy import Policy, Unavailable
 from fedsolve.deploy.post import exchange
@@ -156,7 +157,7 @@ class Service:
                 continue
             asked.bytes_up += records.size(answer)
             try:
-                asked.accepted[client] = self._coordinator.judge(client, records.record_to_reply(answer))
+                asked.accepted[client] = read_and_judge(self._coordinator, client, answer)
             except InvalidInput as error:
                 self._reject(asked, client, str(error))
 
@@ -174,3 +175,14 @@ class Service:
         self.measures_loss = "train_loss" in found
         seconds = time.perf_counter() - self._begun
         self._recorder.evaluation(self._coordinator.held.round, seconds, {"train_loss": loss, **found})
+
+
+def read_and_judge(coordinator: Coordinator, client: int, answer: RecordDict) -> Accepted:
+    """What a client answered to this round's order, checked.
+
+    Raises:
+        InvalidInput: why it does not count, whatever it is made of.
+    """
+    with reading("the reply"):
+        reply = records.record_to_reply(answer, coordinator.longest, coordinator.held.buffers)
+        return coordinator.judge(client, reply)

@@ -81,6 +81,13 @@ def norm(message: Any) -> float:
     return math.sqrt(sum(float(np.vdot(x, x)) for x in map(np.asarray, jax.tree.leaves(message))))
 
 
+def largest(message: Any) -> float:
+    """The largest absolute number of a message in main memory."""
+    return max(
+        (float(np.abs(x).max()) for x in map(np.asarray, jax.tree.leaves(message)) if x.size), default=0.0
+    )
+
+
 def reduce(algorithm: Algorithm, messages: Sequence[Any], weights: Sequence[float], dtype: Any) -> Any:
     """Messages reduced over a cohort as their fields say, summed in the order given, or by the method's reduction."""
     if algorithm.reduction is not None:

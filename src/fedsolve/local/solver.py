@@ -11,15 +11,15 @@ from jax import lax
 
 from fedsolve import trees
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module, reduced, reported
+from fedsolve.types import Claim, Params, Scalar, module, reduced, reported
 
 
 @module
 class Search:
     """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
 
-    step: Scalar = reduced("max")
-    evaluations: Scalar = reduced("average")
+    step: Scalar = reduced("max", Claim(at_least=0))
+    evaluations: Scalar = reduced("average", Claim(at_least=0))
 
 
 @module

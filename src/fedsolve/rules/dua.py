@@ -18,7 +18,7 @@ from fedsolve.local.solver import Solution
 from fedsolve.oracle import Oracle
 from fedsolve.rules.adaptive import SECOND_MOMENTS, quotient
 from fedsolve.rules.rule import Rule
-from fedsolve.types import Params, Scalar, module, reported, static
+from fedsolve.types import Claim, Params, Scalar, claimed, module, reported, static
 
 Preconditioner = Literal["identity", "adagrad", "adam"]
 
@@ -27,7 +27,7 @@ Preconditioner = Literal["identity", "adagrad", "adam"]
 class Spread:
     """What a client adds to its displacement: |D_i|^2, one number."""
 
-    squared_norm: Scalar
+    squared_norm: Scalar = claimed(Claim(at_least=0, of_delta=trees.squared_norm))
 
 
 @module

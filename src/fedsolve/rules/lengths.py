@@ -13,7 +13,7 @@ from fedsolve.oracle import Oracle
 from fedsolve.rules.adaptive import quotient
 from fedsolve.rules.dua import Spread
 from fedsolve.rules.rule import Needs, Rule
-from fedsolve.types import Params, Scalar, module, reduced, reported
+from fedsolve.types import Claim, Params, Scalar, module, reduced, reported
 
 
 @module
@@ -50,7 +50,7 @@ class GradientDiversity(Rule):
 class ClientStep:
     """What a client adds to its displacement: the last step that its line search accepted."""
 
-    step: Scalar = reduced("max")
+    step: Scalar = reduced("max", Claim(at_least=0))
 
 
 @module

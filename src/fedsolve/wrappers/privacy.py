@@ -12,7 +12,7 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Privacy, Weighting, Wrapper
 from fedsolve.errors import InvalidInput, check_range, is_concrete
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module, reported, static
+from fedsolve.types import Claim, Params, Scalar, claimed, module, reported, static
 from fedsolve.wrappers.accounting import Sampling, check_setting, renyi
 from fedsolve.wrappers.parts import (
     Bounds,
@@ -58,7 +58,7 @@ class PrivateMessage:
     """The clipped inner message, and with adaptive clipping 1 if the displacement was within C, else 0."""
 
     inner: Any
-    within: Any
+    within: Any = claimed(Claim(at_least=0, at_most=1, whole=True))
 
 
 @module

@@ -1,0 +1,92 @@
+"""What a reply may say: numbers that are counted, claimed or summed, and words that reach a log."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedsolve.algorithms.fedmid import FedMiDMessage
+from fedsolve.algorithms.fedopt import FedOptMessage
+from fedsolve.algorithms.scaffold import ScaffoldMessage
+from fedsolve.deploy import records
+from fedsolve.deploy.judging import check_claims, check_examples, check_size, reading
+from fedsolve.deploy.words import plain
+from fedsolve.errors import InvalidInput
+from fedsolve.local.solver import Search
+from fedsolve.rules.dua import Spread
+from fedsolve.rules.lengths import ClientStep
+from fedsolve.wrappers.privacy import PrivateMessage
+
+DELTA = {"w": np.array([3.0, 4.0])}
+
+
+def sent(measured=(), search=()):
+    return FedOptMessage(DELTA, np.array(1.0), measured, search)
+
+
+TRUE = [
+    sent(Spread(np.array(25.0))),
+    sent(Spread(np.array(25.1))),  # 0.4 % off: sums of many squares are rounded
+    sent(ClientStep(np.array(0.0)), Search(np.array(0.5), np.array(3.5))),
+    ScaffoldMessage(sent(Spread(np.array(25.0))), DELTA),
+    PrivateMessage(sent(Spread(np.array(25.0))), np.array(1.0)),
+    PrivateMessage(sent(), ()),
+    FedMiDMessage(DELTA, np.array(0.3)),
+]
+FALSE = [
+    (sent(Spread(np.array(1e6))), "its squared_norm is 1e+06, but 25 by its displacement"),
+    (sent(Spread(np.array(24.0))), "its squared_norm is 24, but 25 by its displacement"),
+    (sent(Spread(np.array(0.0))), "its squared_norm is 0, but 25"),
+    (sent(Spread(np.array(-25.0))), "its squared_norm is -25: it must be at least 0"),
+    (ScaffoldMessage(sent(Spread(np.array(26.0))), DELTA), "its squared_norm is 26, but 25"),
+    (PrivateMessage(sent(Spread(np.array(26.0))), np.array(1.0)), "its squared_norm is 26, but 25"),
+    (sent(ClientStep(np.array(-1.0))), "its step is -1: it must be at least 0"),
+    (sent((), Search(np.array(1.0), np.array(-2.0))), "its evaluations is -2"),
+    (
+        PrivateMessage(sent(), np.array(-1e4)),
+        "its within is -10000: it must be at least 0 and at most 1 and whole",
+    ),
+    (PrivateMessage(sent(), np.array(2.0)), "its within is 2"),
+    (PrivateMessage(sent(), np.array(0.5)), "its within is 0.5"),
+    (FedMiDMessage(DELTA, np.array(-0.3)), "its elapsed is -0.3"),
+]
+
+
+def test_what_follows_from_a_displacement_is_not_believed():
+    for message in TRUE:
+        check_claims(message)
+    for message, said in FALSE:
+        with pytest.raises(InvalidInput) as refused:
+            check_claims(message)
+        assert said in str(refused.value)
+
+
+def test_a_number_of_examples():
+    for examples in (1, 12, 2**31 - 1):
+        check_examples(examples)
+    for examples in (0, -1, 2**31, 10**18, True, 1.0, float("nan"), "12", None, [1]):
+        with pytest.raises(InvalidInput, match="examples"):
+            check_examples(examples)
+
+
+def test_sums_must_fit_their_type():
+    """A finite message that overflows once it is weighted and summed is refused by itself."""
+    check_size(1e18, 1e18, 100.0, 10, jnp.float32)
+    for norm, largest, weight in ((3e38, 3e38, 10.0), (2e19, 1e10, 1.0), (1e15, 1e15, 2.0**31 * 1e14)):
+        with pytest.raises(InvalidInput, match="too large for sums in float32"):
+            check_size(norm, largest, weight, 10, jnp.float32)
+    check_size(1e30, 1e30, 100.0, 10, jnp.float64)
+    check_size(300.0, 10.0, 100.0, 10, jnp.float16)
+
+
+def test_words_of_others():
+    """Cut, one line, nothing that a terminal obeys; of an exception that is not ours the type alone."""
+    assert len(plain("x" * 10**6)) < 400
+    assert plain("a\n\tb \x1b[2J\u202e") == "a b \\x1b[2J\\u202e"
+    assert records.refusal(ValueError("patient 12 has HIV"))["refused"]["why"].startswith("ValueError, see")
+    assert "HIV" not in str(records.refusal(KeyError("HIV")))
+    assert records.refusal(InvalidInput("lower\nthe rate"))["refused"]["why"] == "lower the rate"
+    with (
+        pytest.raises(InvalidInput, match=r"^the reply cannot be read \(ZeroDivisionError\)"),
+        reading("the reply"),
+    ):
+        raise ZeroDivisionError("secret")
