@@ -48,6 +48,9 @@ def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config)
     assert Path("c/comparison.png").read_bytes().startswith(b"\x89PNG")
     page = Path("c/page.html").read_text()
     assert "Not at all: {0.1} &amp; &lt;b&gt;." in page
+    note = "at default settings, not tuned for digits: FedAvg; tune before comparing: fedsolve sweep digits FedAvg"
+    assert f"note: {note} --grid client_lr=1e-3:10:9log" in ended.out.replace("\n", " ")
+    assert note in page
     assert "FedExP / slow" in ended.out
     assert call("show", "c").out.count("FedExP / slow") == 1
     alone = call("run", "--config", "c/FedExP-slow/config.toml", "--out", "alone")

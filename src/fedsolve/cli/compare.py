@@ -13,6 +13,7 @@ from fedsolve.cli.live import Board, open_board
 from fedsolve.cli.outputs import report_files, write_report
 from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.runs import how_to_resume, print_notes_and_files, run_method, where
+from fedsolve.cli.values import resolve_settings
 from fedsolve.engine.identity import provenance
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.lock import locked
@@ -48,6 +49,7 @@ def compare_command(config: Config, out: Path | None, resume: Path | None, as_js
         outcome = _run_all(prepared, folder)
         histories = list(outcome.histories.values())
         failures = [f"{label}: {text}" for label, text in outcome.failures.items()]
+        failures += untuned(config)
         write_report(folder, config, prepared.task, histories, failures)
     if as_json:
         emit_json(_document(config, folder, outcome))
@@ -58,6 +60,19 @@ def compare_command(config: Config, out: Path | None, resume: Path | None, as_js
     if outcome.failures:
         say(f"error: diverged: {', '.join(outcome.failures)}")
     return Diverged.exit_code if outcome.failures else 0
+
+
+def untuned(config: Config) -> list[str]:
+    """One line on the methods whose settings are the defaults, which suit no task in particular; none if none are."""
+    named = [m for m in config.method if m.settings == resolve_settings(m.name, {})]
+    if not named:
+        return []
+    swept = next((m.name for m in named if "client_lr" in m.settings), None)
+    axis = "client_lr=1e-3:10:9log" if swept else "AXIS=VALUES"
+    return [
+        f"at default settings, not tuned for {config.task}: {', '.join(m.shown for m in named)}; "
+        f"tune before comparing: fedsolve sweep {config.task} {swept or named[0].name} --grid {axis}"
+    ]
 
 
 def _run_all(prepared: Prepared, folder: Path) -> Outcome:

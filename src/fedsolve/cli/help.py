@@ -69,6 +69,13 @@ def complete_experiment(incomplete: str) -> list[str]:
     return _begin(incomplete, EXPERIMENTS)
 
 
+def complete_dataset(incomplete: str) -> list[str]:
+    """The data sets that begin so."""
+    from fedsolve.datasets.catalogue import DATASETS
+
+    return _begin(incomplete, DATASETS)
+
+
 def complete_kind(incomplete: str) -> list[str]:
     """What `fedsolve list` lists."""
     from fedsolve.cli.listing import KINDS

@@ -15,7 +15,7 @@ import typer
 from fedsolve.cli import arguments as arg
 from fedsolve.cli.console import emit, emit_json, say
 from fedsolve.cli.federate import federate
-from fedsolve.cli.help import App, complete_experiment, complete_kind
+from fedsolve.cli.help import App, complete_dataset, complete_experiment, complete_kind
 from fedsolve.errors import FedsolveError, InvalidInput
 
 app = App(pretty_exceptions_enable=False)
@@ -174,6 +174,28 @@ def reproduce(
     from fedsolve.cli.reproduce import reproduce_command
 
     reproduce_command(name, out, data_dir, quick, as_json)
+
+
+@app.command(short_help="Where public data sets come from; fetch and convert them.")
+def data(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A data set; all are listed without.", autocompletion=complete_dataset
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Data folder: fetch what is missing and convert into it.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Folder with the original files: convert, fetch nothing.")
+    ] = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Say where a public data set comes from; with --to fetch and convert it into the form that tasks read."""
+    from fedsolve.cli.datasets import data_command
+
+    data_command(name, source, to, as_json)
 
 
 _KINDS = "algorithms, tasks, partitions, geometries, experiments, travels"

@@ -17,6 +17,9 @@ from fedsolve.errors import InvalidInput
 VARIABLE = "FEDSOLVE_DATA"
 """Environment variable that names the data folder."""
 
+CONVERTED = ".sha256"
+"""What follows the name of a file in the name of the one that `fedsolve data` writes beside it, with its sum."""
+
 _REMEDY = "fetch the file again"
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -29,7 +32,10 @@ def data_dir(explicit: str | Path | None = None) -> Path:
     """
     given = explicit if explicit is not None else os.environ.get(VARIABLE) or None
     if given is None:
-        raise InvalidInput(f"no data folder: give data_dir or set the environment variable {VARIABLE}")
+        raise InvalidInput(
+            f"no data folder: give data_dir or set the environment variable {VARIABLE} "
+            "(`fedsolve data` says where the files come from)"
+        )
     folder = Path(given).expanduser()
     if not folder.is_dir():
         origin = "data_dir" if explicit is not None else VARIABLE
@@ -49,13 +55,14 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def checksum(path: str | Path, sha256: str) -> None:
-    """Check a file against its SHA-256 (64 hexadecimal digits).
+    """Check a file against its SHA-256 (64 hexadecimal digits), or against the sum noted when it was converted.
 
     Raises:
         InvalidInput: missing or unreadable, or another sum (the first 12 digits of both are shown).
     """
     found = hashlib.sha256(read_bytes(path)).hexdigest()
-    if found != sha256.lower():
+    beside = Path(f"{path}{CONVERTED}")
+    if found != sha256.lower() and not (beside.is_file() and read_bytes(beside).startswith(found.encode())):
         raise InvalidInput(
             f"{path} has SHA-256 {found[:12]}, expected {sha256[:12].lower()}: "
             f"the file is damaged or another version, {_REMEDY}"

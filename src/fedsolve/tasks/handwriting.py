@@ -1,4 +1,4 @@
-"""Handwritten characters by writer, drawn from the pen strokes of UNIPEN (Guyon et al. 1994)."""
+"""Handwritten characters by writer: UNIPEN's pen strokes drawn (Guyon et al. 1994), or FEMNIST (Caldas et al. 2018)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from fedsolve.data.checks import check_whole
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.models import CNN, MLP, Softmax
@@ -19,6 +19,8 @@ from fedsolve.tasks.task import Examples, Task
 
 FILE = "unipen62_by_writer.npz"
 SHA256 = "0e68c5e582c44c911d92b10fb0390e3ca0c0a65478ca6cadafded77b8f1579e7"
+FEMNIST = "femnist.npz"
+"""What `fedsolve data femnist` makes; there are several splits of it, so no check sum is known beforehand."""
 
 
 def models(classes: int) -> dict[str, Any]:
@@ -37,6 +39,7 @@ def handwriting(
     num_clients: int | None = None,
     seed: int = 0,
     flip: bool = False,
+    dataset: str = "unipen",
 ) -> Task:
     """UNIPEN characters by writer: 315 clients, 43,655 training and 10,903 test images of 62 classes.
 
@@ -55,6 +58,8 @@ def handwriting(
         seed: of the drawn writers.
         flip: pixels 1 - x: paper is 1 and ink 0, as TensorFlow's federated EMNIST stores them. The code of
             Yuan et al. turns those into ink 1, which is what there is here without it.
+        dataset: "unipen", or "femnist": the writers, split and numbers of examples are then those of the folder
+            that `fedsolve data femnist` converted.
 
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
@@ -62,7 +67,10 @@ def handwriting(
     if check_whole("classes", classes) not in (10, 62):
         raise InvalidInput(f"classes = {classes} must be 62, or 10 for the digits alone")
     chosen = pick("model", model, models(classes))
-    z = read_checked(data_dir, FILE, SHA256, ["x", "y", "writer", "is_test"])
+    if dataset not in ("unipen", "femnist"):
+        raise unknown("data set of handwriting", dataset, ("unipen", "femnist"))
+    file, sha256 = (FILE, SHA256) if dataset == "unipen" else (FEMNIST, "")
+    z = read_checked(data_dir, file, sha256, ["x", "y", "writer", "is_test"])
     wanted = z["y"] < classes
     train, test = np.flatnonzero(wanted & ~z["is_test"]), np.flatnonzero(wanted & z["is_test"])
     parts = [train[part] for part in Natural()(z["writer"][train], num_clients, seed)]
@@ -73,6 +81,7 @@ def handwriting(
         return Examples(1 - x if flip else x, z["y"][rows].astype(np.int32))
 
     data = FederatedData(examples(np.concatenate(parts)), np.array([len(part) for part in parts]), names)
-    name = f"handwriting-{classes}"
-    task = classification(name, chosen, classes, data, examples(test), "guyon1994unipen")
+    name = f"handwriting-{classes}" if dataset == "unipen" else f"femnist-{classes}"
+    source = "guyon1994unipen" if dataset == "unipen" else "caldas2018leaf"
+    task = classification(name, chosen, classes, data, examples(test), source)
     return replace(task, batch_size=10, eval_examples=5_000)
