@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from string import Template
 
+import fedsolve
 from fedsolve.cli.console import emit
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.files import write_atomically
@@ -17,7 +18,7 @@ from fedsolve.files import write_atomically
 FRAMEWORKS = ("torch", "jax", "sklearn")
 """The frameworks of clients."""
 _IMAGES = {"digits": {"features": "64", "classes": "10"}}
-_NEEDS = {"torch": 'torch "fedsolve[digits]"', "jax": '"fedsolve[digits]"', "sklearn": "scikit-learn"}
+_BESIDES = {"torch": " torch", "jax": "", "sklearn": ""}  # what clients need besides fedsolve's extras
 CLIENTS = 3
 _APP = re.compile("[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?")
 _LONGEST = 32
@@ -111,6 +112,7 @@ def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, 
         "framework": framework,
         "clients": str(clients),
         "numbers": " ".join(map(str, range(clients))),
-        "requires": _NEEDS[framework],
+        "besides": _BESIDES[framework],
+        "version": fedsolve.__version__,
         **_IMAGES.get(task, {}),
     }
