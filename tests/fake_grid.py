@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -32,10 +33,18 @@ class FakeGrid(Grid):
         self.nodes = {101 + i: {"client-id": client} for i, client in enumerate(clients)}
         self.asked: list[tuple[int, str]] = []
         self.deaf: set[tuple[int, int]] = set()  # (node, round): the order is lost on its way
+        self.slow: dict[
+            tuple[int, int], int
+        ] = {}  # (node, round): looks in vain for the answer to its first order
+        self.keys: dict[int, bytes] = {}  # node -> its public key
         self._answers: dict[str, Message | None] = {}
+        self._looks: dict[str, int] = {}
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.nodes]
 
     def push_messages(self, messages: Any) -> list[str]:
         numbers = []
@@ -43,11 +52,17 @@ class FakeGrid(Grid):
             number = f"message-{len(self._answers)}"
             message.metadata.__dict__["_message_id"] = number
             self._answers[number] = self._deliver(message)
+            at = (message.metadata.dst_node_id, int(message.metadata.group_id or 0) - 1)
+            self._looks[number] = self.slow.pop(at, 0)
             numbers.append(number)
         return numbers
 
     def pull_messages(self, message_ids: Any) -> list[Message]:
-        return [self._answers[n] for n in reversed(list(message_ids)) if self._answers[n] is not None]
+        asked = list(reversed(list(message_ids)))
+        ready = [n for n in asked if self._looks[n] <= 0]
+        for number in asked:
+            self._looks[number] -= 1
+        return [answer for n in ready if (answer := self._answers[n]) is not None]
 
     def _deliver(self, message: Message) -> Message | None:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type

@@ -43,6 +43,8 @@ def deploy(
     clients: list[int] | None = None,
     evaluate: Any = None,
     deaf: Any = (),
+    slow: Any = (),
+    keys: Any = (),
     buffers: Any = None,
     **settings: Any,
 ) -> tuple[Any, Any, FakeGrid]:
@@ -52,6 +54,8 @@ def deploy(
     app = app or clients_of(task())
     grid = FakeGrid(app, list(range(given["population"])) if clients is None else clients, folder, tamper)
     grid.deaf |= set(deaf)
+    grid.slow |= dict(slow)
+    grid.keys |= dict(keys)
     params = start() if params is None else params
     found, history = serve(grid, algorithm, params, Settings(**given), sampling, buffers, evaluate)
     return found, history, grid

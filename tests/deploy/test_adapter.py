@@ -100,19 +100,20 @@ def test_a_bad_reply_never_touches_the_model(kind, tmp_path):
 
 
 def test_an_update_that_was_not_used_is_taken_back(tmp_path):
-    """Client 1's answer of round 2 is lost after it was trained; in round 3 it starts from where it was before.
+    """Client 1's answer of round 2 is lost after it was trained; in round 4 it starts from where it was before.
 
-    So the run ends where one ends in which client 1 never trained in round 2. Cohorts are all clients.
+    So the run ends where one ends in which client 1 never trained in round 2. Cohorts are all clients; in round 3 it
+    rests, since it kept round 2 waiting.
     """
 
     def lose(node, what, content):
         return None if node == 102 and what == "train" and content["reply"]["round"] == 1 else content
 
-    lost, *_ = deploy(METHOD, tmp_path / "a", tamper=lose)
-    never, *_ = deploy(METHOD, tmp_path / "b", deaf=[(102, 1)])
+    lost, *_ = deploy(METHOD, tmp_path / "a", tamper=lose, rounds=4)
+    never, *_ = deploy(METHOD, tmp_path / "b", deaf=[(102, 1)], rounds=4)
     same(lost, never)
     kept = read_manifest(next((tmp_path / "a" / "node-102").rglob("client-1.safetensors")))
-    assert kept["rounds"] == {"after": 2, "before": 0}  # round 3 began from the state after round 1
+    assert kept["rounds"] == {"after": 3, "before": 0}  # round 4 began from the state after round 1
 
 
 def test_a_repeated_round_is_not_applied_twice(tmp_path):
@@ -273,7 +274,7 @@ def test_another_model_is_told_at_once(tmp_path):
 
 
 def test_two_nodes_of_one_number(tmp_path):
-    with pytest.raises(Unavailable, match=r"\(missing: 2\); refused: client 1 is also at a node that came"):
+    with pytest.raises(Unavailable, match=r"\(missing: 2\); refused: client 1 belongs to another node"):
         deploy(METHOD, tmp_path, clients=[0, 1, 1, 3, 4, 5])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,15 +16,20 @@ class Post:
     """Messages under way on a grid.
 
     Flower reports a lost node in the SuperLink's name: answers are told apart by the message that they answer.
+
+    Attributes:
+        late: what has come since it was last emptied from nodes that were no longer waited for.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._waiting: dict[str, int] = {}
+        self._late: dict[str, tuple[int, float]] = {}  # message -> node, when nothing can come any more
+        self.late: list[tuple[int, RecordDict]] = []
 
     @property
     def waiting(self) -> list[int]:
-        """The nodes whose answer has not come."""
+        """The nodes whose answer is waited for."""
         return list(self._waiting.values())
 
     def send(self, messages: Mapping[int, Message]) -> list[int]:
@@ -38,33 +44,48 @@ class Post:
     def collect(self) -> list[tuple[int, RecordDict | str]]:
         """The answers that have come since: what a node said, or in words why there is none."""
         found: list[tuple[int, RecordDict | str]] = []
-        for reply in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
-            node = self._waiting.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
+        now = time.monotonic()
+        self._late = {number: about for number, about in self._late.items() if about[1] > now}
+        asked = [*self._waiting, *self._late]
+        for reply in self._grid.pull_messages(asked) if asked else ():
+            number = reply.metadata.reply_to_message_id
+            if (node := self._waiting.pop(number, None)) is not None:
                 found.append((node, _why(reply) if reply.has_error() else reply.content))
+            elif (about := self._late.pop(number, None)) is not None and not reply.has_error():
+                self.late.append((about[0], reply.content))
         return found
 
     def give_up(self, node: int) -> None:
         """Wait for a node no longer."""
         self._waiting = {number: other for number, other in self._waiting.items() if other != node}
 
+    def close(self, seconds: float) -> None:
+        """Wait for nobody any longer; what comes within `seconds` is `late`."""
+        until = time.monotonic() + seconds
+        self._late |= {number: (node, until) for number, node in self._waiting.items()}
+        self._waiting = {}
+
 
 def exchange(
-    grid: Grid, messages: Mapping[int, Message], seconds: float
+    post: Post,
+    messages: Mapping[int, Message],
+    seconds: float,
+    closes: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[tuple[int, RecordDict | str]]:
-    """Push one message to each node; every answer, or in words why there is none, as it comes until the deadline."""
-    post = Post(grid)
+    """Push one message to each node; every answer, or in words why there is none, as it comes until the deadline.
+
+    `closes` says, after every answer anew, at what time (`time.monotonic`) the exchange ends before its deadline. Nodes
+    without an answer at the end are left in `post.waiting`.
+    """
     for node in post.send(messages):
         yield node, "the message could not be sent: Flower's log says why"
     end = time.monotonic() + seconds
     while post.waiting:
         yield from post.collect()
-        if post.waiting:
-            if time.monotonic() >= end:
-                break
-            time.sleep(_POLL_SECONDS)
-    for node in post.waiting:
-        yield node, f"no answer within {seconds:g} s"
+        left = min(end, closes()) - time.monotonic()
+        if not post.waiting or left <= 0:
+            return
+        time.sleep(min(_POLL_SECONDS, left))
 
 
 def _why(reply: Message) -> str:

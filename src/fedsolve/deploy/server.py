@@ -6,9 +6,8 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,15 +15,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.deploy.claims import CLAIMS, Claims
 from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.keeper import Keeper
 from fedsolve.deploy.keys import COHORTS, kept_secret
 from fedsolve.deploy.message import form
-from fedsolve.deploy.policy import Policy
 from fedsolve.deploy.service import Evaluate, Service
-from fedsolve.engine.cohorts import Sampling, Uniform
+from fedsolve.deploy.settings import Settings, cohorts
+from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.identity import describe, digest
-from fedsolve.errors import FedsolveError, InvalidInput, check_range, unknown
+from fedsolve.errors import FedsolveError, InvalidInput, unknown
 from fedsolve.report.history import History
 from fedsolve.report.page import write_page
 from fedsolve.report.record_files import write_record
@@ -40,51 +40,6 @@ _SECRET = (
 )
 FAILED = "failed.txt"
 """Why a run ended early, in one line."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a method runs on a federation; see `server_app`."""
-
-    rounds: int
-    population: int
-    clients_per_round: int | None = None
-    seed: int = 0
-    out: str = "fedsolve-run"
-    resume: bool = False
-    eval_every: int = 1
-    quorum: int | None = None
-    connect_seconds: float = 120.0
-    round_seconds: float = 600.0
-    min_replies: int | None = None
-    shortfall: Literal["repeat", "skip"] = "repeat"
-    repeats: int = 3
-    norm_bound: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("population", 1), ("seed", 0), ("eval_every", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInput(f"{name} = {value!r} must be a whole number of at least {least}")
-        if not isinstance(self.resume, bool):
-            raise InvalidInput(f"resume = {self.resume!r} must be true or false")
-        check_range("norm_bound", self.norm_bound, above=0)
-        self.policy.check(self.population)
-
-    @property
-    def policy(self) -> Policy:
-        """The part that deals with clients that are late, lost or wrong."""
-        return Policy(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Policy)})
-
-    def overridden(self, config: Mapping[str, Any]) -> Settings:
-        """With what a run's configuration says instead; keys of other parts of the app are left alone.
-
-        >>> Settings(rounds=5, population=3).overridden({"rounds": 9, "batch-size": 32}).rounds
-        9
-        """
-        names = {f.name for f in dataclasses.fields(self)}
-        given = {key.replace("-", "_"): value for key, value in config.items()}
-        return dataclasses.replace(self, **{k: v for k, v in given.items() if k in names})
 
 
 def server_app(
@@ -116,8 +71,11 @@ def server_app(
         label: the method's name in tables; default its name.
         settings: `clients_per_round`; `seed` (0); `out` (folder, "fedsolve-run"); `resume` (False); `eval_every` (1);
             `quorum` (clients that must be connected at the start, default all); `connect_seconds` (120) to wait for
-            them and `round_seconds` (600) for a round's replies; `min_replies` that must count (half of the cohort),
-            `shortfall` "repeat" or "skip" if fewer do, at most `repeats` (3) times; `norm_bound` of a message.
+            them and `round_seconds` (600) for a round's replies; `min_replies` that must count (half of the cohort);
+            `grace`, seconds that a round stays open after so many do (for all of `round_seconds`); `shortfall`
+            "repeat" or "skip" if fewer do, at most `repeats` (3) times; `over_select` (0), share of clients that are
+            asked beyond `clients_per_round`, of which the first replies count; `takeover` (True), whether a client's
+            number may go to another node once its own is gone; `norm_bound` of a message (infinity).
             Each may be given anew by the run's configuration: `flwr run . --run-config "rounds=5 resume=true"`.
 
     Raises:
@@ -137,8 +95,12 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        now = made.overridden(context.run_config)
-        method = algorithm if isinstance(algorithm, Algorithm) else algorithm(context.run_config)
+        try:
+            now = made.overridden(context.run_config)
+            method = algorithm if isinstance(algorithm, Algorithm) else algorithm(context.run_config)
+        except FedsolveError as error:
+            say(f"error: {error}")
+            raise
         serve(grid, method, params, now, sampling, dict(buffers or {}), evaluate, label)
 
     return app
@@ -157,7 +119,7 @@ def serve(
     """Run a method on a grid; the final model and the record, both also in `settings.out`."""
     folder = Path(settings.out)
     label = label or name_of(algorithm)
-    chosen = sampling or Uniform(settings.clients_per_round or settings.population)
+    chosen = cohorts(settings, sampling, algorithm)
     identity = {
         "algorithm": describe(algorithm),
         "model": digest(form(params) + describe(jax.tree.leaves(params))),
@@ -184,10 +146,11 @@ def serve(
             if algorithm.secret_cohorts:
                 say(_SECRET)
             say(f"experiment {keeper.experiment}, into {folder.absolute()}")
+            claims = Claims(folder / CLAIMS, keeper.experiment)
             service = Service(
-                grid, coordinator, settings.policy, keeper, recorder,
-                rounds=settings.rounds, evaluate=evaluate, eval_every=settings.eval_every,
-                report=_reporter(folder), log=say,
+                grid, coordinator, settings.policy, keeper, recorder, claims,
+                rounds=settings.rounds, replies=settings.clients_per_round if settings.over_select else None,
+                evaluate=evaluate, eval_every=settings.eval_every, report=_reporter(folder), log=say,
             )  # fmt: skip
             service.run()
             (folder / COHORTS).unlink(missing_ok=True)  # of no use now, and the folder may be shown

@@ -1,0 +1,180 @@
+"""How long a round stays open: grace, clients that are left alone, more clients than are needed, late answers."""
+
+import json
+import time
+
+import jax
+import numpy as np
+import pytest
+from deploy_small import POPULATION, deploy
+
+import fedsolve as fs
+from fedsolve.deploy.patience import Patience
+from fedsolve.deploy.server import ROUNDS
+
+METHOD = fs.SCAFFOLD(0.3)
+EVER = [(102, t) for t in range(20)]
+GRACE = "client 1: no answer within 0.1 s of grace after enough others"
+ASKED_NOT = "client 1: not asked: it left an earlier round without an answer"
+
+
+def reasons(folder):
+    return [json.loads(line)["reasons"] for line in (folder / "server" / ROUNDS).read_text().splitlines()]
+
+
+def asked(grid, node):
+    return [n for n, what in grid.asked if what == "train"].count(node)
+
+
+def test_a_dead_client_does_not_stall_rounds(tmp_path):
+    """Client 1 never answers: rounds of a minute close a grace time after the others; it rests 1, 2 rounds."""
+    began = time.monotonic()
+    _, history, grid = deploy(METHOD, tmp_path, deaf=EVER, rounds=6, round_seconds=60.0, grace=0.1)
+    assert time.monotonic() - began < 30
+    assert reasons(tmp_path) == [[GRACE], [ASKED_NOT], [GRACE], [ASKED_NOT], [ASKED_NOT], [GRACE]]
+    assert asked(grid, 102) == 3
+    assert history.rounds["dropped"].tolist() == [1] * 6
+
+
+def test_a_silent_client_is_asked_if_it_is_needed(tmp_path):
+    """All six must count: client 1, silent in round 1, is asked again at once, and in round 2 too."""
+    _, history, grid = deploy(METHOD, tmp_path, slow={(102, 0): 2}, rounds=2, min_replies=6)
+    assert history.rounds["dropped"].tolist() == [0, 0]
+    assert asked(grid, 102) == 3
+
+
+def test_a_late_reply_spoils_nothing(tmp_path, capsys):
+    """Client 1's answer of round 1 comes in round 2, where it rests: the run is the one without that answer."""
+    late, _, grid = deploy(METHOD, tmp_path / "a", slow={(102, 0): 2}, rounds=4, round_seconds=5.0, grace=0.1)
+    assert "client 1 answers, too late" in capsys.readouterr().out
+    assert asked(grid, 102) == 3
+    never, *_ = deploy(METHOD, tmp_path / "b", deaf=[(102, 0)], rounds=4, round_seconds=5.0, grace=0.1)
+    for x, y in zip(jax.tree.leaves(late), jax.tree.leaves(never), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_missing_client_is_waited_for_once(tmp_path):
+    """Client 5 connects in round 3: round 1 waits for it, round 2 does not, round 3 has it."""
+    arrived = []
+
+    def arrive(node, what, content):
+        if what == "train" and content["reply"]["round"] == 1 and not arrived:
+            arrived.append(node)
+            grids[0].nodes[109] = {"client-id": 5}
+        return content
+
+    grids = []
+    import deploy_small
+
+    class Watched(deploy_small.FakeGrid):
+        def __init__(self, *given):
+            super().__init__(*given)
+            grids.append(self)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(deploy_small, "FakeGrid", Watched)
+    try:
+        _, history, _ = deploy(METHOD, tmp_path, clients=[0, 1, 2, 3, 4], quorum=5, tamper=arrive)
+    finally:
+        patch.undo()
+    assert reasons(tmp_path) == [
+        ["client 5: not connected within 0.2 s"],
+        ["client 5: not asked: it left an earlier round without an answer"],
+        [],
+    ]
+    assert history.rounds["dropped"].tolist() == [1, 1, 0]
+
+
+def test_more_are_asked_than_are_needed(tmp_path):
+    """Three of six a round and half as many again: five are asked, three count, though client 1 never answers."""
+    _, history, grid = deploy(
+        fs.FedAvg(0.1),
+        tmp_path,
+        deaf=EVER,
+        rounds=4,
+        round_seconds=60.0,
+        clients_per_round=3,
+        over_select=0.5,
+    )
+    assert sum(asked(grid, node) for node in range(101, 107)) == 20
+    assert asked(grid, 102) > 0
+    assert history.rounds["participants"].tolist() == [3] * 4
+    assert history.rounds["dropped"].tolist() == [0] * 4
+    assert reasons(tmp_path) == [[]] * 4
+
+
+def test_patience():
+    """1, 2, 4, ... at most 64 rounds; an answer or another node ends a rest; who is away rests."""
+    patience, at = Patience(), 1
+    for pause in (1, 2, 4, 8, 16, 32, 64, 64):
+        patience.missed(3, 7, at)
+        assert all(patience.rests(3, 7, at + i) for i in range(1, pause + 1))
+        at += pause + 1
+        assert not patience.rests(3, 7, at)
+    patience.missed(3, 7, at)
+    assert not patience.rests(3, 8, at + 1)  # another node
+    assert not patience.rests(4, 7, at + 1)  # another client
+    patience.heard(3)
+    assert not patience.rests(3, 7, at + 1)
+    patience.missed(3, None, at)
+    assert patience.rests(3, None, at + 10**6)
+    assert not patience.rests(3, 7, at + 1)
+
+
+REFUSED = [
+    ({"grace": -1.0}, "grace = -1.0 must be finite and >= 0"),
+    ({"grace": "soon"}, "grace = 'soon' must be a number"),
+    ({"quorum": "all"}, "quorum = 'all' must be a whole number of at least 1, or None for all"),
+    ({"quorum": True}, "quorum = True must be a whole number"),
+    (
+        {"min_replies": 2.0},
+        "min_replies = 2.0 must be a whole number of at least 1, or None for half of a cohort",
+    ),
+    ({"min_replies": 7}, "min_replies = 7 but the federation has 6 clients"),
+    ({"repeats": None}, "repeats = None must be a whole number of at least 0"),
+    ({"round_seconds": float("nan")}, "round_seconds = nan must be finite and > 0"),
+    ({"connect_seconds": "120"}, "connect_seconds = '120' must be a number"),
+    ({"norm_bound": -1}, "norm_bound = -1 must be finite and > 0"),
+    ({"norm_bound": "big"}, "norm_bound = 'big' must be a number"),
+    ({"shortfall": "wait"}, "shortfall = 'wait' must be 'repeat' or 'skip'"),
+    ({"takeover": 1}, "takeover = 1 must be true or false"),
+    ({"out": 5}, "out = 5 must be the name of a folder"),
+    (
+        {"clients_per_round": 2.5},
+        "clients_per_round = 2.5 must be a whole number of at least 1, or None for all",
+    ),
+    ({"over_select": -0.1, "clients_per_round": 2}, "over_select = -0.1 must be finite and >= 0"),
+    ({"over_select": 0.5}, "over_select = 0.5 asks more clients than clients_per_round: give that"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED)
+def test_what_a_policy_cannot_be(given, said, tmp_path):
+    with pytest.raises(fs.InvalidInput) as error:
+        deploy(fs.FedAvg(0.1), tmp_path, **given)
+    assert said in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_to_answer_are_no_random_cohort(tmp_path):
+    method = fs.DifferentialPrivacy(
+        fs.FedDuAdam(0.1), 1.0, 0.5, cohort=2, at="server", population=6, delta=1e-5, sampling="none"
+    )
+    with pytest.raises(
+        fs.InvalidInput, match="accounts for cohorts drawn at random, not for those who answer first"
+    ):
+        deploy(method, tmp_path, over_select=0.5, clients_per_round=2)
+
+
+def test_infinity_is_no_bound(tmp_path):
+    """TOML has no null: a configuration says inf."""
+    _, history, _ = deploy(
+        fs.FedAvg(0.1),
+        tmp_path,
+        rounds=1,
+        norm_bound=float("inf"),
+        grace=float("inf"),
+        clients_per_round=POPULATION,
+    )
+    assert history.total("dropped") == 0
+    json.loads((tmp_path / "server" / "history.json").read_text(), parse_constant=pytest.fail)
