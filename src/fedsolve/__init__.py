@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from fedsolve.oracle import Oracle as Oracle
     from fedsolve.tasks.task import Examples as Examples
     from fedsolve.tasks.task import Task as Task
+    from fedsolve.tasks.whole import Whole as Whole
     from fedsolve.wrappers.attacks import Attacked as Attacked
     from fedsolve.wrappers.attacks import GaussianNoise as GaussianNoise
     from fedsolve.wrappers.attacks import Scaled as Scaled
@@ -126,6 +127,7 @@ _HOMES: dict[str, str] = {
         "errors": "Diverged FedsolveError Interrupted InvalidInput",
         "oracle": "Oracle",
         "tasks.task": "Examples Task",
+        "tasks.whole": "Whole",
         "wrappers.attacks": "Attacked GaussianNoise Scaled SignFlip choose_attackers flip_labels",
         "wrappers.coordinates": "Median TrimmedMean",
         "wrappers.local_privacy": "LocalDifferentialPrivacy",

@@ -24,6 +24,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import pack
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.judge import objective
+from fedsolve.engine.preflight import check_loss
 from fedsolve.engine.setup import cast, start_params
 from fedsolve.errors import InvalidInput, check_range
 from fedsolve.geometry.blocks import Blocks, check_start, require
@@ -121,6 +122,7 @@ def _solve(
             task.data, task.loss, jnp.dtype(dtype), batch_size=None, epochs=1, local_steps=None
         )
         params = start_params(task, seed, dtype)
+        check_loss(f"the loss of task {task.name}", task.loss, params, task.data.examples)
         psi.check(params)
         if inside is not None:
             params = inside.project(params) if "project" in inside.faces else params

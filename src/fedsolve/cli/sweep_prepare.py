@@ -203,6 +203,6 @@ def _check_rule(section: SweepSection, task: Task, algorithm: Algorithm) -> None
     for measure in (*task.measures, *algorithm.measures()):
         known += jax.eval_shape(lambda p, m=measure: m(Point(p, jnp.zeros(()), p)), model)
     held_out = ["test"] * (task.test is not None) + ["validation"] * (section.validation is not None)
-    known += [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics)]
+    known += [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics, *task.whole)]
     if rule.metric not in known:
         raise unknown("metric of the selection", rule.metric, known)

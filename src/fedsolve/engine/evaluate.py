@@ -52,11 +52,15 @@ def compiled_evaluate() -> Any:
     return jax.jit(_evaluate, static_argnums=0, compiler_options=compiler_options())
 
 
+def middle(last: Params, previous: Params) -> Params:
+    """The mean of two iterates, at which metrics with suffix `_averaged` are computed."""
+    return jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
+
+
 def _evaluate(
     measures: Measures, packed: PackedClients, test: Batch | None, last: Params, previous: Params
 ) -> tuple[dict[str, Array], Array]:
-    averaged = jax.tree.map(lambda a, b: (a + (b - a) / 2).astype(a.dtype), last, previous)
-    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, averaged)
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
     train = lax.map(lambda p: on_all(measures, p, packed.examples), both)
     found = {f"train_{k}{s}": jnp.mean(v[i]) for k, v in train.items() for i, s in _ITERATES}
     if test is not None:
@@ -71,20 +75,24 @@ _ITERATES = ((0, ""), (1, "_averaged"))
 
 
 def on_all(measures: Measures, params: Params, examples: Batch) -> dict[str, Array]:
-    """Every metric on every example, each of shape (examples,); a few rows at a time to bound memory."""
+    """Every metric on every example, each of shape (examples,)."""
+    return by_blocks(partial(on_rows, measures), params, examples)
 
+
+def by_blocks(function: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
+    """What a function gives for each example, leading axis (examples,); a few rows at a time to bound memory."""
     total = jax.tree.leaves(examples)[0].shape[0]
     size = min(total, 512 if trees.size(params) <= _SMALL_MODEL else 32)
 
-    def block(i: Scalar, found: dict[str, Array]) -> dict[str, Array]:
+    def block(i: Scalar, found: Any) -> Any:
         start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
         rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), examples)
-        values = on_rows(measures, params, rows)
+        values = function(params, rows)
         return jax.tree.map(lambda a, v: lax.dynamic_update_slice_in_dim(a, v, start, 0), found, values)
 
     one = jax.tree.map(lambda a: a[:1], examples)
-    shapes = jax.eval_shape(partial(on_rows, measures), params, one)
-    empty = jax.tree.map(lambda s: jnp.zeros(total, s.dtype), shapes)
+    shapes = jax.eval_shape(function, params, one)
+    empty = jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), shapes)
     return lax.fori_loop(0, -(-total // size), block, empty)
 
 

@@ -169,6 +169,19 @@ def _compiled_look() -> Any:
     return jax.jit(all_lanes, static_argnums=0, compiler_options=compiler_options())
 
 
+def models(algorithms: Algorithm, states: RunState) -> Params:
+    """The exported model of each lane, leading axes (S, L)."""
+    return _compiled_models()(algorithms, states)
+
+
+@cache
+def _compiled_models() -> Any:
+    def all_lanes(algorithms: Algorithm, states: RunState) -> Params:
+        return _over(lambda states: _over(lambda a, s: a.export(s.server), algorithms, states), states)
+
+    return jax.jit(all_lanes, compiler_options=compiler_options())
+
+
 def _over(function: Callable[..., Any], *arguments: Any) -> Any:
     """The function over the leading axis: vmapped, or plainly where the axis has length 1."""
     if jax.tree.leaves(arguments)[0].shape[0] > 1:

@@ -7,19 +7,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedsolve.engine.clients import PackedClients
+from fedsolve.engine.clients import Loss, PackedClients, on_device
+from fedsolve.engine.frozen import check_frozen
+from fedsolve.engine.probe import built_in, few_rows, not_means
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.task import Task
+from fedsolve.trees import dtype_of
 from fedsolve.types import Batch, Params
 
 
-def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | None) -> None:
-    """Loss and metrics must be floating-point scalars on training and test batches.
+def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | None) -> dict[str, str]:
+    """Loss and metrics must be floating-point scalars on training and test batches; the loss a mean over examples.
+
+    Returns:
+        The metrics that are no means over examples, each with what was seen: they are computed on whole sets.
 
     Raises:
-        InvalidInput: the function that is not, with the shape it has; or test fields unlike the clients'.
+        InvalidInput: the function that is not, with the shape it has, or how it fails; test fields unlike the
+            clients'; a loss that mixes examples, or that draws at random.
     """
+    refuse_state(params)
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):
         raise InvalidInput(
             f"the test examples have fields {jax.tree.structure(test)}, the clients' "
@@ -28,15 +38,72 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
     for where, examples in (("a training batch", packed.examples), ("a test batch", test)):
         if examples is None:
             continue
-        batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+        batch = _shapes(examples)
         for name, function in {"loss": task.loss, **task.metrics}.items():
-            out = jax.eval_shape(function, params, batch)
+            out = _shape(f"{name} of {where} of task {task.name}", function, params, batch)
             if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.inexact):
                 shape = getattr(out, "shape", type(out).__name__)
                 raise InvalidInput(
                     f"{name} of {where} of task {task.name} has shape {shape} and type "
                     f"{getattr(out, 'dtype', '?')}: it must be one real number, the mean over the batch"
                 )
+    name = f"the loss of task {task.name}"
+    if not built_in(task.loss):
+        check_frozen(name, task.loss, params, _shapes(packed.examples))
+    rows = few_rows(task.data.examples, params)
+    if test is not None:
+        rows = _joined(rows, few_rows(task.test, params))
+    seen = not_means({"loss": task.loss, **task.metrics}, params, rows)
+    _refuse_mixing(name, seen)
+    return seen
+
+
+def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
+    """A loss must be a mean over examples, whatever the sizes of clients, and draw nothing at random.
+
+    Args:
+        name: what the error calls it.
+        loss: (params, batch) -> scalar.
+        params: the initial model.
+        examples: some to try it on, as NumPy arrays.
+
+    Raises:
+        InvalidInput: it is not, with what was seen and what would work.
+    """
+    if not built_in(loss):
+        rows = few_rows(examples, params)
+        check_frozen(name, loss, params, _shapes(on_device(rows, dtype_of(params))))
+        _refuse_mixing(name, not_means({"loss": loss}, params, rows))
+
+
+def _refuse_mixing(name: str, seen: dict[str, str]) -> None:
+    if "loss" in seen:
+        raise InvalidInput(
+            f"{name} is not a mean over examples: {seen['loss']}; give the mean of a loss of each example alone "
+            "(jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a contrast in one example)"
+        )
+
+
+def _shapes(examples: Batch) -> Batch:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+
+
+def _shape(what: str, function: Any, params: Params, batch: Batch) -> Any:
+    try:
+        return jax.eval_shape(function, params, batch)
+    except jax.errors.TracerArrayConversionError as error:
+        raise InvalidInput(
+            f"{what} needs NumPy arrays, which it cannot have inside the compiled program: give a metric like this "
+            f"as whole={{'name': fs.Whole(outputs, score)}}, a loss in jax.numpy"
+        ) from error
+
+
+def _joined(train: Batch, test: Batch) -> Batch:
+    """The rows of both, where they have one shape, else those of training alone."""
+    pairs = zip(jax.tree.leaves(train), jax.tree.leaves(test), strict=True)
+    if any(a.shape[1:] != b.shape[1:] for a, b in pairs):
+        return train
+    return jax.tree.map(lambda a, b: np.concatenate([a, b]), train, test)
 
 
 def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.clients import PackedClients, on_device, pack
 from fedsolve.engine.cohorts import Sampling
-from fedsolve.engine.evaluate import Measures, evaluate
+from fedsolve.engine.evaluate import Measures, evaluate, middle
 from fedsolve.engine.identity import describe
 from fedsolve.engine.judge import measure
 from fedsolve.engine.layout import chunk_size, mesh
@@ -22,11 +22,14 @@ from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState, advance, one_round, start
 from fedsolve.engine.traffic import Traffic, traffic
 from fedsolve.engine.train import Program
+from fedsolve.engine.whole import OnWholeSets
 from fedsolve.errors import InvalidInput
 from fedsolve.measures.measure import Measure
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, reports
 from fedsolve.wrappers.accounting import ASSUMED
+
+_MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
 
 
 def _integer(name: str, value: Any, least: int = 1) -> int:
@@ -68,6 +71,7 @@ class Setup:
     judged: PackedClients
     test: Any
     measures: Measures
+    whole: OnWholeSets
     extra: tuple[Measure, ...]
     state: RunState
     key: Any
@@ -75,6 +79,7 @@ class Setup:
     identity: dict[str, Any]
     traffic: Traffic
     params: Params
+    remarks: tuple[str, ...]
 
     @classmethod
     def make(
@@ -126,7 +131,7 @@ class Setup:
         name = label or name_of(algorithm)
         algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
         test = None if task.test is None else on_device(task.test, dtype)
-        check_task(task, params, packed, test)
+        mixing = check_task(task, params, packed, test)
         judged = packed
         if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
             some = task.data.sample(task.eval_examples)
@@ -144,7 +149,8 @@ class Setup:
             packed=packed,
             judged=judged,
             test=test,
-            measures=Measures(task.loss, tuple(task.metrics.items())),
+            measures=Measures(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
+            whole=OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing}),
             extra=cast((*task.measures, *algorithm.measures()), dtype),
             state=state,
             key=key,
@@ -152,6 +158,7 @@ class Setup:
             identity=identity,
             traffic=sent,
             params=params,
+            remarks=tuple(_MIXING.format(name, seen) for name, seen in mixing.items()),
         )
 
     @property
@@ -178,12 +185,17 @@ class Setup:
         """All metrics of the state's model."""
         model = self.algorithm.export(state.server)
         found = evaluate(self.measures, self.judged, self.test, model, state.previous)
+        if self.whole:
+            sets = {"train": self.judged.examples} | ({} if self.test is None else {"test": self.test})
+            first, averaged = int(state.round) == 0, middle(model, state.previous)
+            found |= self.whole(model, sets, first)
+            found |= {f"{k}_averaged": v for k, v in self.whole(averaged, sets, first).items()}
         uniform = self.algorithm.weighting == "uniform"
         return found | measure(self.extra, self.task.loss, uniform, self.judged, model)
 
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
         """What the server's reports and the dropped updates give reason to say."""
-        found = []
+        found = [*self.remarks]
         if len(self.judged.counts) < self.task.data.num_clients:
             seen, judged = int(self.judged.counts.sum()), len(self.judged.counts)
             found.append(f"training metrics are of {judged} clients drawn at random ({seen} examples)")

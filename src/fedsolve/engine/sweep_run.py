@@ -16,7 +16,7 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.engine.clients import on_device
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.interrupt import Interruptible
-from fedsolve.engine.lanes import Block, Look, advance, look, plan, start
+from fedsolve.engine.lanes import Block, Look, advance, look, models, plan, start
 from fedsolve.engine.layout import blocks_at_once, lanes_side_by_side
 from fedsolve.engine.round import RunState
 from fedsolve.engine.setup import Setup, cast, run_key, start_params
@@ -75,7 +75,7 @@ class Work:
         setup, total = self.setup, len(self.methods) * len(self.seeds)
         most, note = lanes_side_by_side(lanes, total, setup.params, setup.program.chunk, setup.state)
         blocks = [b for some in programs.values() for b in plan(some, len(self.seeds), most)]
-        return blocks, (note,) if note else ()
+        return blocks, (*setup.remarks, *([note] if note else []))
 
     def begin(self, block: Block) -> Lanes:
         """A block at its start."""
@@ -112,8 +112,19 @@ class Lanes:
         """All metrics, each of shape (L, S), NaN where a lane has diverged."""
         judged, held_out = self.work.setup.judged, self.work.held_out
         found = look(self.what, self.measures, judged, held_out, self.algorithms, self.states)
+        found |= self._on_whole_sets()
         alive = found.pop("finite") & (np.asarray(self.states.failed) < 0)
         return {name: np.where(alive, x, np.nan).T for name, x in found.items()}
+
+    def _on_whole_sets(self) -> dict[str, np.ndarray]:
+        """Metrics of held-out sets that are no means, lane by lane on the host, each of shape (S, L)."""
+        whole, sets = self.work.setup.whole, self.work.held_out
+        if not whole or not sets:
+            return {}
+        params, shape = models(self.algorithms, self.states), self.states.failed.shape
+        first = not np.asarray(self.states.round).any()
+        lanes = [whole(jax.tree.map(lambda x, i=i: x[i], params), sets, first) for i in np.ndindex(*shape)]
+        return {name: np.array([one[name] for one in lanes]).reshape(shape) for name in lanes[0]}
 
     @property
     def failed(self) -> np.ndarray:

@@ -12,6 +12,8 @@ import numpy as np
 
 from fedsolve.data.federated import FederatedData, first_bad_row
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.state import refuse_state
+from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params, Scalar
 
 
@@ -26,14 +28,20 @@ class Examples(NamedTuple):
 class Task:
     """A federated problem: minimise the mean of `loss` over the clients' examples.
 
+    A loss that mixes examples, or that draws at random with a key of its own, is refused when a run is made ready.
+
     Attributes:
         name: what tables and folders call it.
         init: random key -> parameters, any pytree of floating-point arrays.
         loss: (params, batch) -> scalar, a mean over the first axis of the batch. Where clients are
-            uneven it is applied to single examples and averaged, so it must not mix examples.
+            uneven it is applied to single examples and averaged.
         data: the clients' examples.
         test: held-out examples, or None.
-        metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy).
+        metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy). One that is found
+            to be no mean over examples is computed on whole sets instead, in one piece.
+        whole: metrics of whole sets, computed on the host: name -> `Whole` (scikit-learn's F1 or AUC of gathered
+            predictions), or a function of the parameters and a whole set as NumPy arrays, called as it is. They
+            are logged as `train_NAME` and `test_NAME`; clients have none of their own.
         batch_size: examples of a local step unless the run says otherwise; None is the full batch.
         epochs: local epochs of a round unless the run says otherwise.
         local_steps: local steps of a round instead of epochs.
@@ -60,8 +68,16 @@ class Task:
     assemble: Callable[[Params], Params] = lambda params: params
     measures: tuple[Any, ...] = ()
     truth: Params | None = None
+    whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in self.metrics.keys() & self.whole.keys():
+            raise InvalidInput(f"{name} is in metrics and in whole: give each metric a name of its own")
+        for name, metric in self.whole.items():
+            if not callable(metric) and not isinstance(metric, Whole):
+                raise InvalidInput(
+                    f"whole metric {name} = {metric!r} must be a Whole(outputs, score) or a function"
+                )
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.test):
             row = first_bad_row(np.asarray(leaf))
             if row is not None:
@@ -77,6 +93,7 @@ class Task:
         *,
         test: Batch | None = None,
         metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
+        whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
         batch_size: int | None = 32,
         epochs: int | None = 1,
         local_steps: int | None = None,
@@ -85,7 +102,8 @@ class Task:
         """A task from your own loss, parameters and per-client arrays.
 
         `params` may be any pytree, an equinox or flax model included: leaves that are not
-        floating-point arrays (activation functions, counters) stay as they are.
+        floating-point arrays (activation functions, counters) stay as they are. A model that keeps running
+        statistics (BatchNorm) among its parameters is refused.
 
         >>> clients = [np.ones((4, 2), np.float32), np.zeros((3, 2), np.float32)]
         >>> loss = lambda w, batch: jnp.mean((batch @ w - 1.0) ** 2)
@@ -93,6 +111,7 @@ class Task:
         array([4, 3])
         """
         data = clients if isinstance(clients, FederatedData) else FederatedData.from_clients(clients)
+        refuse_state(params)
         trainable, merge = split_trainable(params)
         wrap = _Merged.over(merge)
         return cls(
@@ -102,6 +121,10 @@ class Task:
             data=data,
             test=None if test is None else jax.tree.map(np.asarray, test),
             metrics={k: wrap(m) for k, m in (metrics or {}).items()},
+            whole={
+                k: Whole(wrap(m.outputs), m.score) if isinstance(m, Whole) else wrap(m)
+                for k, m in (whole or {}).items()
+            },
             batch_size=batch_size,
             epochs=None if local_steps is not None else epochs,
             local_steps=local_steps,

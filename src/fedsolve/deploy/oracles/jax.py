@@ -22,6 +22,7 @@ from fedsolve.engine.clients import (
     local_work,
     on_device,
 )
+from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
@@ -42,7 +43,7 @@ class JaxOracle(LocalProblem):
 
     Raises:
         InvalidInput: no example, fields of different lengths, numbers that are not finite, a number of steps
-            that is not a positive integer.
+            that is not a positive integer, a loss that mixes examples or draws at random.
 
     >>> problem = JaxOracle(lambda w, x: jnp.mean((x - w) ** 2), jnp.zeros(()), np.arange(4.0), batch_size=2, epochs=3)
     >>> problem.begin(jax.random.key(0), 7, jnp.float32).steps
@@ -100,6 +101,7 @@ class JaxOracle(LocalProblem):
         return new
 
     def _set(self, params: Params, examples: Batch, work: LocalWork, count: int, steps: int) -> None:
+        check_loss("the loss", work.loss, params, examples)
         self.params, self.num_examples = params, count
         self._examples, self._work, self._steps = examples, work, steps
         self._packed: dict[Any, PackedClients] = {}

@@ -1,0 +1,165 @@
+"""Which functions are no means over examples: found on a few rows, before anything is compiled for the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from fedsolve import trees
+from fedsolve.engine.clients import per_example
+from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.frozen import programs_inside
+from fedsolve.types import Batch, Params
+
+Function = Callable[[Params, Batch], Any]
+
+_UNITS = 1000  # of rounding by which the mean over rows may differ from the mean of the rows' own values
+_WIDE = 2**22  # parameters up to which the comparison is in float64
+_LOOK = 2**17  # rows in which labels are looked for
+_SIGNS = (1.0, -1.0, 0.0)  # the models that are compared: on both sides of the start, which comes last
+
+
+def built_in(function: Any) -> bool:
+    """Whether a function is fedsolve's own, with all that it is made of: those are means over examples."""
+    if not type(function).__module__.startswith("fedsolve.") or not dataclasses.is_dataclass(function):
+        return False
+    parts = [getattr(function, f.name) for f in dataclasses.fields(function)]
+    return all(built_in(part) for part in parts if callable(part))
+
+
+def few_rows(examples: Batch, params: Params) -> Batch:
+    """A few examples, fewer for a large model: half drawn, half with the values of each column of labels."""
+    size = trees.size(params)
+    count = 16 if size <= 2**16 else 8 if size <= 2**20 else 4
+    leaves = [np.asarray(a) for a in jax.tree.leaves(examples)]
+    total = len(leaves[0])
+    drawn = np.random.default_rng(0).permutation(total)
+    chosen = list(drawn[: count // 2])
+    for column in (a.reshape(total) for a in leaves if a.size == total):
+        values, first = np.unique(column[:_LOOK], return_index=True)
+        chosen += list(first[np.linspace(0, len(values) - 1, min(count // 2, len(values))).astype(int)])
+    rows = np.array(list(dict.fromkeys(int(i) for i in [*chosen, *drawn]))[:count])
+    return jax.tree.map(lambda a: np.asarray(a)[rows], examples)
+
+
+def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
+    """The functions whose value on the rows is not the mean of their values on single rows, with what was seen.
+
+    They are compared at two models around `params`, so that predictions differ, and at `params` itself where neither
+    gives a finite number. In float64, unless a function takes only the parameters' type. fedsolve's own functions
+    are not looked at.
+
+    Args:
+        functions: name -> (params, batch) -> scalar.
+        params: the initial model.
+        rows: a few examples, as NumPy arrays.
+    """
+    own = {name: f for name, f in functions.items() if not built_in(f)}
+    if not own or len(jax.tree.leaves(rows)[0]) < 2:
+        return {}
+    with jax.default_matmul_precision("highest"):
+        if trees.size(params) <= _WIDE:
+            with jax.enable_x64(True):
+                wide = _floats((params, rows), np.float64)
+                if all(_traces(f, *wide) is None for f in own.values()):
+                    return _compared(own, *wide)
+        return _compared(own, *_floats((params, rows), trees.dtype_of(params)))
+
+
+def _floats(tree: Any, dtype: Any) -> Any:
+    def leaf(a: Any) -> np.ndarray:
+        a = np.asarray(a)
+        return a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a
+
+    return jax.tree.map(leaf, tree)
+
+
+def _traces(function: Function, params: Params, batch: Batch) -> str | None:
+    """Why a function does not take a batch, None if it does."""
+    try:
+        jax.eval_shape(function, params, batch)
+    except Exception as error:  # whatever the user's code raises
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return None
+
+
+def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> dict[str, str]:
+    one = jax.tree.map(lambda a: a[:1], rows)
+    failed = {name: why for name, f in functions.items() if (why := _traces(f, params, one)) is not None}
+    found = {name: f"on one example alone it fails: {why}" for name, why in failed.items()}
+    rest = {name: f for name, f in functions.items() if name not in failed}
+    steps = _steps(params)
+    seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
+    for (name, f), (values, each) in zip(rest.items(), seen, strict=True):
+        units = _UNITS * _rounding(jax.make_jaxpr(f)(params, rows).jaxpr)
+        pairs = list(zip(np.asarray(values, float), np.asarray(each, float), strict=True))
+        telling = [pair for pair in pairs if np.isfinite(pair[0]) or np.isfinite(pair[1]).all()]
+        for pair in telling[:2]:
+            words = _difference(*pair, min(max(units, 1e-12), 0.05))
+            if words is not None:
+                found[name] = words
+    return found
+
+
+def _steps(params: Params) -> Params:
+    """A random direction, as long as the weights, or as weights that keep the size of what they multiply."""
+    draw = np.random.default_rng(1)
+
+    def leaf(a: np.ndarray) -> np.ndarray:
+        size = max(float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))), max(a.shape, default=1) ** -0.5)
+        return (size * draw.standard_normal(a.shape)).astype(a.dtype)
+
+    return jax.tree.map(leaf, params)
+
+
+@cache
+def _compiled() -> Any:
+    def values(
+        functions: tuple[Function, ...], params: Params, steps: Params, signs: Array, rows: Batch
+    ) -> list[tuple[Array, Array]]:
+        def at(sign: Array) -> list[tuple[Array, Array]]:
+            model = jax.tree.map(lambda p, d: p + sign.astype(p.dtype) * d, params, steps)
+
+            def alone(row: Batch) -> list[Array]:
+                batch = jax.tree.map(lambda a: a[None], row)
+                return [per_example(f, model, batch)[0] for f in functions]
+
+            each = lax.map(alone, rows)
+            return [(f(model, rows), own) for f, own in zip(functions, each, strict=True)]
+
+        return lax.map(at, signs)
+
+    return jax.jit(values, static_argnums=0, compiler_options=compiler_options())
+
+
+def _difference(value: float, own: np.ndarray, units: float) -> str | None:
+    """How a value on a batch differs from the mean of the examples' own, None if it does not."""
+    mean, count = float(np.mean(own)), len(own)
+    size = max(abs(value), float(np.mean(np.abs(own))))
+    if np.isfinite(value) and np.isfinite(own).all() and abs(value - mean) <= units * size:
+        return None
+    if np.isfinite(mean) and abs(value - count * mean) <= units * count * size:
+        return f"{value:.4g} on {count} examples is the sum of their own values"
+    digits = 4 if f"{value:.4g}" != f"{mean:.4g}" else 10
+    return f"{value:.{digits}g} on {count} examples, {mean:.{digits}g} as the mean of their own values"
+
+
+def _rounding(jaxpr: Any) -> float:
+    """The unit of rounding of the coarsest floating-point type that a program computes in."""
+    found = 0.0
+    for equation in jaxpr.eqns:
+        for v in (*equation.invars, *equation.outvars):
+            dtype = getattr(v.aval, "dtype", None)
+            if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+                found = max(found, float(jnp.finfo(dtype).eps))
+        for some in programs_inside(equation):
+            found = max(found, _rounding(getattr(some, "jaxpr", some)))
+    return found
