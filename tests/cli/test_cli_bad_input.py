@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import jax
 import pytest
 from cli_small import SMALL
 
+from fedsolve.cli import runs
 from fedsolve.cli.config import parse, read_toml
+from fedsolve.cli.devices import start_jax
+from fedsolve.engine.layout import cores
 from fedsolve.errors import InvalidInput
 from fedsolve.lock import locked
 
@@ -16,6 +21,8 @@ RUN = ("run", "digits", "--algorithm", "FedAvg", *SMALL)
 FW = ("run", "digits", "--algorithm", "FedFW", *SMALL, "--set")
 MLP = ("run", "digits", "--algorithm", "FedFW", "--rounds", "3")
 MID = ("run", "digits", "--algorithm", "FedMiD", *SMALL, "--set", "psi={name='SquaredL2', weight=1}")
+
+SWEEP = ("sweep", "digits", "FedAvg", *SMALL)
 
 CALLS = [
     (("rnu",), "No such command 'rnu'"),
@@ -79,6 +86,21 @@ CALLS = [
     (("reproduce", "fmri", "--out", "here"), "FEDSOLVE_DATA"),
     (("list", "algoritms"), "did you mean 'algorithms'?"),
     (("show", "nowhere"), "nowhere holds no run"),
+    ((*RUN[:3], "SCAFFOLD+SCAFFOLD", *SMALL), "SCAFFOLD+SCAFFOLD: SCAFFOLD comes twice: once is enough"),
+    ((*RUN[:3], "SCAFFOLD+FedProx+SCAFFOLD", *SMALL), "SCAFFOLD comes twice: once is enough"),
+    ((*RUN[:3], "FedProx+" * 300 + "FedAvg", *SMALL), "FedProx comes twice: once is enough"),
+    ((*RUN, "--devices", "2000000000"), "devices = 2000000000 must be between 1 and"),
+    ((*RUN, "--rounds", "2" * 30), "must be < 2147483648"),
+    ((*RUN, "--set", "client_lr=" + "9" * 400), "--set client_lr: a whole number of 1329 bits is too large"),
+    ((*RUN, "--set", "client_lr=" + "9" * 5000), "9999 ...' is not a value"),
+    ((*RUN, "--set", "client_lr=1e400"), "client_lr = inf must be finite and > 0"),
+    ((*RUN, "--task-set", "seed=" + "9" * 400), "--task-set seed: a whole number of 1329 bits is too large"),
+    ((*RUN, "--config", "/dev/zero"), "cannot read the configuration /dev/zero: it is no regular file"),
+    ((*SWEEP, "--grid", "client_lr=1,2", "--seeds", "2000000000"), "are 4,000,000,000 runs, more than the 20,000"),
+    ((*SWEEP, "--grid", "client_lr=1,2", "--seeds", "9" * 5000), "must be how many, as 5, or which"),
+    ((*SWEEP, "--grid", "client_lr=1:2:" + "9" * 5000), "is not a range"),
+    ((*SWEEP, "--grid", "client_lr=1e-3:1:10000log", "--grid", "server_lr=1e-3:1:10000log"),
+     "10,000 x 10,000 settings with 1 seed are 100,000,000 runs, more than the 20,000 of one sweep"),
     (("cite", "nowhere"), "No such file"),
 ]  # fmt: skip
 
@@ -91,6 +113,7 @@ def test_bad_input_is_one_line_and_exit_code_2(call, arguments, message):
     assert ended.err.count("\n") == 1
     assert ended.err.startswith("error: ")
     assert message in ended.err
+    assert len(ended.err) < 2100  # whatever was typed
     assert not list(Path().iterdir())
 
 
@@ -125,6 +148,10 @@ FILES = [
     (GOOD + "[task_options]\npartition = {name = 'dirichlet', alpha = 'x'}", "alpha = 'x' must be a number"),
     (GOOD + "[task_options]\npartition = {name = 'dirichlet'}", "partition dirichlet needs alpha"),
     (GOOD + "[[method]]\nname = 'FedAvg'", "two methods are called 'FedAvg'"),
+    (GOOD + "settings = {client_lr = " + "9" * 400 + "}", "client_lr: a whole number of 1329 bits is too large"),
+    (GOOD + "settings = {client_lr = " + "9" * 5000 + "}", "not valid TOML: "),
+    (GOOD + "settings = " + "[" * 9999, "not valid TOML: "),
+    ("#" * 2**20 + "\n" + GOOD, "c.toml has 1,048,620 bytes: a configuration has at most 1,048,576"),
     (GOOD + "[[method]]\nname = 'FedExP'", "2 methods (FedAvg, FedExP): choose one with --algorithm"),
 ]  # fmt: skip
 
@@ -138,6 +165,40 @@ def test_a_bad_file_is_one_line_and_exit_code_2(call, text, message):
     assert ended.err.count("\n") == 1
     assert (message or "not UTF-8") in ended.err
     assert [p.name for p in Path().iterdir()] == ["c.toml"]
+
+
+def test_no_seeds_are_one_line(call):
+    Path("c.toml").write_text(GOOD + "[sweep]\nseeds = []\ngrid = {client_lr = [0.1]}")
+    ended = call("sweep", "--config", "c.toml")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "seeds = []: give at least one" in ended.err
+
+
+def test_an_endless_configuration_is_not_read(call):
+    os.mkfifo("pipe.toml")
+    for given in (("cite", "pipe.toml"), ("run", "--config", "pipe.toml")):
+        ended = call(*given)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err == "error: cannot read the configuration pipe.toml: it is no regular file\n"
+
+
+def test_no_more_devices_are_asked_for_than_there_are_cores(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(jax.config, "update", asked.__setitem__)
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    start_jax(1000)
+    assert asked["jax_num_cpu_devices"] == cores()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 9 GiB"), RuntimeError("RESOURCE_EXHAUSTED: no 9 GiB.")]
+)
+def test_what_does_not_fit_the_memory_is_one_line(call, monkeypatch, error):
+    monkeypatch.setattr(runs, "run", lambda *a, **k: (_ for _ in ()).throw(error))
+    ended = call(*RUN, "--out", "r")
+    assert ended.code == 2
+    assert "not enough memory: " in ended.err.splitlines()[-1]
+    assert "9 GiB: take a smaller --chunk" in ended.err.splitlines()[-1]
 
 
 def test_a_problem_in_a_file_names_the_file():

@@ -38,7 +38,7 @@ def test_a_sweep_leaves_its_tables_pictures_and_page(call):
         ".lock", "config.toml", "lanes", "sweep.parquet", "curves.parquet", "sweep.json", "page.html",
         "map-client_lr-server_lr.png", "best-client_lr.png", "best-server_lr.png", "best-setting.png",
     }  # fmt: skip
-    assert "FedAvg on digits, 3 client_lr x 2 server_lr x 2 seeds, into s" in ended.err
+    assert "FedAvg on digits, 3 client_lr x 2 server_lr x 2 seeds, into s: 12 runs of 3 rounds" in ended.err
     assert "of 36 lane-rounds, 0 diverged" in ended.err
     assert "\x1b" not in ended.out + ended.err
     found = load("s")

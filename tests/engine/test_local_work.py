@@ -13,9 +13,12 @@ import fedsolve as fs
 from conformance.entries import METHODS
 from conformance.properties import task as nested_task
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.clients import pack
+from fedsolve.engine.clients import client_oracle, pack
+from fedsolve.engine.cohorts import Uniform
 from fedsolve.engine.round import simulate
-from harness import Listed, cross_entropy, make_clients, prepare
+from fedsolve.engine.setup import Setup
+from fedsolve.engine.shuffle import shuffled
+from harness import Listed, Softmax, cross_entropy, default_start, make_clients, make_task, prepare
 
 DATA = FederatedData.from_clients(make_clients())
 
@@ -53,6 +56,43 @@ def test_even_clients_need_no_mask():
     same = FederatedData.from_clients(make_clients((8, 8)))
     assert packed(same, epochs=1)[1].even
     assert not packed(same, epochs=1, batch_size=3)[1].even
+
+
+def test_more_epochs_than_there_are_different_orders():
+    """1,100 epochs keep 1,024 orders, and epoch 1,030 has the one of epoch 6, which it has always had."""
+    key, client = jax.random.key(5), 2
+    clients, work = packed(epochs=1100)
+    model = jax.tree.map(jnp.float32, Softmax.of(default_start()))
+
+    @jax.jit
+    def found():
+        oracle = client_oracle(work, clients, key, client, work.max_steps)
+        losses = [oracle.loss(model, 3 * epoch) for epoch in (1030, 6, 5)]  # 12 rows are 3 batches an epoch
+        return oracle.order, shuffled(key, client, 1030, 12, 12, 12), losses
+
+    orders, order, (late, early, other) = found()
+    assert orders.shape == (1024, 12)
+    np.testing.assert_array_equal(order, orders[6])
+    assert late == early != other
+
+
+@pytest.mark.parametrize("given", [{"epochs": 10**9}, {"local_steps": 10**30}, {"epochs": 4_000_000}])
+def test_more_local_work_than_a_round_may_hold(given):
+    """The client of 12 rows has 3 batches an epoch: 4 million epochs are 12 million steps."""
+    with pytest.raises(
+        fs.InvalidInput, match=r"local steps of a client in one round are more than 10,000,000"
+    ):
+        packed(**given)
+
+
+@pytest.mark.parametrize(("every", "capacity"), [(2, 2), (7, 7), (2_000_000_000, 7)])
+def test_logs_are_no_longer_than_the_run(every, capacity):
+    """Rows of the logs of one compiled call: an interval between evaluations, at most all 7 rounds."""
+    setup = Setup.make(
+        fs.FedAvg(), make_task(make_clients()), 7, Uniform(2), 0, None, None, None, every,
+        jnp.dtype("float32"), None, 1, None,
+    )  # fmt: skip
+    assert setup.program.capacity == capacity
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,16 @@ def test_without_matplotlib_the_error_says_what_to_install(history, monkeypatch)
             draw([history])
 
 
+@pytest.mark.parametrize(
+    "label", [r"$\foo{$", "$x_$ costs $$", r"$\alpha$", "a_$", "\N{SNOWMAN}\N{CJK UNIFIED IDEOGRAPH-4F60}"]
+)
+def test_a_label_that_is_no_tex_is_drawn_as_it_is(history, label, recwarn):
+    figure = plots.curves([replace(history, label=label)])
+    assert plots.png(figure).startswith(b"\x89PNG")
+    assert legend_texts(figure) == [label]
+    assert not recwarn.list
+
+
 def test_save_writes_a_png_and_no_other_file(history, tmp_path):
     path = plots.save(plots.curves([history]), tmp_path / "new" / "a.png")
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -168,6 +168,10 @@ def _split(name: str) -> tuple[str, str]:
         return "", name
     if plus and wrapper not in WRAPPERS:
         raise unknown("wrapper", wrapper, WRAPPERS)
+    if plus and wrapper in inner.split("+"):
+        raise InvalidInput(
+            f"{name if len(name) < 80 else name[:76] + ' ...'}: {wrapper} comes twice: once is enough"
+        )
     return (wrapper, inner) if plus else ("", name)
 
 

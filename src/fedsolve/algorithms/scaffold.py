@@ -102,6 +102,11 @@ class ControlVariates(Wrapper):
     def __post_init__(self) -> None:
         if self.option not in ("I", "II"):
             raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
+        inner = self.inner
+        while isinstance(inner, Wrapper):
+            if isinstance(inner, ControlVariates):
+                raise InvalidInput("SCAFFOLD around SCAFFOLD: its control variates are there once: wrap once")
+            inner = inner.inner
         if isinstance(self.inner, Algorithm) and self.inner.reduction is not None:
             raise InvalidInput(f"SCAFFOLD cannot wrap {self.inner.name}: {self.only_mean}")
         if isinstance(self.inner, Algorithm) and self.inner.privacy:

@@ -11,10 +11,12 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedsolve.cli.problems import describe_problems
+from fedsolve.cli.values import check_integers
 from fedsolve.errors import InvalidInput
 
 _Positive = Annotated[int, Field(ge=1, lt=2**31)]
 _Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_LARGEST = 2**20
 CONFIG = "config.toml"
 """Name of the resolved configuration in a run's folder."""
 
@@ -109,15 +111,28 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """The plain data of a TOML file.
 
     Raises:
-        InvalidInput: the file cannot be read or is not TOML (the line is named).
+        InvalidInput: the file cannot be read, is no file, too large or not TOML (the line is named).
     """
+    path = Path(path)
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
+        if path.exists() and not path.is_file():  # a device or a pipe may never end
+            raise InvalidInput(f"cannot read the configuration {path}: it is no regular file")
+        if path.stat().st_size > _LARGEST:
+            raise InvalidInput(
+                f"{path} has {path.stat().st_size:,} bytes: a configuration has at most {_LARGEST:,}"
+            )
+        table = tomllib.loads(path.read_bytes().decode())
+        check_integers(str(path), table)
+        return table
+    except InvalidInput:
+        raise
     except OSError as error:
         raise InvalidInput(f"cannot read the configuration {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not TOML: it is not UTF-8 text") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidInput(f"{path} is not valid TOML: its values are nested too deeply") from None
+    except ValueError as error:  # also Python's of a number of thousands of digits
         raise InvalidInput(f"{path} is not valid TOML: {error}") from None
 
 

@@ -12,9 +12,11 @@ def start_jax(devices: int = 1) -> None:
     """Keep compiled programs in the user's cache folder, and let the CPU count as `devices` devices.
 
     JAX's own variables (JAX_COMPILATION_CACHE_DIR, JAX_NUM_CPU_DEVICES) are respected. Where JAX has
-    started already, the number of devices stays.
+    started already, the number of devices stays. No more devices than cores: they would wait for one another.
     """
     import jax
+
+    from fedsolve.engine.layout import cores
 
     if not os.environ.get(CACHE_VARIABLE):
         folder = _cache_folder()
@@ -24,7 +26,7 @@ def start_jax(devices: int = 1) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     if devices > 1 and "JAX_NUM_CPU_DEVICES" not in os.environ:
         try:
-            jax.config.update("jax_num_cpu_devices", devices)
+            jax.config.update("jax_num_cpu_devices", min(devices, cores()))  # the engine refuses what is more
         except RuntimeError:  # JAX has started: the engine says how many devices there are
             return
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from fedsolve.cli.values import parse_value
 from fedsolve.errors import InvalidInput
 
-_RANGE = re.compile(r"(?P<low>[^:,]+):(?P<high>[^:,]+):(?P<count>\d+)(?P<kind>log|lin|)")
+_RANGE = re.compile(r"(?P<low>[^:,]+):(?P<high>[^:,]+):(?P<count>\d{1,9})(?P<kind>log|lin|)")
 _MOST = 10_000
 EXAMPLE = "--grid client_lr=1e-3:1:7log --grid server_lr=0.1,1,10"
 _FORMS = "a:b:Nlog (N values by equal factors from a to b), a:b:N (by equal steps) or v1,v2,v3"
@@ -50,9 +50,14 @@ def axis_values(where: str, given: Any) -> list[Any]:
         raise InvalidInput(f"{where} = {given!r} must be a list of values, or text such as '1e-3:1:7log'")
     if any(isinstance(v, float) for v in values):
         values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
-    for i, value in enumerate(values):
-        if value in values[:i]:
+    if len(values) > _MOST:
+        raise InvalidInput(f"{where}: {len(values):,} values are more than {_MOST:,}")
+    seen: set[Any] = set()
+    for value in values:
+        key = value if isinstance(value, Hashable) else repr(value)
+        if key in seen:
             raise InvalidInput(f"{where}: the value {value} comes twice")
+        seen.add(key)
     return values
 
 
@@ -63,9 +68,9 @@ def parse_seeds(text: str) -> int | list[int]:
         InvalidInput: anything else.
     """
     text = text.replace(" ", "")
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"\d{1,19}", text):
         return int(text)
-    if not re.fullmatch(r"\d+(,\d+)*,?", text):
+    if not re.fullmatch(r"\d{1,19}(,\d{1,19})*,?", text):
         raise InvalidInput(f"--seeds {text!r} must be how many, as 5, or which, as 0,3,7")
     return [int(part) for part in text.split(",") if part]
 

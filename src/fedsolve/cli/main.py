@@ -283,6 +283,9 @@ def _resolve(typed: dict[str, Any], names: Sequence[str]) -> Any:
     return config
 
 
+_LONGEST = 2000  # characters of an error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; anything but known errors is a bug and raises."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
@@ -297,12 +300,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130, as_json)
     except Exception as error:
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):  # numpy's, XLA's
+            return _fail(_out_of_memory(error), InvalidInput.exit_code, as_json)
         if not hasattr(error, "format_message"):  # not click's: a bug
             raise
         return _fail(_usage(error), InvalidInput.exit_code, as_json)
     if code == 130:  # typer's answer to Ctrl-C outside of a run
         return _fail("interrupted before the run began", code, as_json)
     return code if isinstance(code, int) else 0
+
+
+def _out_of_memory(error: Exception) -> str:
+    """What did not fit, and what takes less."""
+    what = str(error).partition("RESOURCE_EXHAUSTED:")[2] or str(error)
+    return f"not enough memory: {what.strip().rstrip('.')}: take a smaller --chunk, --lanes, --batch-size or task"
 
 
 def _usage(error: Any) -> str:
@@ -317,6 +328,8 @@ def _usage(error: Any) -> str:
 def _fail(message: str, code: int, as_json: bool) -> int:
     """Say one line on standard error, and the same as a document where one was asked for."""
     line = " ".join(message.split())
+    if len(line) > _LONGEST:  # a value of thousands of characters
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
     say(f"error: {line}")
     if as_json:
         status = {3: "diverged", 130: "interrupted"}.get(code, "error")

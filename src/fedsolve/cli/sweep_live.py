@@ -22,6 +22,7 @@ class SweepLines:
         self.label = label
         self.last: SweepProgress | None = None
         self._printed = float("-inf")
+        self._estimated = False
         self._start: tuple[float, int] | None = None
         self._noted: set[str] = set()
 
@@ -62,8 +63,10 @@ class SweepLines:
 
     def advance(self, progress: SweepProgress) -> None:
         """Show how far it is."""
-        if time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
-            self._printed = time.monotonic()
+        left = self._left(progress)
+        first = bool(left) and not self._estimated  # how long it takes is said as soon as it is known
+        if first or time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
+            self._printed, self._estimated = time.monotonic(), bool(left)
             self.note(f"{how_far(progress)}, {self.standing(progress)}")
 
     def standing(self, progress: SweepProgress) -> str:

@@ -17,6 +17,7 @@ from fedsolve.cli.grids import EXAMPLE, axis_values, parse_grid, parse_seeds, wi
 from fedsolve.cli.options import from_options, to_resume
 from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.values import method_arguments, parse_assignments
+from fedsolve.engine.sweep import check_size
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.measures.measure import Point
 from fedsolve.report.history import Setting
@@ -157,6 +158,12 @@ def prepare_sweep(config: Config) -> PreparedSweep:
         if axis.partition(".")[0] not in known:
             raise unknown(f"setting of {method.name}", axis, known)
     grid = {axis: axis_values(f"grid: {axis}", values) for axis, values in section.grid.items()}
+    if section.seeds == []:
+        raise InvalidInput(
+            "seeds = []: give at least one, such as seeds = [0], or how many, such as seeds = 3"
+        )
+    count = section.seeds or 1
+    check_size([len(values) for values in grid.values()], count if isinstance(count, int) else len(count))
     for axis, values in grid.items():
         if "none" in values and known.get(axis) is not None:
             raise InvalidInput(f"grid: {axis}: none is no value of it; give numbers")

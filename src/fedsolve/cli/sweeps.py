@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,9 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> Sweep:
         seeds = prepared.section.seeds
         assert isinstance(seeds, list)
         several = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-        say(f"{label} on {prepared.config.task}, {sizes} x {several}, into {folder}")
+        runs = math.prod(map(len, prepared.grid.values())) * len(seeds)
+        rounds = f"{runs:,} runs of {prepared.config.run.rounds:,} rounds"
+        say(f"{label} on {prepared.config.task}, {sizes} x {several}, into {folder}: {rounds}")
     with open_sweep_board(label) as board:
         try:
             found = sweep(

@@ -39,11 +39,28 @@ def parse_value(text: str, where: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
         if len(table) == 1:
+            check_integers(where, table["value"])
             return table["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except InvalidInput:
+        raise
+    except (ValueError, RecursionError):  # also Python's of a number of thousands of digits
         if _WORD.fullmatch(text):
             return text
-    raise InvalidInput(f"{where} = {text!r} is not a value: give a number, a text, true, false or {{...}}")
+    shown = repr(text if len(text) < 80 else f"{text[:76]} ...")
+    raise InvalidInput(f"{where} = {shown} is not a value: give a number, a text, true, false or {{...}}")
+
+
+def check_integers(where: str, value: Any) -> None:
+    """Raise `InvalidInput` if a whole number in plain data has more than the 64 bits that TOML gives it."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidInput(
+            f"{where}: a whole number of {value.bit_length()} bits is too large: 64 are the most"
+        )
+    parts = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, part in parts:
+        check_integers(f"{where}: {key}" if isinstance(key, str) else where, part)
 
 
 def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

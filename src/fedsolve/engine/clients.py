@@ -18,13 +18,15 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.shuffle import shuffled
+from fedsolve.engine.shuffle import DIFFERENT_EPOCHS, shuffled
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 from fedsolve.types import Batch, Params, Scalar, module
 
 Loss = Callable[[Params, Batch], Scalar]
 
+MOST_STEPS = 10**7
+"""Local steps of one client in a round: a round is one compiled call, which nothing interrupts."""
 TAG_CLIENT = 0xC11E0000  # beyond all counters at which cohorts are drawn from the round's key
 
 
@@ -91,7 +93,8 @@ def local_work(
     """The local work of clients with so many examples each, and the steps of each, shape (clients,).
 
     Raises:
-        InvalidInput: both or neither of epochs and local_steps, or one that is not a positive integer.
+        InvalidInput: both or neither of epochs and local_steps, one that is not a positive integer, or more steps
+            than `MOST_STEPS`.
     """
     if (epochs is None) == (local_steps is None):
         raise InvalidInput(f"epochs = {epochs}, local_steps = {local_steps}: give exactly one of them")
@@ -103,6 +106,13 @@ def local_work(
     rows = int(counts.max())
     batch = rows if batch_size is None else min(batch_size, rows)
     per_epoch = -(-counts // batch)
+    most = local_steps if local_steps is not None else (epochs or 1) * int(per_epoch.max())
+    if most > MOST_STEPS:
+        name, value = ("epochs", epochs) if local_steps is None else ("local_steps", local_steps)
+        raise InvalidInput(
+            f"{name} = {value}: {most:,} local steps of a client in one round are more than {MOST_STEPS:,}: "
+            "take fewer, and more rounds"
+        )
     steps = np.full_like(counts, local_steps) if local_steps is not None else (epochs or 1) * per_epoch
     many = per_epoch > 1
     passes = math.ceil((steps[many] / per_epoch[many]).max()) if many.any() else 0
@@ -166,6 +176,8 @@ class ClientOracle(Oracle):
             return self._mean(params, jnp.arange(self.work.rows))
         # a client that fits in one batch sees all of it each step, whatever the pass
         epoch = jnp.minimum(step // self.batches, self.work.passes - 1)
+        if self.work.passes > DIFFERENT_EPOCHS:
+            epoch = epoch % DIFFERENT_EPOCHS
         start = (step % self.batches) * self.work.batch_size
         place = start + jnp.arange(self.work.batch_size)
         return self._mean(params, place, lax.dynamic_slice(self.order, (epoch, start), (1, len(place)))[0])
@@ -227,7 +239,7 @@ def client_oracle(
         places = min(needed * batch, work.rows)
         inside = work.rows if work.even else count
         order = jax.vmap(lambda epoch: shuffled(key, client, epoch, work.rows, inside, places))(
-            jnp.arange(work.passes)
+            jnp.arange(min(work.passes, DIFFERENT_EPOCHS))
         )
         order = jnp.pad(order, ((0, 0), (0, needed * batch - places)))
     batches = work.rows // batch if work.even else -(-count // batch)

@@ -46,8 +46,11 @@ _CPU_LANE_BYTES = 640 * 2**10
 
 def blocks_at_once() -> int:
     """Blocks of lanes that a sweep runs at once: one a core on a CPU, else one."""
-    if jax.default_backend() != "cpu":
-        return 1
+    return cores() if jax.default_backend() == "cpu" else 1
+
+
+def cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -101,12 +104,11 @@ def mesh(devices: int) -> Mesh:
     """
     found = jax.devices()
     if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= len(found):
-        remedy = (
-            "; to use the cores of a CPU as devices start Python with "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}"
-        )
+        remedy = ""
+        if jax.default_backend() == "cpu" and len(found) < cores():
+            flag = f"--xla_force_host_platform_device_count={cores()}"
+            remedy = f"; to use the {cores()} cores of this CPU as devices start Python with XLA_FLAGS={flag}"
         raise InvalidInput(
-            f"devices = {devices} must be between 1 and {len(found)}, the devices found"
-            + (remedy if jax.default_backend() == "cpu" else "")
+            f"devices = {devices} must be between 1 and {len(found)}, the devices found{remedy}"
         )
     return Mesh(np.array(found[:devices]), (AXIS,))

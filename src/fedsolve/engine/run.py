@@ -125,6 +125,7 @@ def _loop(
         while (done := int(state.round)) < setup.rounds:
             stop = min(setup.rounds, (done // setup.eval_every + 1) * setup.eval_every)
             some = 1 if speed is None else max(1, int(_CALL_SECONDS / speed))
+            some = min(some, setup.program.capacity)
             before, compiled = time.perf_counter(), clock.seconds
             state, logs = setup.advance(state, min(stop - done, some))
             new = int(state.round)

@@ -30,6 +30,8 @@ from fedsolve.types import Params, reports
 from fedsolve.wrappers.accounting import ASSUMED
 
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
+LONGEST_CALL = 2**16
+"""Rounds of one compiled call at most: its logs have a row for each."""
 
 
 def _integer(name: str, value: Any, least: int = 1) -> int:
@@ -138,7 +140,7 @@ class Setup:
             judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
         state = start(algorithm, params, task.data.num_clients, place)
         sent = traffic(algorithm, work, packed, key, state.server)
-        program = Program(work, size, every, place, len(sent.up))
+        program = Program(work, size, min(every, rounds, LONGEST_CALL), place, len(sent.up))
         return cls(
             algorithm=algorithm,
             task=task,

@@ -15,6 +15,8 @@ from jaxtyping import Array, Int
 from fedsolve.types import Scalar
 
 _RANK_UP_TO = 256
+DIFFERENT_EPOCHS = 1024
+"""After so many epochs of one round the orders repeat."""
 
 
 def shuffled(
@@ -40,8 +42,8 @@ def shuffled(
 def _bits_at(key: Array, client: Scalar, epoch: Scalar, index: Array) -> Array:
     """Threefry at the counters (client + 1, epoch and index): one hash where folding keys would take three.
 
-    Counters whose first word is 0 are those of `jax.random` with the same key, hence the + 1. After 1024
-    epochs of one round the orders repeat.
+    Counters whose first word is 0 are those of `jax.random` with the same key, hence the + 1. The epoch has ten
+    bits (`DIFFERENT_EPOCHS`).
     """
     low = jnp.uint32(epoch) * jnp.uint32(1 << 22) + index.astype(jnp.uint32)
     high = jnp.broadcast_to(jnp.uint32(client) + jnp.uint32(1), low.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,10 @@ from fedsolve.measures.measure import Measure
 from fedsolve.report.selection import Selection
 from fedsolve.report.sweep import Sweep
 from fedsolve.tasks.task import Task
+
+MOST_LANES = 20_000
+"""Settings x seeds of one sweep: each is a method of its own before anything runs."""
+_MOST_EVALUATIONS = 5 * 10**7  # of all lanes: a column of 200 MB a metric
 
 
 @dataclass(frozen=True)
@@ -96,12 +101,14 @@ def sweep(
 
     Raises:
         InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, a selection
-            whose metric is not measured, arguments that do not fit, a folder that keeps another sweep.
+            whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more than
+            `MOST_LANES` settings x seeds.
         Interrupted: Ctrl-C, after what is done was kept in `out`.
     """
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"dtype = {dtype!r} must be 'float32' or 'float64'")
     axes, seeds = _axes(grid), _seeds(seeds)
+    lanes_in_all = check_size([len(values) for values in axes.values()], len(seeds))
     methods = _build(algorithm, axes)
     chosen = select if isinstance(select, Selection) else Selection.parse(select or "training-loss")
     data, held_out = (task.data, None) if validation is None else task.data.hold_out(validation)
@@ -113,6 +120,12 @@ def sweep(
             methods[0], replace(task, data=data), rounds, cohorts,
             seeds[0], batch_size, epochs, local_steps, eval_every, jnp.dtype(dtype), chunk, 1, label,
         )  # fmt: skip
+        evaluations = lanes_in_all * (2 + (setup.rounds - 1) // setup.eval_every)
+        if evaluations > _MOST_EVALUATIONS:
+            raise InvalidInput(
+                f"{lanes_in_all:,} runs are evaluated {evaluations:,} times in {setup.rounds:,} rounds each, more than "
+                f"{_MOST_EVALUATIONS:,}: evaluate less often (eval_every = {setup.eval_every}) or take fewer values"
+            )
         work = Work.of(setup, methods, seeds, measures, held_out)
         identity = {
             **setup.identity,
@@ -150,6 +163,18 @@ def sweep(
     )
 
 
+def check_size(values: Sequence[int], seeds: int) -> int:
+    """The lanes of axes of so many values with so many seeds; `InvalidInput` if they are more than `MOST_LANES`."""
+    lanes = math.prod(values) * seeds
+    if lanes > MOST_LANES:
+        sizes = " x ".join(f"{n:,}" for n in values) or "1"
+        raise InvalidInput(
+            f"{sizes} settings with {seeds:,} seed{'s' * (seeds != 1)} are {lanes:,} runs, more than the "
+            f"{MOST_LANES:,} of one sweep: take fewer values or seeds, or several sweeps"
+        )
+    return lanes
+
+
 def _axes(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
     """The grid with its values as tuples."""
     if not grid:
@@ -165,6 +190,7 @@ def _axes(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     """The seeds by number."""
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        check_size([], int(seeds))
         found = tuple(range(seeds))
     else:
         found = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()

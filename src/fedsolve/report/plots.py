@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,9 +98,26 @@ def png(figure: Figure) -> bytes:
     """A figure as the bytes of a PNG at 130 dots per inch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    _literal_where_no_tex(figure)
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(buffer, format="png", dpi=130)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a label in a script that the font lacks
+        FigureCanvasAgg(figure).print_figure(buffer, format="png", dpi=130)
     return buffer.getvalue()
+
+
+def _literal_where_no_tex(figure: Figure) -> None:
+    """A text with dollars that is no TeX, such as a method's label, is drawn as it is written."""
+    from matplotlib.mathtext import MathTextParser
+    from matplotlib.text import Text
+
+    parser = MathTextParser("agg")
+    for text in figure.findobj(Text):
+        if "$" in text.get_text():
+            try:
+                parser.parse(text.get_text())
+            except ValueError:
+                text.set_parse_math(False)
 
 
 def _check_metric(histories: Sequence[History], metric: str) -> None:
