@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from fedsolve.data.federated import FederatedData
+from fedsolve.engine.convolutions import without_slow_convolutions
 from fedsolve.engine.shuffle import DIFFERENT_EPOCHS, shuffled
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
@@ -190,7 +191,8 @@ class ClientOracle(Oracle):
         """Mean loss over the places that hold one of the client's examples."""
         rows = place if rows is None else rows
         if self.work.even:
-            return self.work.loss(params, _rows(self.packed.examples, self.offset + rows))
+            loss = without_slow_convolutions(self.work.loss)
+            return loss(params, _rows(self.packed.examples, self.offset + rows))
         mask = place < self.num_examples
         batch = _rows(self.packed.examples, self.offset + jnp.where(mask, rows, 0))
         each = per_example(self.work.loss, params, batch)
@@ -257,4 +259,5 @@ def per_example(mean: Loss, params: Params, batch: Batch) -> Array:
     each = getattr(mean, "each", None)
     if each is not None:
         return each(params, batch)
+    mean = without_slow_convolutions(mean)
     return jax.vmap(lambda one: mean(params, jax.tree.map(lambda a: a[None], one)))(batch)

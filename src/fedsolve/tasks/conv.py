@@ -14,6 +14,8 @@ On other platforms both functions are the ordinary operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +32,15 @@ def conv3x3(
     if jax.default_backend() != "cpu":
         dims = ("NHWC", "HWIO", "NHWC")
         return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
-    _, h, w, c = x.shape
-    tiled = h % 2 == 0 and w % 2 == 0 and min(c, kernel.shape[-1]) >= _TILE_CHANNELS
-    return (_by_tiles if tiled else _by_patches)(x, kernel) + bias
+    return (by_tiles if tiles_pay(x, kernel) else by_patches)(x, kernel) + bias
+
+
+def tiles_pay(x: Array, kernel: Array) -> bool:
+    """Whether `by_tiles` applies to x (batch, h, w, c) and kernel (h', w', c, out), and is faster than patches."""
+    *window, c, out = kernel.shape
+    even = all(n % 2 == 0 and n > 2 for n in x.shape[1:-1])
+    exact = jnp.promote_types(x.dtype, jnp.float32) == x.dtype  # its sums of entries lose digits of a half
+    return window == [3, 3] and even and exact and min(c, out) >= _TILE_CHANNELS
 
 
 def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c"]:
@@ -42,15 +50,34 @@ def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c
     return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])
 
 
-def _by_patches(x: Array, kernel: Array) -> Array:
-    """One product of the patches, (batch h' w', 9 c), with the kernel, (9 c, out)."""
-    n, h, w, c = x.shape
-    shifts = [x[:, i : i + h - 2, j : j + w - 2] for i in range(3) for j in range(3)]
-    patches = jnp.concatenate(shifts, axis=-1).reshape(-1, 9 * c)
-    return (patches @ kernel.reshape(9 * c, -1)).reshape(n, h - 2, w - 2, -1)
+def by_patches(
+    x: Array,
+    kernel: Array,
+    *,
+    strides: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """One product of the patches, (batch places, window c), with the kernel: any number of axes, no padding.
+
+    x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out).
+    """
+    *window, c, out = kernel.shape
+    strides, dilation = strides or [1] * len(window), dilation or [1] * len(window)
+    spans = [d * (w - 1) + 1 for w, d in zip(window, dilation, strict=True)]
+    places = [(n - s) // t + 1 for n, s, t in zip(x.shape[1:-1], spans, strides, strict=True)]
+    shifts = []
+    for place in product(*map(range, window)):
+        start = [p * d for p, d in zip(place, dilation, strict=True)]
+        stop = [s + (n - 1) * t + 1 for s, n, t in zip(start, places, strides, strict=True)]
+        shifts.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, c), (1, *strides, 1)))
+    patches = jnp.concatenate(shifts, axis=-1).reshape(-1, len(shifts) * c)
+    options = {"precision": precision, "preferred_element_type": preferred_element_type}
+    return jnp.matmul(patches, kernel.reshape(-1, out), **options).reshape(x.shape[0], *places, out)
 
 
-def _by_tiles(x: Array, kernel: Array) -> Array:
+def by_tiles(x: Array, kernel: Array) -> Array:
     """Winograd's F(2x2, 3x3): 16 products of inner size c over the (h - 2) / 2 by (w - 2) / 2 tiles."""
     n, h, w, c = x.shape
     out, th, tw = kernel.shape[-1], (h - 2) // 2, (w - 2) // 2
