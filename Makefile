@@ -56,6 +56,6 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@touch $@
 
 .venv/.bench: .venv/.run
-	@$(PIP) --editable '.[flower]'
+	@$(PIP) --editable '.[flower]' flax
 	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its rows are left out"
 	@touch $@

@@ -49,13 +49,19 @@ def task(name: str, model: Any, clients: int, n: int, shape: tuple[int, ...], cl
 
 
 def library(
-    algorithm: fs.Algorithm, work: fs.Task, cohort: int, rounds: int, devices: int = 1, **local: Any
+    algorithm: fs.Algorithm,
+    work: fs.Task,
+    cohort: int,
+    rounds: int,
+    devices: int = 1,
+    chunk: int | None = None,
+    **local: Any,
 ) -> Callable[[], None]:
     """A function that runs `rounds` rounds of the engine, compiled already."""
     options = {"batch_size": None, "epochs": None, "local_steps": None} | local
     setup = Setup.make(
         algorithm, work, rounds, fs.Uniform(cohort), 0, eval_every=rounds, dtype=jnp.dtype("float32"),
-        chunk=None, devices=devices, label=None, **options,
+        chunk=chunk, devices=devices, label=None, **options,
     )  # fmt: skip
     state = [setup.state]
 
@@ -180,6 +186,26 @@ def w4() -> None:
     programs = {name: library(a, work, 10, 2, **options) for name, a in methods.items()}
     title = f"W4  MLP of {params:,} parameters, 20 clients x 100, 10 a round, 1 step on all examples"
     show(title, interleave(programs, 2, 9, time.process_time), "FedAvg", {"FedFW": "<= 1.5"})
+
+
+def w5() -> None:
+    """A user's own CNN: what the library costs beside the loop that the user would have written."""
+    try:
+        import flax_loop as own
+    except ImportError:
+        console.print("flax is not installed: a user's flax CNN is left out")
+        return
+    for kind, sizes in (("even", own.EVEN), ("uneven", own.UNEVEN)):
+        programs = {"Python loop": own.program(sizes)}
+        local = {"batch_size": own.BATCH, "epochs": 1}
+        work = own.task(sizes)
+        programs["FedAvg"] = library(fs.FedAvg(own.RATE), work, own.COHORT, 1, **local)
+        for chunk in (1, 2, own.COHORT):
+            name = f"FedAvg, {chunk} side by side"
+            programs[name] = library(fs.FedAvg(own.RATE), work, own.COHORT, 1, chunk=chunk, **local)
+        title = f"W5  flax CNN of 105,866 parameters, 28x28, {kind} clients, 10 a round, batches of 20"
+        times = interleave(programs, 1, 15)
+        show(title, times, "Python loop", {"FedAvg": "<= 1.2"})
 
 
 def torch_client() -> None:
@@ -342,6 +368,7 @@ WORKS = {
     "w3-2": w3_on_two_devices,
     "w2": w2,
     "w4": w4,
+    "w5": w5,
     "sweeps": sweeps,
     "torch-client": torch_client,
     "federation": federation,

@@ -106,8 +106,16 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
     if run.epochs is None and run.local_steps is None:
         update |= {"epochs": task.epochs, "local_steps": task.local_steps}
     run = run.model_copy(update=update)
-    cohort = run.clients_per_round or task.data.num_clients
-    chunk = chunk_size(run.chunk, _shapes(task, run.dtype), -(-cohort // run.devices))
+    with jax.enable_x64(run.dtype == "float64"):
+        chunk = chunk_size(
+            run.chunk,
+            task,
+            _shapes(task, run.dtype),
+            jnp.dtype(run.dtype),
+            batch_size=None if run.batch_size == "full" else run.batch_size,
+            sampling=_sampling(run),
+            devices=run.devices,
+        )
     return run.model_copy(update={"chunk": chunk})
 
 

@@ -3,9 +3,9 @@
 XLA's CPU convolutions, and the gradient of its pooling windows, take a slow path inside loops and under vmap: a flax
 CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
 therefore traced once more, and its convolutions are written as the matrix products of `fedsolve.tasks.conv` before
-anything is differentiated. The numbers are the same but for rounding; ties of a maximum send their gradient to the first
-of the window, as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a
-checkpoint of the loss) stays as it is.
+anything is differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to
+the first, as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint
+of the loss) stays as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -59,13 +59,13 @@ def _inside(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
 
 def _form_of(equation: core.JaxprEqn) -> Callable[..., Array] | None:
     """The fast form of an equation, None if it is fast or has none."""
-    p = equation.params
+    p, inputs = equation.params, cast("list[Any]", [v.aval for v in equation.invars])
     if equation.primitive.name == _CONVOLUTION:
-        kernel, spec = equation.invars[1].aval.shape, p["dimension_numbers"].rhs_spec
+        kernel, spec = inputs[1].shape, p["dimension_numbers"].rhs_spec
         plain = p["feature_group_count"] == p["batch_group_count"] == 1 and set(p["lhs_dilation"]) <= {1}
         return _convolve if plain and prod(kernel[i] for i in spec[2:]) <= _LARGEST else None
     if equation.primitive.name == _MAXIMUM:
-        floating = jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating)
+        floating = jnp.issubdtype(inputs[0].dtype, jnp.floating)
         plain = floating and set(p["base_dilation"]) <= {1}
         return _maximum if plain and prod(p["window_dimensions"]) <= _LARGEST else None
     return None
@@ -127,7 +127,7 @@ def _convolve(
             preferred_element_type=preferred_element_type,
         )
     batch, channels, *space = dimension_numbers.out_spec
-    return jnp.transpose(y, np.argsort((batch, *space, channels)))
+    return jnp.transpose(y, np.argsort((batch, *space, channels)).tolist())
 
 
 def _maximum(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,34 +13,96 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedsolve import trees
+from fedsolve.engine.clients import on_device
+from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.train import AXIS
 from fedsolve.errors import InvalidInput
-from fedsolve.types import Params
+from fedsolve.tasks.task import Task
+from fedsolve.types import Batch, Params, Scalar
 
-# Measured (benchmarks): on a CPU clients side by side win while a client's model stays in a core's cache;
-# larger models train faster one after another, each with whole matrix products.
-_CPU_MODEL_BYTES = 512 * 2**10
+# Measured (benchmarks/FINDINGS.md): on a CPU clients side by side win while what one step of a client writes is small;
+# beyond, whole operations on one client after another stay in a core's cache.
+_CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
 _ACCELERATOR_BYTES = 4 * 2**30
 _COPIES = 4  # model, gradient, displacement, message
 
 
-def chunk_size(chunk: int | None, params: Params, cohort: int) -> int:
-    """Clients trained side by side: as asked, else by the model's size and the kind of device.
+def chunk_size(
+    chunk: int | None,
+    task: Task,
+    params: Params,
+    dtype: Any,
+    *,
+    batch_size: int | None,
+    sampling: Sampling,
+    devices: int,
+) -> int:
+    """Clients trained side by side: as asked, else by what a client's local step writes and the kind of device.
+
+    A model of work and no timing, so that the same run has the same layout, hence the same bits, on a busy machine.
+
+    Args:
+        chunk: what the user asks for, None to choose.
+        task: the loss and the clients' examples.
+        params: the model, or its shapes.
+        dtype: the run's floating-point type.
+        batch_size: examples of a local step, None for all of a client's.
+        sampling: who takes part.
+        devices: devices that share a cohort.
 
     Raises:
         InvalidInput: a chunk below 1.
     """
+    cohort = -(-cohort_size(sampling, task.data.num_clients) // devices)
     if chunk is not None:
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
             raise InvalidInput(f"chunk = {chunk} must be an integer of at least 1")
         return min(chunk, cohort)
+    largest = int(task.data.counts.max())
+    rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     model = trees.nbytes(params)
+    step = step_bytes(task.loss, params, rows, largest if batch_size is None else min(batch_size, largest))
     on_cpu = jax.default_backend() == "cpu"
-    if on_cpu and model > _CPU_MODEL_BYTES:
+    if on_cpu and model + step > _CPU_STEP_BYTES:
         return 1
     room = _CPU_BYTES if on_cpu else _ACCELERATOR_BYTES
-    return max(1, min(cohort, room // (_COPIES * model)))
+    return max(1, min(cohort, room // (_COPIES * model + step)))
+
+
+def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
+    """Bytes of the results of all operations of the loss on a minibatch; the body of a loop counts once."""
+    rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
+    return _bytes_of(jax.make_jaxpr(loss)(params, rows).jaxpr)
+
+
+def _bytes_of(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        inside = list(_inner_jaxprs(equation))
+        results = (v.aval for v in equation.outvars)
+        own = sum(a.size * a.dtype.itemsize for a in results if hasattr(a, "dtype"))
+        total += sum(map(_bytes_of, inside)) if inside else own
+    return total
+
+
+def _inner_jaxprs(equation: Any) -> Iterator[Any]:
+    for value in equation.params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(one, "eqns"):
+                yield getattr(one, "jaxpr", one)
+
+
+def cohort_size(sampling: Sampling, population: int) -> int:
+    """Clients of a round to lay out for: where their number is random, as many as nearly every round has.
+
+    Two standard deviations of independent clients beyond the mean: a rare larger cohort takes a second chunk, while a
+    chunk of the whole population would train as many absent clients in every round.
+    """
+    size, expected = getattr(sampling, "size", None), sampling.expected(population)
+    if size is not None or expected is None:
+        return population if size is None else int(size)
+    return max(1, min(population, math.ceil(expected + 2 * math.sqrt(expected))))
 
 
 # Measured (benchmarks, `sweeps`): lanes side by side win while all their clients' models stay in a core's cache.

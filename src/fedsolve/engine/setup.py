@@ -126,14 +126,13 @@ class Setup:
             "devices": devices,
         }
         key, params = run_key(seed), start_params(task, seed, dtype)
-        cohort = getattr(sampling, "size", task.data.num_clients)
         place = mesh(devices)
-        size = chunk_size(chunk, params, -(-cohort // devices))
-        identity["chunk"] = size
         name = label or name_of(algorithm)
         algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
         test = None if task.test is None else on_device(task.test, dtype)
         mixing = check_task(task, params, packed, test)
+        size = chunk_size(chunk, task, params, dtype, batch_size=batch, sampling=sampling, devices=devices)
+        identity["chunk"] = size
         judged = packed
         if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
             some = task.data.sample(task.eval_examples)

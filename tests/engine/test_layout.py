@@ -1,0 +1,81 @@
+"""How many clients train side by side follows from the work of a step, the cohort and nothing that is timed."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import fedsolve as fs
+from fedsolve.engine.layout import chunk_size, cohort_size, step_bytes
+
+FLOAT = jnp.dtype("float32")
+
+
+def images(w, batch):
+    """Few parameters, many activations: 30 x 30 x 9 of them for each image."""
+    x = lax.conv_general_dilated(
+        batch[..., None], w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return jnp.mean(jnp.maximum(x, 0) ** 2)  # fmt: skip
+
+
+def linear(w, batch):
+    return jnp.mean((batch @ w) ** 2)
+
+
+def recurrent(w, batch):
+    """A loop over the 900 features: one step's activations are what lies in the cache."""
+    state = lax.fori_loop(0, batch.shape[1], lambda t, h: jnp.tanh(h + batch[:, t]), jnp.zeros(len(batch)))
+    return jnp.mean(state) * jnp.sum(w)
+
+
+def task(loss, params, shape, clients=60):
+    data = [np.zeros((4, *shape), np.float32)] * clients
+    return fs.Task.from_arrays(loss, params, data, batch_size=4)
+
+
+def chosen(task, params, sampling, chunk=None, devices=1):
+    return chunk_size(chunk, task, params, FLOAT, batch_size=4, sampling=sampling, devices=devices)
+
+
+def test_what_a_step_writes_decides_and_not_the_model():
+    """A small convolutional model trains one client after another, a linear one of more parameters side by side."""
+    kernel, weight = jnp.zeros((3, 3, 1, 9)), jnp.zeros(900)
+    assert kernel.size < weight.size
+    assert chosen(task(images, kernel, (30, 30)), kernel, fs.Uniform(20)) == 1
+    assert chosen(task(linear, weight, (900,)), weight, fs.Uniform(20)) == 20
+    assert chosen(task(recurrent, weight, (900,)), weight, fs.Uniform(20)) == 20
+    large = jnp.zeros((900, 900))
+    assert chosen(task(linear, large, (900,)), large, fs.Uniform(20)) == 1
+
+
+def test_bytes_are_those_of_every_operation():
+    """Product (4,), square (4,), sum and quotient: ten numbers; a loop's body counts once."""
+    assert step_bytes(linear, jnp.zeros(9), jax.ShapeDtypeStruct((60, 9), FLOAT), 4) == 4 * (4 + 4 + 1 + 1)
+    short, long = (
+        step_bytes(recurrent, jnp.zeros(9), jax.ShapeDtypeStruct((60, n), FLOAT), 4) for n in (3, 900)
+    )
+    assert short == long
+
+
+@pytest.mark.parametrize(
+    ("sampling", "size"),
+    [(fs.Uniform(20), 20), (fs.Bernoulli(0.001), 186), (fs.Bernoulli(1.0), 160_000), (fs.Bernoulli(1e-9), 1)],
+)
+def test_a_cohort_of_random_size_is_laid_out_for_its_usual_size(sampling, size):
+    """160 clients expected of 160,000, 160 + 2 sqrt(160) side by side: not 160,000 of which 159,840 are absent."""
+    assert cohort_size(sampling, 160_000) == size
+
+
+def test_asked_for_and_split():
+    """As asked, but never more than a device's share of the cohort."""
+    weight = jnp.zeros(9)
+    work = task(linear, weight, (9,))
+    assert chosen(work, weight, fs.Uniform(20), chunk=7) == 7
+    assert chosen(work, weight, fs.Uniform(20), chunk=70) == 20
+    assert chosen(work, weight, fs.Uniform(21), devices=2) == 11
+    with pytest.raises(fs.InvalidInput, match="chunk = 0"):
+        chosen(work, weight, fs.Uniform(20), chunk=0)
