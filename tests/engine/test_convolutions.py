@@ -22,12 +22,11 @@ CONVOLUTIONS = {
     "three axes": ((1, 4, 5, 4, 2), (2, 3, 2, 2, 3), (1, 2, 1), "SAME", (1, 1, 1), ("NDHWC", "DHWIO", "NDHWC")),
     "cropped": ((2, 8, 8, 2), (3, 3, 2, 2), (1, 1), ((-1, 0), (1, -2)), (1, 1), NHWC),
 }  # fmt: skip
-# input, window, strides, padding, dilation of the window
+# input, window, strides, padding
 POOLS = {
-    "2 x 2": ((2, 6, 7, 3), (1, 2, 2, 1), (1, 2, 2, 1), "VALID", None),
-    "overlapping": ((2, 7, 6, 3), (1, 3, 3, 1), (1, 2, 2, 1), "SAME", None),
-    "of examples": ((5, 4), (2, 2), (1, 2), "SAME", None),
-    "dilated window": ((9,), (2,), (2,), "VALID", (3,)),
+    "2 x 2": ((2, 6, 7, 3), (1, 2, 2, 1), (1, 2, 2, 1), "VALID"),
+    "overlapping": ((2, 7, 6, 3), (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+    "of examples": ((5, 4), (2, 2), (1, 2), "SAME"),
 }
 
 
@@ -50,10 +49,8 @@ def convolution(name):
 
 
 def pool(name):
-    _, window, strides, padding, dilation = POOLS[name]
-    return lambda x: lax.reduce_window(
-        x, -jnp.inf, lax.max, window, strides, padding, window_dilation=dilation
-    )
+    _, window, strides, padding = POOLS[name]
+    return lambda x: lax.reduce_window(x, -jnp.inf, lax.max, window, strides, padding)
 
 
 def everything(arguments):

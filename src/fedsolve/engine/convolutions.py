@@ -66,7 +66,7 @@ def _form_of(equation: core.JaxprEqn) -> Callable[..., Array] | None:
         return _convolve if plain and prod(kernel[i] for i in spec[2:]) <= _LARGEST else None
     if equation.primitive.name == _MAXIMUM:
         floating = jnp.issubdtype(inputs[0].dtype, jnp.floating)
-        plain = floating and set(p["base_dilation"]) <= {1}
+        plain = floating and {*p["base_dilation"], *p["window_dilation"]} <= {1}
         return _maximum if plain and prod(p["window_dimensions"]) <= _LARGEST else None
     return None
 
@@ -136,16 +136,13 @@ def _maximum(
     window_dimensions: Sequence[int],
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
-    window_dilation: Sequence[int],
     **_: Any,
 ) -> Array:
     """The maximum over windows, place after place; the first of equal entries wins, and NaN does."""
     x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), [(a, b, 0) for a, b in padding])
-    spans = [d * (w - 1) + 1 for w, d in zip(window_dimensions, window_dilation, strict=True)]
-    last = [(n - s) // t * t for n, s, t in zip(x.shape, spans, window_strides, strict=True)]
+    last = [(n - w) // t * t for n, w, t in zip(x.shape, window_dimensions, window_strides, strict=True)]
     best = None
-    for place in product(*map(range, window_dimensions)):
-        start = [p * d for p, d in zip(place, window_dilation, strict=True)]
+    for start in product(*map(range, window_dimensions)):
         stop = [s + n + 1 for s, n in zip(start, last, strict=True)]
         y = lax.slice(x, start, stop, window_strides)
         best = y if best is None else jnp.where((best >= y) | jnp.isnan(best), best, y)
