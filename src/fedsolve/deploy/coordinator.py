@@ -21,11 +21,13 @@ from fedsolve.deploy import verbs
 from fedsolve.deploy.judging import check_beside, check_claims, check_examples, check_size
 from fedsolve.deploy.keys import new_secret, round_key, secret_key
 from fedsolve.deploy.message import Order, Reply, check_buffers, float_type, form, short_form
+from fedsolve.deploy.shelf import Shelf
 from fedsolve.deploy.spec import to_spec
+from fedsolve.deploy.weights import capped
 from fedsolve.deploy.words import plain
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.setup import cast, run_key
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import Diverged, InvalidInput
 from fedsolve.types import Params, is_module, reports
 
 Buffers = dict[str, np.ndarray]
@@ -33,11 +35,10 @@ Buffers = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Accepted:
-    """A reply that counts: its message as the server reduces it, the client's next state as far as it follows it."""
+    """A reply that counts: how much, its norm, and what came beside the message, which waits on the shelf."""
 
-    message: Any
     weight: float
-    followed: Any
+    norm: float
     buffers: Buffers
 
 
@@ -72,6 +73,8 @@ class Coordinator:
         experiment: name of the experiment, part of every message and of the clients' state files.
         buffers: what is averaged beside the model, such as BatchNorm's statistics.
         norm_bound: largest norm of a message that is believed, None for any.
+        max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
+        shelf: where a round's messages wait for its end.
         secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
             a new one by default.
 
@@ -90,6 +93,8 @@ class Coordinator:
         experiment: str,
         buffers: Buffers | None = None,
         norm_bound: float | None = None,
+        max_share: float | None = None,
+        shelf: Shelf | None = None,
         secret: bytes | None = None,
     ) -> None:
         sampling.check(population)
@@ -97,6 +102,7 @@ class Coordinator:
         check_buffers(algorithm, buffers)
         self.dtype = float_type(params)
         self.population, self.experiment, self.norm_bound = population, experiment, norm_bound
+        self._share, self._shelf = max_share, shelf or Shelf()
         with self.precision():
             params = jax.tree.map(jnp.asarray, params)
             self.algorithm, self._sampling = cast(algorithm, self.dtype), cast(sampling, self.dtype)
@@ -195,37 +201,60 @@ class Coordinator:
             if self.algorithm.privacy != "local":  # whose numbers are noisy
                 check_claims(sent)
         check_beside(self.held.buffers, reply.buffers)
-        return Accepted(message, weight, followed, reply.buffers)
+        self._shelf.put(client, (message, followed))
+        return Accepted(weight, norm, reply.buffers)
 
     def finish(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
-        """End the round with the replies that count (perhaps none); what is logged of it."""
+        """End the round with the replies that count (perhaps none); what is logged of it.
+
+        Raises:
+            Diverged: the server's state would not be finite; it is as it was, and the round has not ended.
+        """
         held, clients = self.held, sorted(accepted)
-        server, used, followed, buffers = held.server, held.used.copy(), held.followed, held.buffers
+        server, used, buffers = held.server, held.used.copy(), held.buffers
         reduced: Any = None
         if clients or self.algorithm.updates_when_empty:
             with self.precision():
-                reduced = self._reduced([accepted[i] for i in clients])
+                reduced = self._reduced(clients, [accepted[i].weight for i in clients])
                 of = verbs.cohort(held.round, len(clients), self.population, secret_key())
                 server = verbs.update(self.algorithm, server, reduced, of)
         if clients:
             used[clients] = held.round
-            if self._follows:
-                followed = jax.tree.map(np.copy, followed)
-                for i in clients:
-                    jax.tree.map(lambda x, new, i=i: x.__setitem__(i, new), followed, accepted[i].followed)
             buffers = verbs.mean_buffers([accepted[i].buffers for i in clients])
-        self.held = Held(server, buffers, used, followed, held.round + 1)
+        self._check_sound(server, buffers, accepted)
+        if self._follows:
+            for i in clients:  # in place: all clients' states are the largest thing that is held
+                for rows, new in zip(
+                    jax.tree.leaves(held.followed), jax.tree.leaves(self._shelf.get(i)[1]), strict=True
+                ):
+                    rows[i] = new
+        self._shelf.clear()
+        self.held = Held(server, buffers, used, held.followed, held.round + 1)
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
         # a private method's own loss is left out or not yet noisy
         if clients and not self.algorithm.privacy and (loss := _loss(reduced)) is not None:
             entry["client_loss"] = loss
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 
-    def _reduced(self, accepted: list[Accepted]) -> Any:
-        if not accepted:
+    def _reduced(self, clients: list[int], weights: list[float]) -> Any:
+        if not clients:
             return verbs.nothing(self.algorithm, self._first, self.empty_message, self._enrolled)
-        messages, weights = [a.message for a in accepted], [a.weight for a in accepted]
-        return verbs.reduce(self.algorithm, messages, weights, self.dtype)
+        messages = (self._shelf.get(i)[0] for i in clients)  # one at a time
+        return verbs.reduce(self.algorithm, messages, capped(weights, self._share), self.dtype)
+
+    def _check_sound(self, server: Any, buffers: Buffers, accepted: Mapping[int, Accepted]) -> None:
+        with self.precision():
+            if verbs.sound(self.held.server, server) and verbs.finite(
+                (self.algorithm.export(server), buffers)
+            ):
+                return
+        largest = max(accepted, key=lambda i: accepted[i].norm, default=None)
+        whose = (
+            ""
+            if largest is None
+            else f"; the largest norm is client {largest}'s, {accepted[largest].norm:.6g}"
+        )
+        raise Diverged(f"round {self.held.round + 1}: the model would not be finite after it{whose}")
 
 
 def _loss(message: Any) -> float | None:

@@ -22,6 +22,7 @@ from fedsolve.deploy.keys import COHORTS, kept_secret
 from fedsolve.deploy.message import form
 from fedsolve.deploy.service import Evaluate, Service
 from fedsolve.deploy.settings import Settings, cohorts
+from fedsolve.deploy.shelf import Shelf
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.identity import describe, digest
 from fedsolve.errors import FedsolveError, InvalidInput, unknown
@@ -75,7 +76,8 @@ def server_app(
             `grace`, seconds that a round stays open after so many do (for all of `round_seconds`); `shortfall`
             "repeat" or "skip" if fewer do, at most `repeats` (3) times; `over_select` (0), share of clients that are
             asked beyond `clients_per_round`, of which the first replies count; `takeover` (True), whether a client's
-            number may go to another node once its own is gone; `norm_bound` of a message (infinity).
+            number may go to another node once its own is gone; `norm_bound` of a message (infinity);
+            `max_share` of a round's weights that one client may have, where a method weighs by examples (1).
             Each may be given anew by the run's configuration: `flwr run . --run-config "rounds=5 resume=true"`.
 
     Raises:
@@ -140,6 +142,8 @@ def serve(
                 experiment=keeper.experiment,
                 buffers=buffers,
                 norm_bound=settings.norm_bound,
+                max_share=settings.max_share,
+                shelf=Shelf(folder),
                 secret=kept_secret(folder) if algorithm.secret_cohorts else None,
             )
             recorder = keeper.restore(coordinator)

@@ -10,12 +10,13 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.deploy.claims import Claims
-from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.coordinator import Accepted, Coordinator
 from fedsolve.deploy.inquiry import Asked, Inquiry
 from fedsolve.deploy.keeper import Keeper
 from fedsolve.deploy.policy import Policy, Unavailable
 from fedsolve.deploy.roster import Roster
 from fedsolve.engine.record import Recorder
+from fedsolve.errors import Diverged
 from fedsolve.types import Params
 
 Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
@@ -59,6 +60,7 @@ class Service:
         self._grid, self._coordinator, self._policy = grid, coordinator, policy
         self._keeper, self._recorder, self._rounds = keeper, recorder, rounds
         self._evaluate, self._every, self._report, self._log = evaluate, eval_every, report, log
+        self._void = 0  # rounds in a row after which the model would not have been finite
         self.measures_loss = False
         """Whether the server's evaluation gives the training loss itself."""
         self._roster = Roster(grid, coordinator.population, coordinator.form, claims, policy.takeover, log)
@@ -103,7 +105,7 @@ class Service:
                     f"{shortage}, after {again + 1} attempts ({why}): mend the clients and resume"
                 )
             self._log(f"{shortage}: those missing are asked again")
-        entry = self._coordinator.finish(asked.accepted, wanted)
+        entry = self._finish(asked.accepted, wanted)
         sent = {"bytes_up": asked.bytes_up, "bytes_down": asked.bytes_down, "rejected": len(asked.rejected)}
         self._recorder.entry({"round": number, **entry, **sent})
         if number % self._every == 0 or number == self._rounds:
@@ -122,6 +124,23 @@ class Service:
                 "reasons": [f"client {client}: {reason}" for client, reason in asked.rejected],
             }
         )
+
+    def _finish(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
+        """End the round, without any reply if the model would not be finite after it: nothing of those is used."""
+        try:
+            entry = self._coordinator.finish(accepted, drawn)
+            self._void = 0
+            return entry
+        except Diverged as error:
+            self._void += 1
+            if self._void > self._policy.repeats:
+                raise Diverged(
+                    f"{error}, as after the {self._void - 1} rounds before: the last checkpoint is kept; "
+                    "lower the rates, or set norm_bound if clients cannot be trusted"
+                ) from None
+            self._log(f"{error}: the round is void, set norm_bound to refuse such replies")
+            accepted.clear()
+            return self._coordinator.finish(accepted, drawn)
 
     def _look(self, loss: float = float("nan")) -> None:
         """Evaluate the model; without an evaluation of its own the clients' loss is what is known."""

@@ -35,6 +35,7 @@ class Settings:
     over_select: float = 0.0
     takeover: bool = True
     norm_bound: float | None = None
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("population", 1), ("seed", 0), ("eval_every", 1)):
@@ -46,6 +47,8 @@ class Settings:
             raise InvalidInput(f"out = {self.out!r} must be the name of a folder")
         if self.norm_bound is not None and self.norm_bound != math.inf:
             check_number("norm_bound", self.norm_bound, above=0)
+        if self.max_share is not None:
+            check_number("max_share", self.max_share, above=0, at_most=1)
         self.policy.check(self.population)
 
     @property

@@ -6,8 +6,9 @@ bits for clients that train one after another (`chunk=1`), which a test holds to
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.reduce import merge, reduce_stacked, sum_messages
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar
+from fedsolve.types import Params, Scalar, is_module, reports
 
 
 def first_cohort(population: int) -> Cohort:
@@ -76,6 +77,25 @@ def finite(message: Any) -> bool:
     return all(np.isfinite(x).all() for x in jax.tree.leaves(message))
 
 
+def sound(before: Any, after: Any) -> bool:
+    """Whether a new server state may be kept: what was finite in the old one is finite in it.
+
+    What is only reported may be infinite, as epsilon without noise is, but is a number.
+    """
+    pairs = zip(jax.tree.leaves(_unreported(before)), jax.tree.leaves(_unreported(after)), strict=True)
+    return all((np.isfinite(b) | ~np.isfinite(a)).all() for a, b in pairs) and not any(
+        np.isnan(value).any() for value, _ in reports(after).values()
+    )
+
+
+def _unreported(state: Any) -> Any:
+    """A state without the scalars that it reports."""
+    if isinstance(state, Mapping) or not is_module(state):
+        return state
+    fields = [f for f in dataclasses.fields(state) if not f.metadata.get("static")]
+    return [() if f.metadata.get("report") else _unreported(getattr(state, f.name)) for f in fields]
+
+
 def norm(message: Any) -> float:
     """The Euclidean norm of a whole message in main memory."""
     return math.sqrt(sum(float(np.vdot(x, x)) for x in map(np.asarray, jax.tree.leaves(message))))
@@ -88,9 +108,13 @@ def largest(message: Any) -> float:
     )
 
 
-def reduce(algorithm: Algorithm, messages: Sequence[Any], weights: Sequence[float], dtype: Any) -> Any:
-    """Messages reduced over a cohort as their fields say, summed in the order given, or by the method's reduction."""
+def reduce(algorithm: Algorithm, messages: Iterable[Any], weights: Sequence[float], dtype: Any) -> Any:
+    """Messages reduced over a cohort as their fields say, summed in the order given, or by the method's reduction.
+
+    A sum needs one message at a time, a reduction of the method's own all of them.
+    """
     if algorithm.reduction is not None:
+        messages = list(messages)
         stacked = jax.tree.map(lambda *x: np.stack(x), *messages)
         used = np.ones(len(messages), bool)
         return _compiled_reduction()(algorithm, stacked, jnp.asarray(weights, dtype), used)
