@@ -14,11 +14,11 @@ from fake_grid import over_the_wire
 from fedsolve import trees, wire
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.inquiry import read_and_judge
 from fedsolve.deploy.message import Reply, short_form
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.records import reply_to_record
 from fedsolve.deploy.server import FAILED, ROUNDS
-from fedsolve.deploy.service import read_and_judge
 from fedsolve.deploy.shelf import Shelf
 from fedsolve.rules.rule import Rule
 from fedsolve.types import module, replace

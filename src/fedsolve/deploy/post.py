@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedsolve.deploy.words import plain
+
 _POLL_SECONDS = 1.0
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
 class Post:
@@ -41,19 +45,31 @@ class Post:
         self._waiting |= {number: node for node, number in sent.items() if number}
         return [node for node in messages if not sent.get(node)]
 
-    def collect(self) -> list[tuple[int, RecordDict | str]]:
-        """The answers that have come since: what a node said, or in words why there is none."""
-        found: list[tuple[int, RecordDict | str]] = []
+    def collect(self) -> Iterator[tuple[int, RecordDict | str]]:
+        """The answers that have come since: what a node said, or in words why there is none.
+
+        Each is fetched when it is asked for, so that no more than one need be in memory.
+        """
         now = time.monotonic()
         self._late = {number: about for number, about in self._late.items() if about[1] > now}
-        asked = [*self._waiting, *self._late]
-        for reply in self._grid.pull_messages(asked) if asked else ():
-            number = reply.metadata.reply_to_message_id
+        for number in [*self._waiting, *self._late]:
+            answer = self._fetch(number)
+            if answer is None:
+                continue
             if (node := self._waiting.pop(number, None)) is not None:
-                found.append((node, _why(reply) if reply.has_error() else reply.content))
-            elif (about := self._late.pop(number, None)) is not None and not reply.has_error():
-                self.late.append((about[0], reply.content))
-        return found
+                yield node, answer
+            elif (about := self._late.pop(number, None)) is not None and not isinstance(answer, str):
+                self.late.append((about[0], answer))
+
+    def _fetch(self, number: str) -> RecordDict | str | None:
+        """The answer to one message, None if it has not come; what Flower cannot read is its node's affair alone."""
+        try:
+            for reply in self._grid.pull_messages([number]):
+                if reply.metadata.reply_to_message_id == number:
+                    return _why(reply) if reply.has_error() else reply.content
+        except Exception as error:
+            return f"its answer cannot be fetched ({type(error).__name__})"
+        return None
 
     def give_up(self, node: int) -> None:
         """Wait for a node no longer."""
@@ -89,6 +105,12 @@ def exchange(
 
 
 def _why(reply: Message) -> str:
-    """Flower's error in one line: the last line of a traceback says what happened."""
+    """Flower's error in one line: the last line of a traceback says what happened.
+
+    Of a client's exception, which may quote its data, its type alone is told.
+    """
     lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
-    return f"{lines[-1] if lines else 'no reason given'} (Flower's error {reply.error.code})"
+    last = lines[-1] if lines else "no reason given"
+    if _EXCEPTION.match(last):
+        last = last.partition(":")[0]
+    return f"{plain(last)} (Flower's error {reply.error.code})"
