@@ -16,13 +16,13 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.cohorts import Sampling, Uniform
+from fedsolve.engine.diverged import cause, largest_value, rates
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import RunState
 from fedsolve.engine.setup import Setup
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.schedules import rate_at
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params
 
@@ -159,18 +159,16 @@ def _check_alive(setup: Setup, state: RunState, recorder: Recorder, checkpoints:
         failed, what = done - 1, "the model of {} is not finite any more"  # nobody trains from it to notice
     else:
         return
-    lr = getattr(getattr(setup.algorithm, "local", None), "lr", float("nan"))
-    client_lr = float(rate_at(lr, failed))
-    server_lr = recorder.last("server_lr")
     nothing = {name: float("nan") for name in recorder.latest if name not in ("round", "seconds")}
     recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
     history = recorder.history(setup.label, setup.task.name, setup.settings, 0.0, ())
-    raise Diverged(
-        f"round {failed + 1}: {what.format(setup.label)} "
-        f"(client_lr {client_lr:g}, last server_lr {server_lr:g}); lower the rates. "
-        f"{checkpoints.where_is_last()}",
-        history,
-    )
+    known = rates(setup.algorithm, failed)
+    if "server_lr" not in known and "server_lr" in history.rounds:  # the method's own, by what it measured
+        known["last server_lr"] = recorder.last("server_lr")
+    start = float(history.evaluations["train_loss"][0])
+    why = cause(start, known, largest_value(setup.packed.examples), setup.label)
+    text = f"round {failed + 1}: {what.format(setup.label)}{why}. {checkpoints.where_is_last()}"
+    raise Diverged(text, history)
 
 
 def _finite(model: Params) -> bool:

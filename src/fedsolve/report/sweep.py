@@ -126,8 +126,17 @@ class Sweep:
             numbers = [v for v in values if isinstance(v, int | float)]
             return f"{min(numbers):g}" if numbers else str(values[0])
 
-        tried = ", ".join(f"{name} = {smallest(values)}" for name, values in self.grid.items())
-        return (
-            f"all {math.prod(self.shape)} settings of {self.label} diverged; the smallest tried were {tried}: "
-            "try smaller ones"
-        )
+        what = f"all {math.prod(self.shape)} settings of {self.label} diverged"
+        start = self.metrics["train_loss"][..., 0] if "train_loss" in self.metrics else np.zeros(1)
+        if not np.isfinite(start).any():
+            return (
+                f"{what}: the training loss of the initial model is {start.flat[0]} already: look at the data, the "
+                "loss and the initial model"
+            )
+        rates = {
+            n: v for n, v in self.grid.items() if n.rpartition(".")[2].endswith(("lr", "eta", "eta_max"))
+        }
+        if not rates:
+            return f"{what}; no axis ({', '.join(self.grid)}) is a rate: look at the data, the loss and the rates"
+        tried = ", ".join(f"{name} = {smallest(values)}" for name, values in rates.items())
+        return f"{what}; the smallest tried were {tried}: try smaller ones"

@@ -1,0 +1,112 @@
+"""What is said of a run that diverged: the rates as they were, or that they are not to blame."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedsolve as fs
+from fedsolve.algorithms.catalogue import ALGORITHMS, build
+from fedsolve.engine.diverged import cause, largest_value, rates
+from fedsolve.geometry import L1, L1Ball
+from fedsolve.local import Optax
+from fedsolve.report.selection import Selection
+from fedsolve.report.sweep import Sweep
+from fedsolve.rules import ServerSGD
+from harness import cross_entropy, make_clients, make_task
+
+NEEDED = {"psi": L1(0.1), "constraint": L1Ball(1.0)}
+NO_RATE = ("FedFW", "FedFW+", "FedFW-sto")
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "SCAFFOLD+FedProx+FedAdam"])
+def test_every_method_names_its_rates(name):
+    """Those that the catalogue takes (eta_max of a line search too); Frank-Wolfe has none."""
+    from fedsolve.algorithms.catalogue import arguments
+
+    own = arguments(name)
+    found = rates(build(name, {k: v for k, v in NEEDED.items() if k in own}), 3)
+    assert all(math.isfinite(value) for value in found.values())
+    assert bool(found) == (name not in NO_RATE)
+    for rate in ("client_lr", "server_lr", "eta_max"):
+        if own.get(rate) is not None:
+            assert found[rate] == own[rate], rate
+
+
+def test_schedules_have_the_value_of_the_round():
+    method = fs.FedAvg(client_lr=fs.schedules.Exponential(0.8, 0.5), server_lr=fs.schedules.InverseSqrt(2.0))
+    assert rates(method, 3) == {"client_lr": 0.1, "server_lr": 1.0}
+
+
+def test_the_rate_of_an_optax_optimiser_is_found():
+    found = rates(fs.FedOpt(Optax(optax.adam, learning_rate=0.25), ServerSGD()), 0)
+    assert found == {"client_lr": 0.25, "server_lr": 1.0}
+
+
+WORDS = [
+    ((2.3, {"client_lr": 10.0}, 1.0), " (client_lr 10): lower the rates"),
+    ((2.3, {"client_lr": 0.1}, 3e12), " (client_lr 0.1): scale the data, which reach 3e+12, or lower the rates"),
+    ((2.3, {}, 1.0), ": X has no rate of its own to lower: look at the data and the loss"),
+    ((2.3, {}, 3e12), ": X has no rate of its own to lower: scale the data, which reach 3e+12"),
+    ((math.inf, {"client_lr": 0.1}, 3e30), ": the training loss of the initial model is inf already, the data reach "
+     "3e+30: look at the data, the loss and the initial model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "words"), WORDS)
+def test_words(given, words):
+    assert cause(*given, "X") == words
+
+
+def test_the_size_of_the_data_is_that_of_its_real_numbers():
+    assert largest_value((jnp.array([3, 700]), jnp.array([-5.5, 2.0]))) == 5.5
+    assert largest_value(jnp.array([1, 2])) == 0
+
+
+def broken(params, batch):
+    """A loss that is not finite from the start."""
+    return cross_entropy(params, batch) + jnp.log(0 * jnp.sum(params.bias))
+
+
+RUNS = [
+    (fs.FedAvg(client_lr=1e38), 1.0, None, r"\(client_lr 1e\+38, server_lr 1\): lower the rates\. No"),
+    (fs.FedAvg(client_lr=1.0), 1e30, None, r"\(client_lr 1, server_lr 1\): scale the data, which reach [\d.]+e\+30"),
+    (fs.FedAvg(client_lr=0.1), 1.0, broken, "the training loss of the initial model is -inf already: look at"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "scale", "loss", "words"), RUNS)
+def test_a_run_says_why(method, scale, loss, words):
+    clients = [c._replace(x=scale * c.x) for c in make_clients()]
+    task = make_task(clients)
+    task = task if loss is None else replace(task, loss=loss)
+    with pytest.raises(fs.Diverged, match=words):
+        fs.run(method, task, rounds=2)
+
+
+def sweep_of(grid, start):
+    count = math.prod(map(len, grid.values()))
+    return Sweep(
+        "X", "small", grid, (0,), np.array([0, 2]), {"train_loss": np.array([[[start, np.nan]]] * count)},
+        np.ones((count, 1), int), Selection.parse("training-loss"),
+    )  # fmt: skip
+
+
+SWEEPS = [
+    ({"client_lr": (1.0, 0.1), "tau": (1e-3, 1.0)}, 2.3, "the smallest tried were client_lr = 0.1: try smaller ones"),
+    ({"steps.lam0": (1.0, 0.1)}, 2.3, r"no axis \(steps.lam0\) is a rate: look at the data, the loss and the rates"),
+    ({"client_lr": (1.0, 0.1)}, np.nan, "the training loss of the initial model is nan already: look at the data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("grid", "start", "words"), SWEEPS)
+def test_a_sweep_of_which_all_diverged_says_why(grid, start, words):
+    with pytest.raises(
+        fs.Diverged, match=f"all {math.prod(map(len, grid.values()))} settings of X diverged.*{words}"
+    ):
+        sweep_of(grid, start).best  # noqa: B018
