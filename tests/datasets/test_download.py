@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from fedsolve.datasets import download
 from fedsolve.datasets.download import fetch
 from fedsolve.errors import InvalidInput
 
@@ -20,6 +21,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.append((self.path, self.headers.get("Range")))
+        if self.path == "/silent":
+            self.server.ended.wait(10)
+            return
         if self.path == "/gone":
             self.send_error(404)
             return
@@ -44,10 +48,11 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        running.asked = []
+        running.asked, running.ended = [], threading.Event()
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         yield running
+        running.ended.set()
         running.shutdown()
         thread.join()
 
@@ -88,8 +93,10 @@ def test_what_was_cut_is_continued(server, tmp_path):
     assert fetch(url(server, "/file"), tmp_path / "third", 20_000).read_bytes() == CONTENT
 
 
-def test_what_cannot_be_had_is_one_line_and_leaves_nothing(server, tmp_path):
+def test_what_cannot_be_had_is_one_line_and_leaves_nothing(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "SECONDS", 0.2)
     for path, most, sha256, expected in [
+        ("/silent", 20_000, None, "timed out; try again, or fetch it elsewhere"),
         ("/gone", 20_000, None, "the server says 404"),
         ("/file", 10_239, None, "is larger than the 10239 bytes it may have"),
         ("/file", 20_000, "0" * 64, f"has SHA-256 {SUM[:12]}, expected 000000000000"),
