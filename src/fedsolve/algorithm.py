@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -46,7 +47,10 @@ class Algorithm(ABC):
         reduction: None, or what takes the place of those means: a pytree, called with a cohort's messages
             (leaves of shape (clients, ...)), weights and who is used, both of shape (clients,). It returns
             one message, zeros if nobody is used, whatever rows hold that are not (see `fedsolve.wrappers`).
-        only_mean: why no other reduction will do for this method, '' where another will.
+        only_mean: why no other reduction will do for this method, '' where another will; then neither will a
+            client that has lost its state start with a new one.
+        secret_cohorts: whether what it guarantees holds only against those who do not know who takes part.
+        message_mu: sensitivity over standard deviation of the noise that a client adds to one message itself.
     """
 
     weighting: Weighting
@@ -54,9 +58,8 @@ class Algorithm(ABC):
     reduction: Any = None
     only_mean: ClassVar[str] = ""
     privacy: Privacy = ""  # a wrapper that sends more than such a method must refuse it
-    secret_cohorts: bool = (
-        False  # whether its guarantee holds only against those who do not know who takes part
-    )
+    secret_cohorts: bool = False
+    message_mu: float = math.inf
     updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
 
     @abstractmethod
@@ -139,6 +142,11 @@ class Wrapper(Algorithm):
     def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The inner method's."""
         return self.inner.privacy
+
+    @property
+    def message_mu(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.message_mu
 
     @property
     def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedsolve as fs
 from conformance.properties import SIZES, START, model, task
-from fake_grid import FakeGrid
+from fake_grid import FakeGrid, over_the_wire
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server import Settings, serve
@@ -59,3 +60,12 @@ def deploy(
     params = start() if params is None else params
     found, history = serve(grid, algorithm, params, Settings(**given), sampling, buffers, evaluate)
     return found, history, grid
+
+
+def ask(app: ClientApp, record: RecordDict, folder: Path, client: int = 0, kind: str = "train") -> RecordDict:
+    """What a client's app answers to a record, both through Flower's bytes."""
+    FakeGrid(app, [client], folder)  # the identity that Flower's messages ask for
+    message = Message(over_the_wire(record), dst_node_id=101, message_type=kind)
+    message.metadata.__dict__["_message_id"] = "message-0"
+    config = {"client-id": client, "state-dir": str(folder)}
+    return over_the_wire(app(message, Context(1, 101, config, RecordDict(), {})).content)

@@ -112,8 +112,9 @@ def test_an_update_that_was_not_used_is_taken_back(tmp_path):
     lost, *_ = deploy(METHOD, tmp_path / "a", tamper=lose, rounds=4)
     never, *_ = deploy(METHOD, tmp_path / "b", deaf=[(102, 1)], rounds=4)
     same(lost, never)
-    kept = read_manifest(next((tmp_path / "a" / "node-102").rglob("client-1.safetensors")))
-    assert kept["rounds"] == {"after": 3, "before": 0}  # round 4 began from the state after round 1
+    kept = sorted((tmp_path / "a" / "node-102").rglob("*.safetensors"))
+    # round 4 began from the state after round 1
+    assert [read_manifest(path)["round"] for path in kept] == [0, 3]
 
 
 def test_a_repeated_round_is_not_applied_twice(tmp_path):
@@ -207,16 +208,18 @@ def test_a_lost_state_is_said(tmp_path):
     """A node that comes back without its state folder does not take part; it says what is missing."""
     folder = tmp_path
     deploy(METHOD, folder, rounds=1)
-    next((folder / "node-102").rglob("client-1.safetensors")).unlink()
+    next((folder / "node-102").rglob("client-1-round-1.safetensors")).unlink()
     deploy(METHOD, folder, rounds=2, resume=True)
-    assert "the state of client 1 after round 1 is not at" in rows(folder)[1]["reasons"][0]
+    (said,) = rows(folder)[1]["reasons"]
+    assert "the state of client 1 after round 1 is not at" in said
+    assert "a new one will not do, c must stay the mean of all clients' c_i" in said
 
 
 def test_a_foreign_state_is_said(tmp_path):
     """Another client's file in the place of one's own is refused, not used."""
     deploy(METHOD, tmp_path, rounds=1)
-    mine = next((tmp_path / "node-102").rglob("client-1.safetensors"))
-    mine.write_bytes(next((tmp_path / "node-103").rglob("client-2.safetensors")).read_bytes())
+    mine = next((tmp_path / "node-102").rglob("client-1-round-1.safetensors"))
+    mine.write_bytes(next((tmp_path / "node-103").rglob("client-2-round-1.safetensors")).read_bytes())
     deploy(METHOD, tmp_path, rounds=2, resume=True)
     assert "holds client 2 of experiment" in rows(tmp_path)[1]["reasons"][0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsolve.deploy import records
-from fedsolve.deploy.message import form
+from fedsolve.deploy.ledger import Bound
+from fedsolve.deploy.message import Order, form
 from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.deploy.order_checks import check_order
 from fedsolve.deploy.parts import trusted_parts
+from fedsolve.deploy.words import plain
 from fedsolve.deploy.worker import work
 from fedsolve.errors import FedsolveError, InvalidInput
 
@@ -36,17 +40,27 @@ class Place:
     run: dict[str, Any]
 
 
-def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collection[Any] = ()) -> ClientApp:
+def client_app(
+    oracle_for: Callable[[Place], LocalProblem],
+    *,
+    trusted: Collection[Any] = (),
+    max_epsilon: float | None = None,
+    delta: float = 1e-5,
+) -> ClientApp:
     """Flower's client app for any method: the server's orders tell which one runs.
 
     Args:
         oracle_for: place -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`.
         trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
             `(MyMethod, MyRule)`; the server's orders can name nothing else.
+        max_epsilon: the most that this client tells over all its messages, of all experiments, under local differential
+            privacy, > 0; beyond it, and to methods without noise of the client's own, it sends nothing. None for
+            no bound: what it tells is counted all the same.
+        delta: at which that epsilon is, in (0, 1).
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`) and may say where its
-    state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client is told to the server in
-    one line and written to the node's log.
+    state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client is written to the node's log; the
+    server is told in one line, and of an exception of the client's own code its type alone.
 
     >>> import fedsolve as fs                                                       # doctest: +SKIP
     >>> app = client_app(lambda place: fs.flower.JaxOracle.of_task(task, place.client))  # doctest: +SKIP
@@ -54,6 +68,7 @@ def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collecti
     if not callable(oracle_for):
         raise InvalidInput(f"oracle_for must be a function of the place, not {oracle_for!r}")
     app = ClientApp()
+    bound = Bound(max_epsilon, delta)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -64,11 +79,12 @@ def client_app(oracle_for: Callable[[Place], LocalProblem], *, trusted: Collecti
     def train(message: Message, context: Context) -> Message:
         def answer() -> RecordDict:
             place = _place(context)
-            order = records.record_to_order(message.content)
+            problem = _problem(oracle_for, place)
+            order = _order(message, problem)
             if order.client != place.client:
                 raise InvalidInput(f"the order is for client {order.client}, this is client {place.client}")
             folder = Path(str(place.node.get("state-dir", STATE)))
-            reply = work(order, _problem(oracle_for, place), folder, trusted)
+            reply = work(order, problem, folder, trusted, bound=bound, log=_say)
             return records.reply_to_record(reply)
 
         return _answer(message, answer)
@@ -80,10 +96,27 @@ def _answer(message: Message, answer: Callable[[], RecordDict]) -> Message:
     """What the handler gives, or the reason why it gives nothing."""
     try:
         content = answer()
-    except FedsolveError as error:
-        print(f"fedsolve: {error}", flush=True)  # the node's log
+    except Exception as error:  # of the client's own code, or of an order that nothing foresaw
+        if isinstance(error, FedsolveError):
+            _say(str(error))
+        else:
+            traceback.print_exc()
         content = records.refusal(error)
     return Message(content, reply_to=message)
+
+
+def _order(message: Message, problem: LocalProblem) -> Order:
+    try:
+        order = records.record_to_order(message.content, problem.buffers)
+        check_order(order)
+    except InvalidInput as error:
+        raise InvalidInput(f"the server's order cannot be used: {error}") from None
+    return order
+
+
+def _say(line: str) -> None:
+    """One line for the node's log."""
+    print(f"fedsolve: {plain(line, 1000)}", flush=True)
 
 
 def _introduce(oracle_for: Callable[[Place], LocalProblem], place: Place) -> RecordDict:

@@ -119,6 +119,7 @@ class Coordinator:
                 followed = jax.tree.map(lambda x: np.stack([np.asarray(x)] * population), self._enrolled)
         self._method, self.form = to_spec(algorithm), form(params)
         self._now: Any = None
+        self._lost: set[int] = set()
         self.held = Held(server, dict(buffers or {}), np.full(population, -1, np.int32), followed, 0)
 
     def precision(self) -> Any:
@@ -165,8 +166,17 @@ class Coordinator:
             form=self.form,
             broadcast=encoded,
             first=wire.encode(self._first) if newcomer else None,
+            state=self._state(client) if client in self._lost else None,
             buffers=self.held.buffers,
         )
+
+    def lost(self, client: int) -> None:
+        """A client has lost its state: where the server follows it, its next orders bring it."""
+        if self._follows:
+            self._lost.add(client)
+
+    def _state(self, client: int) -> bytes:
+        return wire.encode(jax.tree.map(lambda x: x[client], self.held.followed))
 
     def judge(self, client: int, reply: Reply) -> Accepted:
         """A reply of this round's client, checked.
@@ -220,6 +230,7 @@ class Coordinator:
                 server = verbs.update(self.algorithm, server, reduced, of)
         if clients:
             used[clients] = held.round
+            self._lost -= set(clients)
             buffers = verbs.mean_buffers([accepted[i].buffers for i in clients])
         self._check_sound(server, buffers, accepted)
         if self._follows:

@@ -17,6 +17,7 @@ from fedsolve.deploy.patience import Patience
 from fedsolve.deploy.policy import Policy
 from fedsolve.deploy.post import Post, exchange
 from fedsolve.deploy.roster import Roster
+from fedsolve.deploy.state import StateLost
 from fedsolve.errors import InvalidInput
 
 _MARGIN = 60.0  # seconds after a deadline in which Flower still takes an answer
@@ -149,5 +150,9 @@ def read_and_judge(coordinator: Coordinator, client: int, answer: RecordDict) ->
         InvalidInput: why it does not count, whatever it is made of.
     """
     with reading("the reply"):
-        reply = records.record_to_reply(answer, coordinator.longest, coordinator.held.buffers)
+        try:
+            reply = records.record_to_reply(answer, coordinator.longest, coordinator.held.buffers)
+        except StateLost:
+            coordinator.lost(client)
+            raise
         return coordinator.judge(client, reply)

@@ -32,6 +32,7 @@ class Order:
         form: shapes and types of the model's leaves, so that another model is told at once.
         broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
         first: that of the first round, for a client that joins later and keeps a state; else None.
+        state: the client's state as the server follows it, for one that has lost its own; else None.
         buffers: what is averaged beside the model, by name.
     """
 
@@ -45,6 +46,7 @@ class Order:
     form: str
     broadcast: bytes
     first: bytes | None
+    state: bytes | None
     buffers: dict[str, np.ndarray]
 
 

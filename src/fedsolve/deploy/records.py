@@ -12,10 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsolve.deploy.judging import reading
 from fedsolve.deploy.message import Order, Reply
+from fedsolve.deploy.state import StateLost
 from fedsolve.deploy.words import plain
 from fedsolve.errors import FedsolveError, InvalidInput
 
 _BYTES = "bytes"
+_ORDER = {"experiment": str, "round": int, "client": int, "population": int, "used": int, "key": list}
+_ORDER |= {"method": str, "form": str}
 _REPLY = {"experiment": str, "round": int, "client": int, "form": str, "examples": int}
 _FACTS_BYTES = 64 * 1024
 """Room for facts about a message."""
@@ -34,26 +37,31 @@ def order_to_record(order: Order) -> RecordDict:
         "form": order.form,
     }
     record = RecordDict({"order": ConfigRecord(facts), "broadcast": _pack(order.broadcast)})
-    if order.first is not None:
-        record["first"] = _pack(order.first)
+    for name, data in (("first", order.first), ("state", order.state)):
+        if data is not None:
+            record[name] = _pack(data)
     return _with_buffers(record, order.buffers)
 
 
-def record_to_order(record: RecordDict) -> Order:
-    """The order in a record.
+def record_to_order(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> Order:
+    """The order in a record, each fact of its type.
+
+    Args:
+        record: what a server sent.
+        buffers: what the client has beside its model, by name: shapes and types.
 
     Raises:
         InvalidInput: the record is no order of this version.
     """
-    try:
-        facts: dict[str, Any] = dict(record.config_records["order"])
+    with reading("it"):
+        facts = _facts(record, "order", _ORDER)
+        extra = set(record) - {"order", "broadcast", "first", "state", "buffers"}
+        if extra:
+            raise InvalidInput(f"it has {plain(sorted(extra))} besides what an order has")
         facts["method"], facts["key"] = json.loads(facts["method"]), tuple(facts["key"])
-        first = _unpack(record, "first") if "first" in record else None
-        return Order(**facts, broadcast=_unpack(record, "broadcast"), first=first, buffers=_buffers(record))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"the server's order cannot be read ({error!r}): another version of fedsolve?"
-        ) from None
+        for name in ("first", "state"):
+            facts[name] = _unpack(record, name) if name in record else None
+        return Order(**facts, broadcast=_unpack(record, "broadcast"), buffers=_beside(record, buffers))
 
 
 def reply_to_record(reply: Reply) -> RecordDict:
@@ -94,15 +102,17 @@ def record_to_reply(record: RecordDict, longest: int, buffers: Mapping[str, np.n
 def refusal(error: Exception) -> RecordDict:
     """A client's refusal: the reason in one line if it is ours, of any other exception its type alone."""
     why = str(error) if isinstance(error, FedsolveError) else f"{type(error).__name__}, see the node's log"
-    return RecordDict({"refused": ConfigRecord({"why": plain(why)})})
+    return RecordDict({"refused": ConfigRecord({"why": plain(why), "lost": isinstance(error, StateLost)})})
 
 
 def _check_refusal(record: RecordDict) -> None:
     if "refused" in record:
-        why = None
+        facts: Mapping[str, Any] = {}
         with reading("the refusal"):
-            why = record.config_records["refused"].get("why")
-        raise InvalidInput(f"refused: {plain(why) if isinstance(why, str) else 'without a reason'}")
+            facts = record.config_records["refused"]
+        why = facts.get("why")
+        kind = StateLost if facts.get("lost") is True else InvalidInput
+        raise kind(f"refused: {plain(why) if isinstance(why, str) else 'without a reason'}")
 
 
 def _facts(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
@@ -139,7 +149,7 @@ def _unpack(record: RecordDict, name: str) -> bytes:
 
 
 def _beside(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a reply has beside the model; only what is as long as what is known by its name is decoded."""
+    """What a record has beside the model; only what is as long as what is known by its name is decoded."""
     if "buffers" not in record:
         return {}
     found = {}
@@ -161,7 +171,7 @@ def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     if (shape, dtype) != (known.shape, known.dtype):
         raise InvalidInput(
-            f"its {plain(name)} is {plain(dtype)} of shape {plain(shape)}, the server's {known.dtype} of {known.shape}"
+            f"its {plain(name)} is {plain(dtype)} of shape {plain(shape)}, not {known.dtype} of {known.shape}"
         )
     if (length := len(data) - file.tell()) != known.nbytes:
         raise InvalidInput(f"its {plain(name)} has {length} bytes, not {known.nbytes}")
@@ -175,11 +185,3 @@ def _with_buffers(record: RecordDict, buffers: dict[str, np.ndarray]) -> RecordD
     if buffers:
         record["buffers"] = ArrayRecord({name: Array(np.asarray(x)) for name, x in buffers.items()})
     return record
-
-
-def _buffers(record: RecordDict) -> dict[str, np.ndarray]:
-    return (
-        {name: x.numpy() for name, x in record.array_records["buffers"].items()}
-        if "buffers" in record
-        else {}
-    )

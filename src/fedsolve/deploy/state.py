@@ -1,19 +1,25 @@
 """A client's own state on its machine: durable, with the round before, so that a lost round can be taken back.
 
-One file per experiment and client holds two states: what the client became in the last round that it trained, and
-what it was before. The server says in every order which update it used last; whichever of the two states that
-leaves is where the client goes on. So a round that is asked for twice is not applied twice, and an update that
-never arrived, or was rejected, is forgotten.
+One file per experiment, client and round holds what the client became in that round; the last two that count are kept.
+The server says in every order which update it used last: that is where the client goes on. So a round that is asked
+for twice is not applied twice, an update that never arrived, or was rejected, is forgotten, and a server that goes
+back by one round finds its clients' states of then, even where the newer file is damaged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsolve.algorithm import Algorithm
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
 from fedsolve.store import load_tree, read_manifest, save_tree
+
+
+class StateLost(InvalidInput):
+    """The state that an order goes on from is not here, or damaged."""
 
 
 class ClientState:
@@ -22,40 +28,64 @@ class ClientState:
     def __init__(self, folder: Path, experiment: str, client: int) -> None:
         if slug(experiment) != experiment:  # it becomes a path here, and comes from elsewhere
             raise InvalidInput(f"{experiment!r} is no name of an experiment: letters, digits and _.+- alone")
-        self.path = folder / experiment / f"client-{client}.safetensors"
+        self._folder = folder / experiment
         self._facts = {"experiment": experiment, "client": client}
+
+    def path(self, round: int) -> Path:
+        """Where the state after a round lies; in names, rounds count from 1."""
+        return self._folder / f"client-{self._facts['client']}-round-{round + 1}.safetensors"
 
     def before(self, used: int, enrolled: Any) -> Any:
         """The state after round `used`, the last that the server used; `enrolled` if it used none (-1).
 
         Raises:
-            InvalidInput: the state of that round is not here, or the file is of another experiment or client.
+            StateLost: the state of that round is not here, or damaged.
+            InvalidInput: the file is of another experiment, client or round.
         """
         if used < 0:
             return enrolled
-        if not self.path.exists():
-            raise InvalidInput(
-                f"the state of client {self._facts['client']} after round {used + 1} is not at {self.path}: "
-                "bring the file back, or start a new experiment"
-            )
-        manifest = read_manifest(self.path)
-        if any(manifest.get(name) != value for name, value in self._facts.items()):
-            raise InvalidInput(
-                f"{self.path} holds client {manifest.get('client')} of experiment {manifest.get('experiment')}: "
-                "move it away and bring the right file back"
-            )
-        for name in ("after", "before"):
-            if manifest["rounds"][name] == used:
-                return load_tree(self.path, {"after": enrolled, "before": enrolled})[name]
-        after, before = manifest["rounds"]["after"], manifest["rounds"]["before"]
-        raise InvalidInput(
-            f"the state of client {self._facts['client']} at {self.path} is that of rounds {after + 1} and "
-            f"{before + 1}, the server last used round {used + 1}: bring that file back, or start a new experiment"
-        )
+        path = self.path(used)
+        what = f"the state of client {self._facts['client']} after round {used + 1}"
+        if not path.exists():
+            here = sorted(r + 1 for r in self._rounds())
+            raise StateLost(f"{what} is not at {path}" + (f", only of rounds {here}" if here else ""))
+        try:
+            manifest = read_manifest(path)
+            found = load_tree(path, enrolled)
+        except InvalidInput as error:
+            raise StateLost(f"{what} is damaged: {error}") from None
+        for name, wanted in (self._facts | {"round": used}).items():
+            if manifest.get(name) != wanted:
+                raise InvalidInput(
+                    f"{path} holds client {manifest.get('client')} of experiment {manifest.get('experiment')} after "
+                    f"round {manifest.get('round', -1) + 1}: move it away and bring the right file back"
+                )
+        return found
 
-    def save(self, round: int, after: Any, used: int, before: Any) -> None:
-        """Keep the state after this round beside the one before it, in one atomic step."""
-        facts = self._facts | {"rounds": {"after": round, "before": used}}
-        save_tree(
-            self.path, {"after": after, "before": before}, facts, private=True
-        )  # it follows from the data
+    def save(self, round: int, after: Any, used: int) -> None:
+        """Keep the state after this round beside that of the last used one, and no other."""
+        path = self.path(round)
+        save_tree(path, after, self._facts | {"round": round}, private=True)  # it follows from the data
+        for old in self._rounds() - {round, used}:
+            self.path(old).unlink(missing_ok=True)
+
+    def _rounds(self) -> set[int]:
+        """Rounds of which a state lies here."""
+        names = self._folder.glob(f"client-{self._facts['client']}-round-*.safetensors")
+        numbers = [name.stem.rpartition("-")[2] for name in names]
+        return {int(n) - 1 for n in numbers if n.isdigit()}
+
+
+def joined_again(algorithm: Algorithm, broadcast: Any, lost: StateLost, log: Callable[[str], None]) -> Any:
+    """A new state in place of one that was lost, as if the client joined now, where the method bears it.
+
+    It does not where the server keeps an exact mean of its clients' states (`Algorithm.only_mean`): an old state would
+    stay in that mean for ever.
+
+    Raises:
+        StateLost: the method does not bear it.
+    """
+    if algorithm.only_mean:
+        raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.only_mean}")
+    log(f"{lost}: it starts with a new one")
+    return algorithm.enroll(broadcast)

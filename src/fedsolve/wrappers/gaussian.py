@@ -58,6 +58,21 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     return high
 
 
+def epsilon_of(mu: float, delta: float) -> float:
+    """The least epsilon at delta, of plain numbers in 64 bits whatever JAX is set to; infinite if mu is."""
+    if not math.isfinite(mu):
+        return math.inf
+    if mu == 0:
+        return 0.0
+    low, high = 0.0, mu**2 / 2 + mu * math.sqrt(-2 * math.log(delta))  # as in `gaussian_epsilon`
+    if _delta(1 / mu, low) <= delta:
+        return 0.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _delta(1 / mu, middle) <= delta else (middle, high)
+    return high
+
+
 def _delta(multiplier: float, epsilon: float) -> float:
     """`gaussian_delta` in 64 bits whatever JAX is set to."""
     from scipy.special import log_ndtr as log_phi

@@ -101,6 +101,11 @@ class LocalDifferentialPrivacy(Wrapper):
         """Local."""
         return "local"
 
+    @property
+    def message_mu(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """2 / z: two messages within C differ by 2C, the noise is z C."""
+        return 2 / float(self.noise_multiplier)  # pyright: ignore[reportArgumentType]
+
     def init(self, params: Params) -> LocallyPrivateServer:
         """The inner server; nothing has been told yet."""
         inner = self.inner.init(params)

@@ -1,0 +1,154 @@
+"""What a client keeps: damage is found, the round before is there to go back to, what was lost may be mended."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from deploy_small import deploy
+
+import fedsolve as fs
+from fedsolve.deploy.client import client_app
+from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.state import ClientState, StateLost
+from fedsolve.deploy.worker import work
+from fedsolve.types import module
+
+PARAMS = {"w": np.zeros(2)}
+
+
+def loss(params, x):
+    return jnp.mean((x - params["w"]) ** 2)
+
+
+def problem(client):
+    return JaxOracle(loss, PARAMS, np.arange(8.0).reshape(4, 2) + client, batch_size=2, epochs=1)
+
+
+APP = client_app(lambda place: problem(place.client))
+SMALL = {"app": APP, "params": PARAMS, "population": 2, "min_replies": 1}
+
+
+def flip(path, place):
+    """One bit of one byte, counted from the end, where the numbers are."""
+    data = bytearray(path.read_bytes())
+    data[-place] ^= 4
+    path.write_bytes(data)
+
+
+def test_one_flipped_bit_is_found_and_the_round_before_is_whole(tmp_path):
+    """Every byte of the newer file in turn; the server that goes back by one round finds what it needs."""
+    state = ClientState(tmp_path, "x-1", 3)
+    older, newer = ({"c": np.arange(3.0) + i} for i in range(2))
+    state.save(4, older, 2)
+    state.save(5, newer, 4)
+    assert [p.name for p in sorted(tmp_path.rglob("client-*"))] == [
+        "client-3-round-5.safetensors",
+        "client-3-round-6.safetensors",
+    ]
+    path = state.path(5)
+    good = path.read_bytes()
+    assert path.stat().st_mode & 0o077 == 0
+    for place in range(1, len(good) + 1):
+        flip(path, place)
+        with pytest.raises(StateLost, match="client 3 after round 6 is damaged"):
+            state.before(5, older)
+        path.write_bytes(good)
+        np.testing.assert_array_equal(state.before(5, older)["c"], newer["c"])
+    flip(path, 1)
+    np.testing.assert_array_equal(state.before(4, newer)["c"], older["c"])
+    state.save(5, newer, 4)  # the round again, after the server went back
+    np.testing.assert_array_equal(state.before(5, older)["c"], newer["c"])
+    with pytest.raises(StateLost, match=r"after round 4 is not at .*, only of rounds \[5, 6\]"):
+        state.before(3, older)
+
+
+def scaffold_orders():
+    """Three rounds of SCAFFOLD and client 0 alone: the orders, and what the coordinator is after each."""
+    return Coordinator(
+        fs.SCAFFOLD(0.1), PARAMS, population=1, sampling=fs.Uniform(1), seed=0, experiment="x-1"
+    )
+
+
+def one_round(server, folder):
+    server.draw()
+    order = server.order(0)
+    reply = work(order, problem(0), folder)
+    server.finish({0: server.judge(0, reply)}, 1)
+    return order, reply
+
+
+def test_a_server_goes_back_by_one_round(tmp_path):
+    """Its older checkpoint and the client's older state give the bits that the round gave before."""
+    server = scaffold_orders()
+    one_round(server, tmp_path)
+    one_round(server, tmp_path)
+    held = server.held
+    _, first = one_round(server, tmp_path)
+    newest = next(tmp_path.rglob("client-0-round-3.safetensors"))
+    flip(newest, 1)
+    server.draw()
+    with pytest.raises(
+        StateLost, match=r"after round 3 is damaged.*a new one will not do, c must stay the mean"
+    ):
+        work(server.order(0), problem(0), tmp_path)
+    server.held = held
+    _, again = one_round(server, tmp_path)
+    assert again.message == first.message
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_what_the_server_follows_mends_a_lost_state(damage, tmp_path, capsys):
+    """FedFW: the server knows each client's point from its codes, and sends it back; the run is the undisturbed one."""
+    method = fs.FedFW(fs.geometry.L1Ball(3.0), fs.Convex(0.3, 0.5))
+    wanted, *_ = deploy(method, tmp_path / "whole", rounds=3, **SMALL)
+    folder = tmp_path / damage
+    deploy(method, folder, rounds=2, **SMALL)
+    path = next((folder / "node-102").rglob("client-1-round-2.safetensors"))
+    path.unlink() if damage == "gone" else flip(path, 1)
+    setting = SMALL | {"min_replies": 2}
+    found, history, _ = deploy(method, folder, rounds=3, resume=True, **setting)
+    assert history.rounds["rejected"].tolist() == [0, 0, 1]  # told, then asked again with the state
+    np.testing.assert_array_equal(found["w"], wanted["w"])
+    assert "it goes on from what the server knows of it" in capsys.readouterr().out
+
+
+@module
+class Momentum(fs.algorithm.Wrapper):
+    """A client keeps what it sent last; the server keeps nothing of it, so that nothing breaks where it is lost."""
+
+    title = "Kept"
+    inner: fs.Algorithm
+
+    def init(self, params):
+        return self.inner.init(params)
+
+    def broadcast(self, server, cohort):
+        return self.inner.broadcast(server, cohort)
+
+    def enroll(self, broadcast):
+        return jax.tree.map(jnp.zeros_like, broadcast.params)
+
+    def train(self, broadcast, client, oracle):
+        message, _ = self.inner.train(broadcast, (), oracle)
+        kept = jax.tree.map(lambda d, c: d + 0.5 * c, message.delta, client)
+        return replace(message, delta=kept), kept
+
+    def update(self, server, message, cohort):
+        return self.inner.update(server, message, cohort)
+
+    def export(self, server):
+        return self.inner.export(server)
+
+
+def test_a_state_of_which_nobody_keeps_a_mean_starts_anew(tmp_path, capsys):
+    app = client_app(lambda place: problem(place.client), trusted=(Momentum,))
+    setting = SMALL | {"app": app}
+    deploy(Momentum(fs.FedAvg(0.1)), tmp_path, rounds=1, **setting)
+    next((tmp_path / "node-102").rglob("client-1-round-1.safetensors")).unlink()
+    _, history, _ = deploy(Momentum(fs.FedAvg(0.1)), tmp_path, rounds=2, resume=True, **setting)
+    assert history.total("rejected") == 0
+    assert "the state of client 1 after round 1 is not at" in (said := capsys.readouterr().out)
+    assert "it starts with a new one" in said
