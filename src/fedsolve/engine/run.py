@@ -18,6 +18,7 @@ from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.cohorts import Sampling, Uniform
 from fedsolve.engine.diverged import cause, largest_value, rates
 from fedsolve.engine.interrupt import Interruptible
+from fedsolve.engine.left_out import first_look, leave_out
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import RunState
@@ -118,7 +119,10 @@ def _loop(
 ) -> Result:
     state, recorder = checkpoints.restore(setup.state, Recorder())
     if not recorder.evaluated:
-        recorder.evaluation(0, 0.0, setup.evaluate(state))
+        setup, metrics = first_look(setup, state)
+        recorder.evaluation(0, 0.0, metrics)
+    else:
+        setup = leave_out(setup)
     speed = None  # seconds of a round, once known
     with Interruptible() as interrupt:
         begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count

@@ -29,6 +29,7 @@ from fedsolve.tasks.task import Task
 from fedsolve.types import Params, reports
 from fedsolve.wrappers.accounting import ASSUMED
 
+_SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
 LONGEST_CALL = 2**16
 """Rounds of one compiled call at most: its logs have a row for each."""
@@ -133,10 +134,12 @@ class Setup:
         mixing = check_task(task, params, packed, test)
         size = chunk_size(chunk, task, params, dtype, batch_size=batch, sampling=sampling, devices=devices)
         identity["chunk"] = size
+        remarks = [_MIXING.format(name, seen) for name, seen in mixing.items()]
         judged = packed
         if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
             some = task.data.sample(task.eval_examples)
             judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
+            remarks.append(_SAMPLED.format(some.num_clients, some.num_examples))
         state = start(algorithm, params, task.data.num_clients, place)
         sent = traffic(algorithm, work, packed, key, state.server)
         program = Program(work, size, min(every, rounds, LONGEST_CALL), place, len(sent.up))
@@ -159,7 +162,7 @@ class Setup:
             identity=identity,
             traffic=sent,
             params=params,
-            remarks=tuple(_MIXING.format(name, seen) for name, seen in mixing.items()),
+            remarks=tuple(remarks),
         )
 
     @property
@@ -182,10 +185,15 @@ class Setup:
             raise
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
 
-    def evaluate(self, state: RunState) -> dict[str, float]:
-        """All metrics of the state's model."""
+    def means(self, state: RunState) -> dict[str, float]:
+        """Loss and metrics that are means over examples, of the state's model."""
         model = self.algorithm.export(state.server)
-        found = evaluate(self.measures, self.judged, self.test, model, state.previous)
+        return evaluate(self.measures, self.judged, self.test, model, state.previous)
+
+    def evaluate(self, state: RunState, means: dict[str, float] | None = None) -> dict[str, float]:
+        """All metrics of the state's model; `means` are those that are known already."""
+        model = self.algorithm.export(state.server)
+        found = self.means(state) if means is None else means
         if self.whole:
             sets = {"train": self.judged.examples} | ({} if self.test is None else {"test": self.test})
             first, averaged = int(state.round) == 0, middle(model, state.previous)
@@ -197,9 +205,6 @@ class Setup:
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
         """What the server's reports and the dropped updates give reason to say."""
         found = [*self.remarks]
-        if len(self.judged.counts) < self.task.data.num_clients:
-            seen, judged = int(self.judged.counts.sum()), len(self.judged.counts)
-            found.append(f"training metrics are of {judged} clients drawn at random ({seen} examples)")
         if self.algorithm.secret_cohorts:
             found.append(
                 f"{ASSUMED}: here they follow from the seed, in a deployment from a key that stays on the server"

@@ -126,7 +126,8 @@ def sweep(
                 f"{lanes_in_all:,} runs are evaluated {evaluations:,} times in {setup.rounds:,} rounds each, more than "
                 f"{_MOST_EVALUATIONS:,}: evaluate less often (eval_every = {setup.eval_every}) or take fewer values"
             )
-        work = Work.of(setup, methods, seeds, measures, held_out)
+        owners = np.repeat(np.arange(data.num_clients), task.data.counts - data.counts)
+        work = Work.of(setup, methods, seeds, measures, held_out, owners)
         identity = {
             **setup.identity,
             "algorithm": setup.label,
@@ -146,7 +147,8 @@ def sweep(
                 if progress is not None:
                     progress(SweepProgress(setup.label, done, total, diverged, notes))
 
-            SweepRun(work, blocks, chosen, store, tell, found).finish(interrupt)
+            run = SweepRun(work, blocks, chosen, store, tell, found)
+            run.finish(interrupt)
     return Sweep(
         label=setup.label,
         task=task.name,
@@ -159,7 +161,7 @@ def sweep(
         settings={k: v for k, v in setup.settings.items() if k not in ("algorithm", "seed")}
         | {"validation": validation},
         seconds=found.seconds,
-        notes=notes,
+        notes=tuple(dict.fromkeys((*notes, *run.work.setup.remarks))),
     )
 
 

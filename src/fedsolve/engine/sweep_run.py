@@ -18,6 +18,7 @@ from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.lanes import Block, Look, advance, look, models, plan, start
 from fedsolve.engine.layout import blocks_at_once, lanes_side_by_side
+from fedsolve.engine.left_out import leave_out, lost_clients
 from fedsolve.engine.round import RunState
 from fedsolve.engine.setup import Setup, cast, run_key, start_params
 from fedsolve.engine.sweep_store import Found, SweepStore
@@ -38,6 +39,7 @@ class Work:
     measures: tuple[tuple[Measure, ...], ...]
     seeds: tuple[int, ...]
     held_out: dict[str, Batch]
+    owners: np.ndarray
 
     @classmethod
     def of(
@@ -47,8 +49,9 @@ class Work:
         seeds: tuple[int, ...],
         measures: Sequence[Measure] | None,
         validation: Batch | None,
+        owners: np.ndarray,
     ) -> Work:
-        """Everything in the run's type."""
+        """Everything in the run's type; `owners` are the clients of the validation examples."""
         dtype, task = setup.dtype, setup.task
         found = [(*task.measures, *a.measures()) if measures is None else tuple(measures) for a in methods]
         held_out = {} if validation is None else {"validation": on_device(validation, dtype)}
@@ -59,7 +62,18 @@ class Work:
             tuple(cast(m, dtype) for m in found),
             seeds,
             held_out,
+            owners,
         )
+
+    def left_out(self) -> Work:
+        """Without clients whose loss is not finite at the initial model, in training and validation metrics."""
+        setup = leave_out(self.setup)
+        if setup is self.setup:
+            return self
+        held_out, kept = dict(self.held_out), np.flatnonzero(~lost_clients(setup)[self.owners])
+        if "validation" in held_out and len(kept):
+            held_out["validation"] = jax.tree.map(lambda a: a[kept], held_out["validation"])
+        return replace(self, setup=setup, held_out=held_out)
 
     @property
     def evaluated(self) -> np.ndarray:
@@ -159,6 +173,8 @@ class SweepRun:
         found, clock, begun = self.found, CompileClock(), time.perf_counter()
         self.at_once = self.store.at_once or self.at_once
         lanes = self.store.restore(found, self._begin)
+        if found.blocks or found.rounds:
+            lanes = self._left_out(lanes)
         before = found.seconds
         kept = {"lanes": len(self.blocks[0].settings) * len(self.blocks[0].seeds), "at_once": self.at_once}
         with clock, ThreadPoolExecutor(self.at_once) as pool:
@@ -192,6 +208,9 @@ class SweepRun:
         evaluated, speed = self.work.evaluated.tolist(), None
         if found.rounds == 0:
             self._look(lanes, 0, None)
+            if not found.blocks and not np.isfinite(self._first_losses()).all():
+                lanes = self._left_out(lanes)
+                self._look(lanes, 0, None)
             self.selection.check(found.metrics)
         while (done := found.rounds) < total:
             stop = next(r for r in evaluated if r > done)
@@ -212,6 +231,16 @@ class SweepRun:
                 for block in blocks:
                     found.end(block, total)
             yield [some.states for some in lanes]
+
+    def _first_losses(self) -> np.ndarray:
+        """The training losses at the start, of the lanes of the first blocks."""
+        losses = self.found.metrics["train_loss"][..., 0]
+        return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
+
+    def _left_out(self, lanes: list[Lanes] | None) -> Any:
+        """Lanes and work from here on without clients that have no loss (see `left_out`)."""
+        self.work = self.work.left_out()
+        return None if lanes is None else [replace(some, work=self.work) for some in lanes]
 
     def _look(self, lanes: list[Lanes], evaluation: int, pool: Executor | None) -> None:
         for block, values in zip(self._together, _each(Lanes.look, lanes, pool), strict=True):
