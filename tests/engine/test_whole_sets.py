@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,3 +154,12 @@ def test_names_and_parts():
         make(whole={"f1": f1_on_the_host})
     with pytest.raises(fs.InvalidInput, match="score = 3 of Whole must be a function"):
         fs.Whole(margin, 3)  # type: ignore[arg-type]
+
+
+def test_the_pages_example_runs():
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    names: dict = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[-1], names)
+    x, y = (np.concatenate([c[i] for c in names["clients"]]) for i in (0, 1))
+    true = metrics.f1_score(y, x @ np.asarray(names["result"].params) > 0)
+    assert names["result"].metrics["train_f1"][-1] == pytest.approx(true)
