@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
+_LONGEST = 60
+
 
 class FedsolveError(Exception):
     """Base of all errors that are the user's to mend; `exit_code` is what the command line returns."""
@@ -57,7 +59,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
 
 def is_concrete(value: object) -> bool:
     """Whether `value` is a plain number that can be checked now (not a tracer, an array or a schedule)."""
-    return isinstance(value, Real)
+    return isinstance(value, int | float) or (isinstance(value, Real) and hasattr(value, "dtype"))
 
 
 def check_range(
@@ -68,17 +70,24 @@ def check_range(
     at_least: float | None = None,
     below: float | None = None,
     at_most: float | None = None,
+    optional: bool = False,
 ) -> None:
-    """Raise `InvalidInput` if a plain number is not finite or leaves its range; anything traced passes.
+    """Raise `InvalidInput` unless `value` is one finite number within its range, or traced.
+
+    A number is a Python or NumPy one, or an array of shape (). With `optional`, None passes too.
 
     >>> check_range("client_lr", -1.0, above=0)
     Traceback (most recent call last):
     ...
     fedsolve.errors.InvalidInput: client_lr = -1.0 must be finite and > 0
+    >>> check_range("client_lr", [0.1, 0.2], above=0)
+    Traceback (most recent call last):
+    ...
+    fedsolve.errors.InvalidInput: client_lr = [0.1, 0.2] must be a number
     """
-    if not isinstance(value, Real):
+    number = None if value is None and optional else _number(name, value)
+    if number is None:
         return
-    number = float(value)
     bounds = [
         (above is not None and not number > above, f"> {above}"),
         (at_least is not None and not number >= at_least, f">= {at_least}"),
@@ -88,4 +97,37 @@ def check_range(
     if not math.isfinite(number) or any(bad for bad, _ in bounds):
         given = [b is not None for b in (above, at_least, below, at_most)]
         wanted = "".join(f" and {text}" for (_, text), on in zip(bounds, given, strict=True) if on)
-        raise InvalidInput(f"{name} = {value} must be finite{wanted}")
+        raise InvalidInput(f"{name} = {shown(value)} must be finite{wanted}")
+
+
+def _number(name: str, value: Any) -> float | None:
+    """`value` as a float, None if it is traced and cannot be looked at."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        import numpy as np  # not before it is needed: this module is loaded by every command
+
+        try:
+            array = np.asarray(value)
+        except TypeError:  # a tracer
+            return None
+        if array.shape != ():
+            raise InvalidInput(f"{name} has shape {array.shape}: it must be one number")
+        value = array.item()
+    if isinstance(value, bool) or not is_concrete(value):
+        raise InvalidInput(f"{name} = {shown(value)} must be a number")
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
+
+
+def shown(value: object) -> str:
+    """`value` for an error's one line: its representation, cut where it is long.
+
+    >>> shown([0] * 1000)
+    '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0...'
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # what it is does not matter: it is being refused (an integer too long to print, too)
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
-from fedsolve.errors import InvalidInput, check_range
+from fedsolve.errors import InvalidInput, check_range, shown
 from fedsolve.types import Scalar, module, static
 
 
@@ -80,12 +81,26 @@ def as_rate(name: str, value: Rate | Callable[[Scalar], Scalar]) -> Rate:
     """
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, str | bool):
-        raise InvalidInput(f"{name} = {value!r} must be a positive number or a schedule")
     if callable(value):
+        _check_schedule(name, value)
         return FromOptax(value)
     check_range(name, value, above=0)
     return value
+
+
+def _check_schedule(name: str, function: Callable[[Scalar], Scalar]) -> None:
+    """Raise `InvalidInput` unless a function gives one real number for a round."""
+    try:
+        found = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
+    except Exception as error:
+        raise InvalidInput(
+            f"{name} = {shown(function)} fails on a round's number ({type(error).__name__}): "
+            "give a positive number or a schedule, a function of the round"
+        ) from error
+    if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise InvalidInput(
+            f"{name} = {shown(function)} gives {shown(found)}, not one real number for a round"
+        )
 
 
 def rate_at(value: Rate, round: Scalar) -> Scalar:

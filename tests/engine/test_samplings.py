@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.cohorts import Bernoulli, Sampling, Trace, Uniform, Weighted
+from fedsolve.engine.cohorts import TAG_SECOND_WORD, Bernoulli, Sampling, Trace, Uniform, Weighted
 from fedsolve.types import module
 from harness import engine, make_clients, make_task
 
@@ -145,3 +145,28 @@ def test_present_clients_listed_last_are_still_trained():
     assert (one.rounds["dropped"] == 0).all()
     for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(all_at_once.params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_bernoulli_is_exact(x64):
+    """A client's 64 random bits decide: it comes for the next float above them and not for the next below.
+
+    The top bits are those of a uniform float, so that at ordinary rates cohorts are the same.
+    """
+    with jax.enable_x64(x64):
+        key = jax.random.key(3, impl="threefry2x32")
+        second = jax.random.bits(jax.random.fold_in(key, TAG_SECOND_WORD), (200,), jnp.uint32)
+        words = jax.random.bits(key, (200,), jnp.uint64 if x64 else jnp.uint32)
+        bits = [
+            int(w) if x64 else (int(w) << 32) + int(v)
+            for w, v in zip(np.asarray(words), np.asarray(second), strict=True)
+        ]
+        for client, number in enumerate(bits[:20]):
+            near = number / 2**64
+            above, below = np.nextafter(near, 1), np.nextafter(near, 0)
+            for p, comes in ((above, True), (below, False)):
+                ids, present = Bernoulli(p).draw(key, jnp.int32(0), 200)
+                assert (client in np.asarray(ids)[np.asarray(present)]) == comes
+        uniform = np.asarray(jax.random.uniform(key, (200,)))
+        ids, present = Bernoulli(0.3).draw(key, jnp.int32(0), 200)
+        np.testing.assert_array_equal(np.flatnonzero(uniform < 0.3), np.asarray(ids)[np.asarray(present)])

@@ -85,7 +85,7 @@ class NonConvex(FrankWolfeSteps):
     def __post_init__(self) -> None:
         check_range("rounds of NonConvex", self.rounds, at_least=1)
         check_range("lam0", self.lam0, above=0)
-        check_range("participation", self.participation, above=0, at_most=1)
+        check_range("participation", self.participation, above=0, at_most=1, optional=True)
 
     def _horizon(self) -> Scalar:
         horizon = self.rounds if self.participation is None else self.participation * self.rounds + 1
@@ -146,8 +146,10 @@ class OwnSteps(FrankWolfeSteps):
         check_range("lam0", self.lam0, above=0)
         for field in ("step", "averaging"):
             value = getattr(self, field)
-            check_range(field, value, above=0, at_most=1)
-            for round in _TRIED if isinstance(value, Schedule) else ():
+            if not isinstance(value, Schedule):
+                check_range(field, value, above=0, at_most=1)
+                continue
+            for round in _TRIED:
                 rate = _concrete(value, round)
                 if rate is not None and not 0 <= rate <= 1:
                     raise InvalidInput(

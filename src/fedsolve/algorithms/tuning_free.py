@@ -175,7 +175,7 @@ def FedExProx(
     2.0
     """
     check_range("gamma", gamma, above=0)
-    check_range("alpha", alpha, above=0)
+    check_range("alpha", alpha, above=0, optional=True)
     if solver not in ("sgd", "exact"):
         raise unknown("solver", solver, ("sgd", "exact"))
     if extrapolation is None:

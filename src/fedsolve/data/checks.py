@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, check_range
+from fedsolve.errors import InvalidInput, check_range, shown
 
 
 def check_whole(name: str, value: Any, at_least: int = 0) -> int:
@@ -33,13 +33,56 @@ def check_number(name: str, value: Any, **bounds: float) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidInput(f"{name} = {value!r} must be a number")
-    check_range(name, value, **bounds)
+    check_range(name, value, **bounds)  # pyright: ignore[reportArgumentType]
     return float(value)
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """`values` as an array of numbers or truths; `InvalidInput` for anything else, and for a masked array.
+
+    >>> as_array("x", np.ma.masked_less([1.0, -1.0], 0))
+    Traceback (most recent call last):
+    ...
+    fedsolve.errors.InvalidInput: x has masked entries, which an array cannot keep: fill them or leave their rows out
+    """
+    if np.ma.is_masked(values):
+        raise InvalidInput(
+            f"{name} has masked entries, which an array cannot keep: fill them or leave their rows out"
+        )
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):  # rows of different lengths, a random key
+        raise InvalidInput(f"{name} = {shown(values)} is no array of numbers") from None
+    if array.dtype.kind not in "biufcV" or array.dtype.names is not None:
+        raise InvalidInput(f"{name} is {shown(values)} of type {array.dtype}: it must be an array of numbers")
+    return array
+
+
+def as_rows(name: str, values: Any, total: int) -> np.ndarray:
+    """Row numbers, shape (rows,), as int64; `InvalidInput` unless all are whole numbers below `total`.
+
+    A boolean mask is refused: as numbers its truths would be rows 0 and 1.
+    """
+    rows = as_array(name, values)
+    if rows.ndim != 1:
+        raise InvalidInput(f"{name} have shape {rows.shape}: give row numbers, shape (rows,)")
+    if len(rows) and rows.dtype.kind not in "iu":
+        remedy = "give np.flatnonzero of it" if rows.dtype == bool else "give whole numbers"
+        raise InvalidInput(f"{name} are of type {rows.dtype}, not row numbers: {remedy}")
+    if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= total):
+        bad = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
+        raise InvalidInput(f"{name} hold {bad}: row numbers must lie in 0 to {total - 1}")
+    return rows.astype(np.int64)
 
 
 def check_column(name: str, values: Any) -> np.ndarray:
     """`values` as an array of shape (examples,), not empty; `InvalidInput` otherwise."""
-    column = np.asarray(values)
+    if np.ma.is_masked(values):
+        raise InvalidInput(f"{name} have masked entries: fill them or leave their rows out")
+    try:
+        column = np.asarray(values)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} = {shown(values)} are no array: give one for each example") from None
     if column.ndim != 1 or len(column) == 0:
         raise InvalidInput(f"{name} have shape {column.shape}: give one for each example, shape (examples,)")
     return column

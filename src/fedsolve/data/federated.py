@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from fedsolve.data.checks import check_number
-from fedsolve.errors import InvalidInput
+from fedsolve.data.checks import as_array, as_rows, check_column, check_number
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
 
@@ -35,9 +35,14 @@ class FederatedData:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        counts = np.asarray(self.counts, np.int64)
+        counts = as_array("counts", self.counts)
+        if counts.ndim != 1 or (len(counts) and counts.dtype.kind not in "iu"):
+            raise InvalidInput(
+                f"counts = {shown(self.counts)} must be whole numbers, one for each client, shape (clients,)"
+            )
+        counts = counts.astype(np.int64)
         object.__setattr__(self, "counts", counts)
-        object.__setattr__(self, "examples", jax.tree.map(np.asarray, self.examples))
+        object.__setattr__(self, "examples", as_arrays("field", self.examples))
         if not self.names:
             object.__setattr__(self, "names", tuple(f"client {i}" for i in range(len(counts))))
         self._check()
@@ -53,6 +58,8 @@ class FederatedData:
             empty = self.names[int(np.argmax(self.counts < 1))]
             raise InvalidInput(f"{empty} has no examples: drop it or give it at least one")
         total = int(self.counts.sum())
+        if not jax.tree.leaves(self.examples):
+            raise InvalidInput("federated data holds no array: give examples as a pytree of arrays")
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.examples):
             where = jax.tree_util.keystr(path) or "the examples"
             if leaf.ndim == 0 or len(leaf) != total:
@@ -123,8 +130,13 @@ class FederatedData:
         >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
         array([3, 1])
         """
+        if not isinstance(clients, Sequence) or isinstance(clients, str):
+            raise InvalidInput(
+                f"clients = {shown(clients)} must be a list, one pytree of arrays for each client"
+            )
         if not clients:
             raise InvalidInput("federated data has no clients: give at least one")
+        clients = [as_arrays(f"client {i}:", c) for i, c in enumerate(clients)]
         shapes = [jax.tree.structure(c) for c in clients]
         for i, shape in enumerate(shapes):
             if shape != shapes[0]:
@@ -148,11 +160,13 @@ class FederatedData:
         cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
     ) -> FederatedData:
         """From pooled arrays and each client's row numbers (see `fedsolve.data.partitions`)."""
-        order = (
-            np.concatenate([np.asarray(p, np.int64) for p in parts]) if len(parts) else np.zeros(0, np.int64)
-        )
-        packed = jax.tree.map(lambda a: np.asarray(a)[order], examples)
-        return cls(packed, np.array([len(p) for p in parts]), tuple(names))
+        packed, total = _pooled(examples)
+        if not isinstance(parts, Sequence | np.ndarray) or isinstance(parts, str):
+            raise InvalidInput(f"parts = {shown(parts)} must be a list, row numbers for each client")
+        rows = [as_rows(f"the rows of client {i}", part, total) for i, part in enumerate(parts)]
+        order = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        packed = jax.tree.map(lambda a: a[order], packed)
+        return cls(packed, np.array([len(r) for r in rows], np.int64), tuple(names))
 
     @classmethod
     def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:
@@ -161,9 +175,28 @@ class FederatedData:
         >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
         ('3', '7')
         """
-        ids, inverse = np.unique(np.asarray(groups), return_inverse=True)
+        column, (_, total) = check_column("groups", groups), _pooled(examples)
+        if len(column) != total:
+            raise InvalidInput(f"{len(column)} group ids for {total} examples: give one for each example")
+        ids, inverse = np.unique(column, return_inverse=True)
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
+
+
+def as_arrays(name: str, examples: Batch) -> Batch:
+    """Every leaf an array of numbers; `InvalidInput` names the one that is none."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: as_array(f"{name} {jax.tree_util.keystr(path)}".strip(), leaf), examples
+    )
+
+
+def _pooled(examples: Batch) -> tuple[Batch, int]:
+    """Pooled arrays and how many rows they have; `InvalidInput` unless all have as many."""
+    packed = as_arrays("field", examples)
+    lengths = {len(leaf) if leaf.ndim else -1 for leaf in jax.tree.leaves(packed)}
+    if len(lengths) != 1 or -1 in lengths:
+        raise InvalidInput(f"the pooled fields have lengths {sorted(lengths)}: give arrays of one length")
+    return packed, lengths.pop()
 
 
 def first_bad_row(array: np.ndarray) -> int | None:

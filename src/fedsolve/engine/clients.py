@@ -123,12 +123,28 @@ def local_work(
 
 
 def on_device(examples: Batch, dtype: Any) -> Batch:
-    """Arrays on the device, floating-point ones in the run's type, 64-bit integers in 32 bits."""
+    """Arrays on the device, floating-point ones in the run's type, integers of 64 bits in 32 where that is float32.
 
-    def put(a: np.ndarray) -> Array:
-        return jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None)
+    Raises:
+        InvalidInput: a number that does not fit its type there.
+    """
 
-    return jax.tree.map(put, examples)
+    def put(path: Any, a: Any) -> Array:
+        a = np.asarray(a)
+        floating = np.issubdtype(a.dtype, np.floating)
+        to = jnp.dtype(dtype) if floating else jax.dtypes.canonicalize_dtype(a.dtype)
+        if a.size and to.itemsize < a.dtype.itemsize and a.dtype.kind in "iuf":
+            most, least = a.max(), a.min()
+            limits: Any = jnp.finfo(to) if floating else jnp.iinfo(to)
+            if most > limits.max or least < limits.min:
+                bad, where = most if most > limits.max else least, jax.tree_util.keystr(path) or "a field"
+                raise InvalidInput(
+                    f"{where} of the examples holds {bad}, which {to} cannot: give smaller numbers (ids from 0, "
+                    "another unit), or run in float64"
+                )
+        return jnp.asarray(a, to)
+
+    return jax.tree_util.tree_map_with_path(put, examples)
 
 
 @dataclass(frozen=True)

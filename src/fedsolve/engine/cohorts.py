@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -16,6 +17,8 @@ from fedsolve.errors import InvalidInput, check_range
 from fedsolve.types import Scalar, module, static
 
 Scheme = Literal["fixed", "poisson", "other"]
+
+TAG_SECOND_WORD = 0xB1750000  # beyond all counters at which cohorts are drawn from the key
 
 
 class Sampling(ABC):
@@ -75,21 +78,50 @@ class Uniform(Sampling):
 
 @module
 class Bernoulli(Sampling):
-    """Each client takes part with probability p, independently; a cohort may be empty."""
+    """Each client takes part with probability p, independently; a cohort may be empty.
+
+    The draw is exact to 2^-64, so that a privacy accountant counts what is drawn however small p is.
+
+    Attributes:
+        p: in (0, 1]; part of the program.
+
+    Raises:
+        InvalidInput: p is no number in (0, 1].
+    """
 
     scheme: ClassVar[Scheme] = "poisson"
-    p: Scalar
+    p: float = static()
 
     def __post_init__(self) -> None:
         check_range("participation", self.p, above=0, at_most=1)
+        object.__setattr__(self, "p", float(self.p))
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
         """A cohort of random size; the cost of a round grows with the size drawn."""
-        return _present_first(jax.random.uniform(key, (population,)) < self.p)
+        return _present_first(_below(self.p, key, population))
 
     def expected(self, population: int) -> float:
         """p N."""
-        return float(self.p) * population
+        return self.p * population
+
+
+def _below(p: float, key: Array, count: int) -> Array:
+    """Booleans of shape (count,), each true with probability floor(2^64 p) / 2^64: whole numbers are compared.
+
+    A uniform float has 23 bits and is 0 with chance 2^-23: it is below any p, however small.
+    """
+    bound = int(Fraction(p) * 2**64)
+    if bound == 2**64:
+        return jnp.ones(count, bool)
+    high, low = divmod(bound, 2**32)
+    if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        bits = jax.random.bits(key, (count,), jnp.uint64)
+        first, second = bits >> 32, bits & (2**32 - 1)
+    else:
+        first = jax.random.bits(key, (count,), jnp.uint32)
+        second = jax.random.bits(jax.random.fold_in(key, TAG_SECOND_WORD), (count,), jnp.uint32)
+    high, low = jnp.asarray(high, first.dtype), jnp.asarray(low, second.dtype)
+    return (first < high) | ((first == high) & (second < low))
 
 
 @module

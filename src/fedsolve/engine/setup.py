@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve import trees
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.clients import PackedClients, on_device, pack
 from fedsolve.engine.cohorts import Sampling
@@ -23,7 +25,7 @@ from fedsolve.engine.round import RunState, advance, one_round, start
 from fedsolve.engine.traffic import Traffic, traffic
 from fedsolve.engine.train import Program
 from fedsolve.engine.whole import OnWholeSets
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.measures.measure import Measure
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, reports
@@ -39,6 +41,13 @@ def _integer(name: str, value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InvalidInput(f"{name} = {value} must be an integer of at least {least}")
     return int(value)
+
+
+def check_seed(seed: Any) -> int:
+    """A seed as an int; `InvalidInput` unless it is a whole number of 32 bits: a key would drop the bits above."""
+    if _integer("seed", seed, 0) >= 2**32:
+        raise InvalidInput(f"seed = {shown(seed)} must be below 2^32: seeds 2^32 apart would be one")
+    return int(seed)
 
 
 def _key(seed: int) -> Any:
@@ -105,7 +114,7 @@ class Setup:
         if not isinstance(algorithm, Algorithm):
             raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
         algorithm.check(sampling, task.data.num_clients)
-        rounds, seed = _integer("rounds", rounds), _integer("seed", seed, 0)
+        rounds, seed = _integer("rounds", rounds), check_seed(seed)
         every = _integer("eval_every", max(1, round(rounds / 50)) if eval_every is None else eval_every)
         batch = None if batch_size == "full" else (task.batch_size if batch_size is None else batch_size)
         if epochs is None and local_steps is None:
@@ -216,10 +225,27 @@ class Setup:
 
 
 def cast(module: Any, dtype: Any) -> Any:
-    """Hyper-parameters as arrays of the run's type, so that their values are no part of the program."""
+    """Hyper-parameters as arrays of the run's type, so that their values are no part of the program.
 
-    def leaf(x: Any) -> Any:
+    Raises:
+        InvalidInput: a number that is infinite in that type, or so small that it is 0 or loses its digits.
+    """
+    limits = jnp.finfo(dtype)
+
+    def leaf(path: Any, x: Any) -> Any:
         keep = hasattr(x, "dtype") and not jnp.issubdtype(x.dtype, jnp.floating)
+        number = float(x) if trees.concrete(x) and np.ndim(x) == 0 and not keep else 0.0
+        if (
+            number != 0
+            and math.isfinite(number)
+            and not float(limits.tiny) <= abs(number) <= float(limits.max)
+        ):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            what = "infinite" if abs(number) > 1 else "no more than 0"
+            raise InvalidInput(
+                f"{name} = {number} of {type(module).__name__} is {what} in {jnp.dtype(dtype)}: its numbers go from "
+                f"{limits.tiny:.3g} to {limits.max:.3g}; give another value, or run in float64"
+            )
         return jnp.asarray(x) if keep else jnp.asarray(x, dtype)
 
-    return jax.tree.map(leaf, module)
+    return jax.tree_util.tree_map_with_path(leaf, module)

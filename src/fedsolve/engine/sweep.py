@@ -21,7 +21,7 @@ from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.identity import describe, digest
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.run import choose_sampling
-from fedsolve.engine.setup import Setup
+from fedsolve.engine.setup import Setup, check_seed
 from fedsolve.engine.sweep_run import SweepRun, Work
 from fedsolve.engine.sweep_store import Found, SweepStore
 from fedsolve.errors import InvalidInput, unknown
@@ -199,7 +199,7 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) and s >= 0 for s in found)
     if not found or not whole or len(set(found)) < len(found):
         raise InvalidInput(f"seeds = {seeds!r} must be how many, at least 1, or different whole numbers >= 0")
-    return tuple(int(s) for s in found)
+    return tuple(check_seed(s) for s in found)
 
 
 def _build(algorithm: str | Callable[..., Algorithm], axes: dict[str, tuple[Any, ...]]) -> list[Algorithm]:

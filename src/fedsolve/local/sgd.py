@@ -39,9 +39,9 @@ class SGD(LocalSolver):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
-        check_range("client_momentum", self.momentum, at_least=0, below=1)
-        check_range("weight_decay", self.weight_decay, at_least=0)
-        check_range("clip_norm", self.clip_norm, above=0)
+        check_range("client_momentum", self.momentum, at_least=0, below=1, optional=True)
+        check_range("weight_decay", self.weight_decay, at_least=0, optional=True)
+        check_range("clip_norm", self.clip_norm, above=0, optional=True)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """`oracle.steps` steps of SGD from `params`."""

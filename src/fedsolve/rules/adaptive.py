@@ -65,7 +65,7 @@ class Adaptive(Rule):
         check_range("tau", self.tau, at_least=0)
         check_range("beta1", self.beta1, at_least=0, below=1)
         check_range("beta2", self.beta2, at_least=0, below=1)
-        check_range("initial_accumulator", self.initial, at_least=0)
+        check_range("initial_accumulator", self.initial, at_least=0, optional=True)
 
     def init(self, params: Params) -> AdaptiveState:
         """m = 0, v = tau^2 unless `initial` says otherwise."""

@@ -84,7 +84,7 @@ class DeepFrankWolfe(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "eta", as_rate("server_lr", self.eta))
         check_range("lam", self.lam, at_least=0)
-        check_range("momentum", self.momentum, at_least=0, below=1)
+        check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
         check_range("eps", self.eps, at_least=0)
         if self.f not in ("start", "end", "last", "mean"):
             raise unknown("f", self.f, ("start", "end", "last", "mean"))

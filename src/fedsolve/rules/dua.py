@@ -75,7 +75,7 @@ class DoublyAdaptive(Rule):
     def __post_init__(self) -> None:
         if self.preconditioner not in ("identity", "adagrad", "adam"):
             raise unknown("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
-        check_range("beta1", self.beta1, at_least=0, below=1)
+        check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
         check_range("beta2", self.beta2, at_least=0, below=1)
         check_range("eps", self.eps, at_least=0)
         check_range("eps_g", self.eps_g, at_least=0)

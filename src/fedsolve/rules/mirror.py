@@ -47,7 +47,7 @@ class MirrorDescent(Rule):
     beta1: Scalar | None = None
 
     def __post_init__(self) -> None:
-        check_range("beta1", self.beta1, at_least=0, below=1)
+        check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
 
     def init(self, params: Params) -> MirrorDescentState:
         """All zero; raises `InvalidInput` if the model lies outside the mirror map's domain."""

@@ -38,7 +38,7 @@ class ServerSGD(Rule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
-        check_range("momentum", self.momentum, at_least=0, below=1)
+        check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
 
     def init(self, params: Params) -> ServerSGDState:
         """Zero momentum."""

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.data.federated import FederatedData, first_bad_row
+from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.checks import check_parts
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params, Scalar
@@ -71,6 +72,7 @@ class Task:
     whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_parts(self)
         for name in self.metrics.keys() & self.whole.keys():
             raise InvalidInput(f"{name} is in metrics and in whole: give each metric a name of its own")
         for name, metric in self.whole.items():
@@ -78,11 +80,6 @@ class Task:
                 raise InvalidInput(
                     f"whole metric {name} = {metric!r} must be a Whole(outputs, score) or a function"
                 )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.test):
-            row = first_bad_row(np.asarray(leaf))
-            if row is not None:
-                where = jax.tree_util.keystr(path) or "an example"
-                raise InvalidInput(f"{where} of the test set holds a non-finite number in row {row}")
 
     @classmethod
     def from_arrays(
@@ -119,8 +116,10 @@ class Task:
             init=lambda key: trainable,
             loss=wrap(loss),
             data=data,
-            test=None if test is None else jax.tree.map(np.asarray, test),
-            metrics={k: wrap(m) for k, m in (metrics or {}).items()},
+            test=None if test is None else as_arrays("test", test),
+            metrics={k: wrap(m) for k, m in metrics.items()}
+            if isinstance(metrics, Mapping)
+            else metrics or {},
             whole={
                 k: Whole(wrap(m.outputs), m.score) if isinstance(m, Whole) else wrap(m)
                 for k, m in (whole or {}).items()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Privacy, Wrapper
-from fedsolve.errors import InvalidInput, check_range, is_concrete
+from fedsolve.errors import InvalidInput, check_range
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, module, reported, static
 from fedsolve.wrappers.gaussian import gaussian_epsilon, gaussian_multiplier
@@ -81,16 +81,16 @@ class LocalDifferentialPrivacy(Wrapper):
 
     def __post_init__(self) -> None:
         check_range("clip_norm", self.clip_norm, above=0)
-        check_range("epsilon", self.epsilon, above=0)
+        check_range("epsilon", self.epsilon, above=0, optional=True)
         check_range("delta", self.delta, above=0, below=1)
-        check_range("noise_multiplier", self.noise_multiplier, above=0)
+        check_range("noise_multiplier", self.noise_multiplier, above=0, optional=True)
         check_range("share", self.share, above=0, below=1)
         object.__setattr__(self, "scalars", as_bounds(self.scalars))
         if isinstance(self.inner, Algorithm):
             check_inner(self.inner, self.title)
         if self.epsilon is None and self.noise_multiplier is None:
             raise InvalidInput("LocalDP needs epsilon of one message, or noise_multiplier")
-        if is_concrete(self.epsilon) and is_concrete(self.delta):
+        if trees.concrete(self.epsilon) and trees.concrete(self.delta):
             z = 2 * gaussian_multiplier(float(self.epsilon), float(self.delta))  # pyright: ignore[reportArgumentType]
             if self.noise_multiplier not in (None, z):
                 raise InvalidInput("give LocalDP epsilon or noise_multiplier, not both")

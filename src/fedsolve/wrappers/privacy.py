@@ -135,9 +135,10 @@ class DifferentialPrivacy(Wrapper):
         object.__setattr__(self, "scalars", as_bounds(self.scalars))
         if isinstance(self.inner, Algorithm):
             check_inner(self.inner, self.title)
-        if is_concrete(z):  # a number that was just given; as an array it brings its divergences along
+        # a number that was just given; a run's array brings its divergences along
+        if is_concrete(z) or (self.renyi is None and trees.concrete(z)):
             setting = {"population": self.population, "cohort": self.cohort, "sampling": self.sampling}
-            object.__setattr__(self, "renyi", renyi(z, **setting))
+            object.__setattr__(self, "renyi", renyi(float(z), **setting))
 
     @property
     def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]

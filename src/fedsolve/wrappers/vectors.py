@@ -161,7 +161,7 @@ class NormClipping(OfVectors):
             if self.bound != "median":
                 raise InvalidInput(f"bound = {self.bound!r} must be a number or 'median'")
             object.__setattr__(self, "bound", None)
-        check_range("bound", self.bound, above=0)
+        check_range("bound", self.bound, above=0, optional=True)
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The mean of the clipped vectors."""
