@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 
+from fedsolve import trees
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.convolutions import without_slow_convolutions
 from fedsolve.engine.shuffle import DIFFERENT_EPOCHS, shuffled
@@ -130,6 +131,8 @@ def on_device(examples: Batch, dtype: Any) -> Batch:
     """
 
     def put(path: Any, a: Any) -> Array:
+        if not trees.concrete(a):
+            return jnp.asarray(a, dtype if jnp.issubdtype(a.dtype, jnp.floating) else None)
         a = np.asarray(a)
         floating = np.issubdtype(a.dtype, np.floating)
         to = jnp.dtype(dtype) if floating else jax.dtypes.canonicalize_dtype(a.dtype)
