@@ -1,16 +1,24 @@
-"""The server's checkpoint: one file, replaced after every round, from which a run goes on with the same bits."""
+"""The server's checkpoint, replaced after every round, from which a run goes on with the same bits.
+
+The one before it stays beside it, for the day on which the newest cannot be read. States of clients that the server
+follows have files of their own, one a client and round, so that a save costs what has changed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedsolve.deploy.coordinator import Coordinator, Held
+from fedsolve.deploy.judging import reading
 from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.engine.record import Recorder
 from fedsolve.errors import InvalidInput
@@ -18,29 +26,38 @@ from fedsolve.files import slug
 from fedsolve.lock import Hold, locked
 from fedsolve.store import load_tree, read_manifest, save_tree
 
+PREVIOUS = "checkpoint-previous.safetensors"
+_FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
+
 
 class Keeper:
     """The checkpoint of one deployment in a folder.
 
     Attributes:
         experiment: the experiment's name: that of the checkpoint, or a new one.
+        notice: in one line, if the newest checkpoint could not be read and the one before it was taken.
     """
 
     def __init__(self, hold: Hold, identity: Mapping[str, Any], label: str, resume: bool) -> None:
         folder = hold.folder
         self._hold, self._path, self._identity = hold, folder / CHECKPOINT, dict(identity)
+        self._previous, self._followed = folder / PREVIOUS, FollowedStates(folder / "followed")
         self._manifest: dict[str, Any] | None = None
-        if self._path.exists() and not resume:
+        self._from, self.notice = self._path, ""
+        if not resume and (self._path.exists() or self._previous.exists()):
             raise InvalidInput(
                 f"{folder} holds a run already: resume it (resume=true) or choose another folder"
             )
         if resume:
-            self._manifest = read_manifest(self._path)
+            try:
+                self._manifest = _read(self._path)
+            except InvalidInput as error:
+                self._manifest = self._older(error)
             for name, here in self._identity.items():
-                there = self._manifest.get("identity", {}).get(name)
+                there = self._manifest["identity"].get(name)
                 if there != here:
                     raise InvalidInput(
-                        f"the checkpoint {self._path} has {name} = {there}, this run {here}: resume as it was"
+                        f"the checkpoint {self._from} has {name} = {there}, this run {here}: resume as it was"
                     )
         known = self._manifest or {}
         self.experiment: str = known.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
@@ -57,22 +74,23 @@ class Keeper:
             yield cls(hold, identity, label, resume)
 
     def restore(self, coordinator: Coordinator) -> Recorder:
-        """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none."""
+        """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none.
+
+        Raises:
+            InvalidInput: neither the newest checkpoint nor the one before it can be read.
+        """
         if self._manifest is None:
             return Recorder()
-        kept = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._manifest["buffers"].items()}
-        held = coordinator.held
-        like = {"server": held.server, "buffers": kept, "used": held.used, "followed": held.followed}
-        with coordinator.precision():
-            found = load_tree(self._path, like)
-        buffers = {name: np.asarray(x) for name, x in found["buffers"].items()}
-        used = np.array(found["used"])
-        done = self._manifest["round"]
-        coordinator.held = Held(found["server"], buffers, used, found["followed"], done)
-        return Recorder.from_dict(self._manifest["record"])
+        try:
+            return self._load(coordinator, self._manifest)
+        except InvalidInput as error:
+            if self._from == self._previous:
+                raise
+            self._manifest = self._older(error)
+            return self._load(coordinator, self._manifest)
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
-        """Write everything, atomically.
+        """Write what has changed; the checkpoint itself is replaced atomically.
 
         Raises:
             InvalidInput: the folder cannot be written, or was removed during the run.
@@ -86,6 +104,102 @@ class Keeper:
             "record": recorder.to_dict(),
             "buffers": {name: [list(x.shape), str(x.dtype)] for name, x in held.buffers.items()},
         }
-        tree = {"server": held.server, "buffers": held.buffers, "used": held.used, "followed": held.followed}
+        tree = {"server": held.server, "buffers": held.buffers, "used": held.used}
         with coordinator.precision():
+            self._followed.save(held)
+            if self._from == self._path:  # else the newest is the one that could not be read
+                self._keep_previous()
             save_tree(self._path, tree, manifest)
+            self._followed.clear(held.used)
+        self._from = self._path
+
+    def _older(self, error: InvalidInput) -> dict[str, Any]:
+        """The manifest of the checkpoint before the newest, which could not be read; that error if there is none."""
+        if not self._previous.exists():
+            raise error
+        self._from = self._previous
+        manifest = _read(self._previous)
+        self.notice = f"{error}; the checkpoint before it is taken, of round {manifest['round']}"
+        return manifest
+
+    def _load(self, coordinator: Coordinator, manifest: Mapping[str, Any]) -> Recorder:
+        held = coordinator.held
+        with coordinator.precision(), reading(f"the checkpoint {self._from}"):
+            kept = {name: np.zeros(shape, dtype) for name, (shape, dtype) in manifest["buffers"].items()}
+            found = load_tree(self._from, {"server": held.server, "buffers": kept, "used": held.used})
+            used = np.array(found["used"])
+            followed = self._followed.load(held.followed, used)
+            recorder = Recorder.from_dict(manifest["record"])
+        buffers = {name: np.asarray(x) for name, x in found["buffers"].items()}
+        coordinator.held = Held(found["server"], buffers, used, followed, manifest["round"])
+        return recorder
+
+    def _keep_previous(self) -> None:
+        if not self._path.exists():
+            return
+        try:
+            self._previous.unlink(missing_ok=True)
+            try:
+                os.link(self._path, self._previous)
+            except OSError:  # a file system without links
+                shutil.copyfile(self._path, self._previous)
+        except OSError as error:
+            raise InvalidInput(
+                f"cannot write {self._previous}: {error.strerror}; the checkpoint is intact: free space and resume"
+            ) from None
+
+
+class FollowedStates:
+    """The states of clients as the server follows them, each in a file that says after which round it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rounds: dict[int, set[int]] = {}
+        for path in folder.glob("client-*-round-*.safetensors"):
+            _, client, _, round = path.stem.split("-")
+            self._rounds.setdefault(int(client), set()).add(int(round))
+        self._before: np.ndarray | None = None
+
+    def save(self, held: Held) -> None:
+        """Write the states of those whose update the last round used."""
+        if not jax.tree.leaves(held.followed):
+            return
+        for client in np.flatnonzero(held.used == held.round - 1).tolist():
+            state = jax.tree.map(lambda x, i=client: x[i], held.followed)
+            save_tree(self._path(client, held.round - 1), state, {"client": client, "round": held.round - 1})
+            self._rounds.setdefault(client, set()).add(held.round - 1)
+
+    def clear(self, used: np.ndarray) -> None:
+        """Remove what neither this checkpoint nor the one before it needs."""
+        before = used if self._before is None else self._before
+        for client in np.flatnonzero(used != before).tolist():
+            needed = {int(used[client]), int(before[client])}
+            for round in self._rounds.get(client, set()) - needed:
+                self._path(client, round).unlink(missing_ok=True)
+                self._rounds[client].discard(round)
+        self._before = used.copy()
+
+    def load(self, enrolled: Any, used: np.ndarray) -> Any:
+        """The states of all clients after the rounds in which they were last used."""
+        followed = jax.tree.map(np.array, enrolled)
+        if jax.tree.leaves(followed):
+            for client in np.flatnonzero(used >= 0).tolist():
+                row = jax.tree.map(lambda x, i=client: x[i], followed)
+                found = load_tree(self._path(client, int(used[client])), row)
+                for rows, new in zip(jax.tree.leaves(followed), jax.tree.leaves(found), strict=True):
+                    rows[client] = new
+        self._before = used.copy()
+        return followed
+
+    def _path(self, client: int, round: int) -> Path:
+        return self._folder / f"client-{client}-round-{round}.safetensors"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    manifest = read_manifest(path)
+    for name, kind in _FIELDS.items():
+        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
+            raise InvalidInput(
+                f"the checkpoint {path} has no {name}: it is not of this version, or of another run"
+            )
+    return manifest

@@ -23,8 +23,10 @@ from fedsolve.deploy.message import form
 from fedsolve.deploy.service import Evaluate, Service
 from fedsolve.deploy.settings import Settings, cohorts
 from fedsolve.deploy.shelf import Shelf
+from fedsolve.deploy.words import plain
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.record import Recorder
 from fedsolve.errors import FedsolveError, InvalidInput, unknown
 from fedsolve.report.history import History
 from fedsolve.report.page import write_page
@@ -147,6 +149,8 @@ def serve(
                 secret=kept_secret(folder) if algorithm.secret_cohorts else None,
             )
             recorder = keeper.restore(coordinator)
+            if keeper.notice:
+                say(keeper.notice)
             if algorithm.secret_cohorts:
                 say(_SECRET)
             say(f"experiment {keeper.experiment}, into {folder.absolute()}")
@@ -158,11 +162,35 @@ def serve(
             )  # fmt: skip
             service.run()
             (folder / COHORTS).unlink(missing_ok=True)  # of no use now, and the folder may be shown
-    except FedsolveError as error:
+            return _finished(folder, keeper, coordinator, recorder, service, label, identity, settings)
+    except Exception as error:
+        why = str(error) if isinstance(error, FedsolveError) else plain(f"{type(error).__name__}: {error}")
+        say(f"error: {why}")
         if keeper is not None:  # else the folder belongs to another run
-            (folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
-        say(f"error: {error}")
+            _tell(folder, why)
         raise
+
+
+def _tell(folder: Path, why: str) -> None:
+    """Why a run ended early, in its folder; a full disk must not hide it."""
+    try:
+        (folder / FAILED).write_text(f"{why}\n", encoding="utf-8")
+    except OSError as error:
+        say(f"{folder / FAILED} cannot be written: {error.strerror}")
+
+
+def _finished(
+    folder: Path,
+    keeper: Keeper,
+    coordinator: Coordinator,
+    recorder: Recorder,
+    service: Service,
+    label: str,
+    identity: Mapping[str, Any],
+    settings: Settings,
+) -> tuple[Params, History]:
+    """Record, model and page in the run's folder."""
+    algorithm = coordinator.algorithm
     shown = {**identity, **dataclasses.asdict(settings), "experiment": keeper.experiment}
     notes = () if service.measures_loss else (_LOSS,)
     notes += (_SECRET,) if algorithm.secret_cohorts else ()
@@ -181,8 +209,13 @@ def _reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes one line a round, in words to the log and as data to a file that others may follow."""
 
     def report(entry: dict[str, Any]) -> None:
-        with open(folder / ROUNDS, "a", encoding="utf-8") as file:
-            file.write(json.dumps({**entry, "time": time.time()}) + "\n")
+        try:
+            with open(folder / ROUNDS, "a", encoding="utf-8") as file:
+                file.write(json.dumps({**entry, "time": time.time()}) + "\n")
+        except OSError as error:
+            raise InvalidInput(
+                f"cannot write {folder / ROUNDS}: {error.strerror}; the checkpoint is intact: free space and resume"
+            ) from None
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "

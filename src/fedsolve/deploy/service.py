@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +16,9 @@ from fedsolve.deploy.inquiry import Asked, Inquiry
 from fedsolve.deploy.keeper import Keeper
 from fedsolve.deploy.policy import Policy, Unavailable
 from fedsolve.deploy.roster import Roster
+from fedsolve.deploy.words import plain
 from fedsolve.engine.record import Recorder
-from fedsolve.errors import Diverged
+from fedsolve.errors import Diverged, InvalidInput
 from fedsolve.types import Params
 
 Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
@@ -144,11 +146,17 @@ class Service:
 
     def _look(self, loss: float = float("nan")) -> None:
         """Evaluate the model; without an evaluation of its own the clients' loss is what is known."""
-        found = (
-            {}
-            if self._evaluate is None
-            else dict(self._evaluate(self._coordinator.model, self._coordinator.held.buffers))
-        )
+        found: dict[str, float] = {}
+        if self._evaluate is not None:
+            try:
+                found = dict(self._evaluate(self._coordinator.model, self._coordinator.held.buffers))
+            except Exception as error:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                done = self._coordinator.held.round
+                raise InvalidInput(
+                    f"evaluate raised {type(error).__name__} after round {done} ({plain(error)}; {last.filename}, "
+                    f"line {last.lineno}): mend it and resume"
+                ) from error
         self.measures_loss = "train_loss" in found
         seconds = time.perf_counter() - self._begun
         self._recorder.evaluation(self._coordinator.held.round, seconds, {"train_loss": loss, **found})
