@@ -102,7 +102,9 @@ def test_what_cannot_be_had_is_one_line_and_leaves_nothing(server, tmp_path, mon
         ("/file", 20_000, "0" * 64, f"has SHA-256 {SUM[:12]}, expected 000000000000"),
     ]:
         with pytest.raises(InvalidInput) as error:
-            fetch(url(server, path), tmp_path / "x", most, sha256)
+            fetch(
+                url(server, path), tmp_path / "new" / "x" if path != "/file" else tmp_path / "x", most, sha256
+            )
         assert expected in str(error.value)
         assert "\n" not in str(error.value)
         assert not list(tmp_path.iterdir())

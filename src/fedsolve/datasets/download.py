@@ -39,7 +39,6 @@ def fetch(
         return path
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         total = _append(url, part, most, report)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # what is there is no beginning of the file
@@ -70,6 +69,7 @@ def _append(url: str, part: Path, most: int, report: Report) -> int | None:
             have = 0
         length = answer.headers.get("Content-Length")
         total = None if length is None else have + int(length)
+        part.parent.mkdir(parents=True, exist_ok=True)  # once there is something to put there
         with open(part, "ab" if have else "wb") as file:
             done = have
             while block := answer.read(_BLOCK):
