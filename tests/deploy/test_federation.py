@@ -106,7 +106,7 @@ def test_bad_replies_and_dying_processes(federation, tmp_path):
     said = [row["reasons"][0] for row in rows(tmp_path)]
     expected = [
         ("client 0", "not finite"), ("client 1", "ends early"), ("client 2", "it is of round 1, not of 2"),
-        ("client 0", "of experiment another-1"), ("client 1", "the disk is gone"), ("client 2", "no answer within"),
+        ("client 0", "of experiment another-1"), ("client 1", "RuntimeError"), ("client 2", "no answer within"),
     ]  # fmt: skip
     for line, (who, why) in zip(said, expected, strict=True):
         assert line.startswith(f"{who}: ")

@@ -41,7 +41,7 @@ class Bound:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_range("max_epsilon", self.max_epsilon, above=0)
+        check_range("max_epsilon", self.max_epsilon, above=0, optional=True)
         check_range("delta", self.delta, above=0, below=1)
 
     def check(self, method: Algorithm) -> None:
