@@ -49,7 +49,9 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise InvalidInput(f"{path} does not exist: put it there (`fedsolve data` says how) or give another folder") from None
+        raise InvalidInput(
+            f"{path} does not exist: put it there (`fedsolve data` says how) or give another folder"
+        ) from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror}): check the file") from None
 
