@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
@@ -17,6 +18,7 @@ import fedsolve as fs
 from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
 from fedsolve.cli.federate_new import FRAMEWORKS
 from fedsolve.cli.folders import FLOWER
+from fedsolve.errors import InvalidInput
 
 
 @pytest.fixture
@@ -60,6 +62,50 @@ def test_a_new_app_trains(framework, call, own_app, tmp_path):
     assert shown.code == 0
     assert "FedDuAdam" in shown.out
     assert call("show", tmp_path / "run", "--json").document["methods"][0]["status"] == "finished"
+
+
+CONFIG_BAD = [
+    ({"quorum": 0}, "quorum = 0 must be a whole number of at least 1, or None for all"),
+    ({"quorum": 4}, "quorum = 4 but the federation has 3 clients"),
+    ({"min-replies": "two"}, "min_replies = 'two' must be a whole number of at least 1"),
+    ({"shortfall": "stop"}, "shortfall = 'stop' must be 'repeat' or 'skip'"),
+    ({"norm-bound": -1.0}, "norm_bound = -1.0 must be finite and > 0"),
+    ({"grace": -1}, "grace = -1 must be finite and >= 0"),
+    ({"over-select": "more"}, "over_select = 'more' must be a number"),
+    ({"takeover": "no"}, "takeover = 'no' must be true or false"),
+    ({"clients-per-round": 4}, "clients_per_round = 4 but the task has 3 clients"),
+    ({"rounds": "5"}, "rounds = '5' must be a whole number of at least 1"),
+    ({"method": "FedAvgg"}, "unknown algorithm 'FedAvgg': did you mean 'FedAvg'?"),
+]
+
+
+def test_what_a_run_may_change(call, own_app, tmp_path, capsys):
+    """All of an app's configuration is known to the server's app; what does not fit is said in one line of its log."""
+    from flwr.app import Context, RecordDict
+
+    from fake_grid import FakeGrid
+    from fedsolve.deploy.settings import Settings
+
+    call("federate", "new", "bounds", "--framework", "jax")
+    server, client = own_app("bounds", "server_app", "client_app")
+    toml = tomllib.loads((tmp_path / "bounds" / "pyproject.toml").read_text())
+    config = toml["tool"]["flwr"]["app"]["config"]
+    known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
+    assert set(config) - known == {"method", "client-lr"}
+    assert {"min-replies", "quorum", "norm-bound", "shortfall", "grace", "over-select", "takeover"} <= set(
+        config
+    )
+    readme = (tmp_path / "bounds" / "README.md").read_text()
+    for name in ("min-replies", "quorum", "norm-bound", "shortfall", "grace", "over-select", "takeover"):
+        assert f"{name}" in readme
+    capsys.readouterr()
+    for given, said in CONFIG_BAD:
+        grid = FakeGrid(client.app, [0, 1, 2], tmp_path)
+        with pytest.raises(InvalidInput):
+            server.app(grid, Context(1, 1, {}, RecordDict(), config | given | {"out": str(tmp_path / "run")}))
+        told = capsys.readouterr().out
+        assert f"fedsolve: error: {said}" in told
+        assert not list((tmp_path / "run").glob("*.safetensors"))
 
 
 def test_an_interrupted_demo_is_shown(call, tmp_path):

@@ -87,6 +87,6 @@ def write(folder: Path) -> Path:
     (app / "realapp" / "problem.py").write_text(PROBLEM.lstrip())
     (app / "realapp" / "client_app.py").write_text(CLIENT.lstrip())
     toml = (app / "pyproject.toml").read_text()
-    more = 'fault = ""\nmin-replies = 3\nquorum = 3\nshortfall = "repeat"\npopulation = 3\n'
-    (app / "pyproject.toml").write_text(toml.rstrip() + "\n" + more)
+    toml = toml.replace("min-replies = 2 ", "min-replies = 3 ")
+    (app / "pyproject.toml").write_text(toml.rstrip() + '\nfault = ""\npopulation = 3\n')
     return app

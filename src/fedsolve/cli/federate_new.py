@@ -65,9 +65,8 @@ def package_name(folder: Path) -> str:
     'my_app'
     """
     name = folder.name
-    if len(name) > _LONGEST or not _APP.fullmatch(
-        name
-    ):  # flwr.supercore.utils.is_valid_name, and names of wheels
+    # as flwr.supercore.utils.is_valid_name has it, and names of wheels
+    if len(name) > _LONGEST or not _APP.fullmatch(name):
         mapped = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:_LONGEST].rstrip("-")
         better = mapped if _APP.fullmatch(mapped) else "my-app"
         raise InvalidInput(
@@ -111,6 +110,7 @@ def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, 
         "task": build.__name__,
         "framework": framework,
         "clients": str(clients),
+        "half": str(-(-clients // 2)),
         "numbers": " ".join(map(str, range(clients))),
         "besides": _BESIDES[framework],
         "version": fedsolve.__version__,

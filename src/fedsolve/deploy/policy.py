@@ -47,14 +47,14 @@ class Policy:
     takeover: bool = True
 
     def __post_init__(self) -> None:
-        check_number("connect_seconds", self.connect_seconds, above=0)
-        check_number("round_seconds", self.round_seconds, above=0)
+        check_range("connect_seconds", self.connect_seconds, above=0)
+        check_range("round_seconds", self.round_seconds, above=0)
         check_whole("quorum", self.quorum, 1, "None for all")
         check_whole("min_replies", self.min_replies, 1, "None for half of a cohort")
         check_whole("repeats", self.repeats, 0)
-        check_number("over_select", self.over_select, at_least=0)
+        check_range("over_select", self.over_select, at_least=0)
         if self.grace is not None and self.grace != math.inf:
-            check_number("grace", self.grace, at_least=0)
+            check_range("grace", self.grace, at_least=0)
         if self.shortfall not in ("repeat", "skip"):
             raise InvalidInput(f"shortfall = {self.shortfall!r} must be 'repeat' or 'skip'")
         if not isinstance(self.takeover, bool):
@@ -79,10 +79,3 @@ def check_whole(name: str, value: object, least: int, otherwise: str = "") -> No
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         more = f", or {otherwise}" if otherwise else ""
         raise InvalidInput(f"{name} = {value!r} must be a whole number of at least {least}{more}")
-
-
-def check_number(name: str, value: object, **bounds: float) -> None:
-    """Raise `InvalidInput` unless a setting is a finite number in its range (`check_range` lets others pass)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(f"{name} = {value!r} must be a number")
-    check_range(name, value, **bounds)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedsolve.deploy import simulation
 from fedsolve.deploy.words import plain
 
 _POLL_SECONDS = 1.0
@@ -50,6 +51,7 @@ class Post:
 
         Each is fetched when it is asked for, so that no more than one need be in memory.
         """
+        simulation.check()
         now = time.monotonic()
         self._late = {number: about for number, about in self._late.items() if about[1] > now}
         for number in [*self._waiting, *self._late]:

@@ -14,6 +14,7 @@ from fedsolve.deploy.judging import reading
 from fedsolve.deploy.message import compare_forms
 from fedsolve.deploy.policy import Unavailable
 from fedsolve.deploy.post import Post
+from fedsolve.deploy.simulation import advice
 from fedsolve.deploy.words import plain
 from fedsolve.errors import InvalidInput
 
@@ -107,7 +108,7 @@ class Roster:
                 refused += f"; {waiting} nodes have not said yet who they are"
             raise Unavailable(
                 f"{len(here)} of {quorum} clients connected within {seconds:g} s (missing: "
-                f"{', '.join(map(str, missing))}){refused}: start their SuperNodes or lower the quorum"
+                f"{', '.join(map(str, missing))}){refused}: {advice(self._grid, self._population)}"
             )
         return here
 

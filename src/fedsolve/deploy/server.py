@@ -23,6 +23,7 @@ from fedsolve.deploy.message import form
 from fedsolve.deploy.service import Evaluate, Service
 from fedsolve.deploy.settings import Settings, cohorts
 from fedsolve.deploy.shelf import Shelf
+from fedsolve.deploy.simulation import listening
 from fedsolve.deploy.words import plain
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.identity import describe, digest
@@ -102,6 +103,7 @@ def server_app(
         try:
             now = made.overridden(context.run_config)
             method = algorithm if isinstance(algorithm, Algorithm) else algorithm(context.run_config)
+            cohorts(now, sampling, method)  # whether they fit is said here, too
         except FedsolveError as error:
             say(f"error: {error}")
             raise
@@ -133,7 +135,7 @@ def serve(
     }
     keeper: Keeper | None = None
     try:
-        with Keeper.at(folder, identity, label, settings.resume) as keeper:
+        with listening(grid), Keeper.at(folder, identity, label, settings.resume) as keeper:
             (folder / FAILED).unlink(missing_ok=True)
             coordinator = Coordinator(
                 algorithm,

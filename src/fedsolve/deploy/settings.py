@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedsolve.algorithm import Algorithm, name_of
-from fedsolve.deploy.policy import Policy, check_number, check_whole
+from fedsolve.deploy.policy import Policy, check_whole
 from fedsolve.engine.cohorts import Sampling, Uniform
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, check_range
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Settings:
         if not isinstance(self.out, str) or not self.out:
             raise InvalidInput(f"out = {self.out!r} must be the name of a folder")
         if self.norm_bound is not None and self.norm_bound != math.inf:
-            check_number("norm_bound", self.norm_bound, above=0)
+            check_range("norm_bound", self.norm_bound, above=0)
         if self.max_share is not None:
-            check_number("max_share", self.max_share, above=0, at_most=1)
+            check_range("max_share", self.max_share, above=0, at_most=1)
         self.policy.check(self.population)
 
     @property
@@ -70,6 +70,8 @@ class Settings:
 def cohorts(settings: Settings, sampling: Sampling | None, algorithm: Algorithm) -> Sampling:
     """How cohorts are drawn: of more clients than needed where that was asked for."""
     size = settings.clients_per_round or settings.population
+    if sampling is not None and settings.clients_per_round is not None:
+        raise InvalidInput("give clients_per_round or sampling, not both")
     if not settings.over_select:
         return sampling or Uniform(size)
     if settings.clients_per_round is None:

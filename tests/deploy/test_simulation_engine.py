@@ -1,0 +1,48 @@
+"""Flower's simulation engine: what ends it reaches the user. (The engine itself, Ray, is tried by hand.)"""
+
+import logging
+import time
+
+import pytest
+from deploy_small import clients_of, start
+
+import fedsolve as fs
+from conformance.properties import task
+from fake_grid import FakeGrid
+from fedsolve.deploy.claims import CLAIMS, Claims
+from fedsolve.deploy.message import form
+from fedsolve.deploy.policy import Unavailable
+from fedsolve.deploy.roster import Roster
+from fedsolve.deploy.server import FAILED, Settings, serve
+
+
+class InMemoryGrid(FakeGrid):
+    """Named as Flower's own grid of simulations, whose engine stops when the clients are asked who they are."""
+
+    def push_messages(self, messages):
+        logging.getLogger("flwr").error("An exception occured!! %s", "ActorPool is empty. Check `num_cpus`")
+        return [f"lost-{i}" for i, _ in enumerate(messages)]
+
+    def pull_messages(self, message_ids):
+        return []
+
+
+def test_the_end_of_flowers_simulation_engine_is_told_at_once(tmp_path):
+    """Its cause, in place of a minute's wait for clients that nobody simulates any more."""
+    grid, began = InMemoryGrid(clients_of(task()), [0, 1], tmp_path), time.monotonic()
+    settings = Settings(rounds=1, population=2, connect_seconds=60.0, out=str(tmp_path / "server"))
+    with pytest.raises(
+        Unavailable, match=r"engine has stopped, no client runs: ActorPool is empty\. Check `num_cpus`"
+    ):
+        serve(grid, fs.FedAvg(0.1), start(), settings)
+    assert time.monotonic() - began < 30
+    assert "ActorPool is empty" in (tmp_path / "server" / FAILED).read_text()
+    assert not [h for h in logging.getLogger("flwr").handlers if type(h).__module__.startswith("fedsolve")]
+    simulated = pytest.raises(
+        Unavailable, match=r"\(missing: 2\).*simulate num-supernodes=3, and give Ray more"
+    )
+    with simulated:
+        Roster(
+            type("InMemoryGrid", (FakeGrid,), {})(clients_of(task()), [0, 1], tmp_path), 3, form(start()),
+            Claims(tmp_path / CLAIMS, "one"), True, print,
+        ).gather(3, 0.01)  # fmt: skip
