@@ -165,12 +165,12 @@ def test_line_search_in_scaffold(sampling):
 # eta = 30 makes gamma interior in most rounds, without clipping at either end
 @EVERY
 @BOTH
-@pytest.mark.parametrize("loss_weights", ["same", "plain"])
+@pytest.mark.parametrize("loss_weights", ["same", "plain", "examples"])
 @pytest.mark.parametrize("f", ["start", "end", "last", "mean"])
 def test_fedli_lu(f, loss_weights, weighting, sampling):
     """gamma from f, D and r = lam w; w -= eta (r + gamma D)."""
     algorithm = fs.FedLiLU(0.3, 30.0, 1e-3, f=f, loss_weights=loss_weights, weighting=weighting)
-    server = LinearUpdate(30.0, 1e-3, 0.0, 1e-5, f, loss_weights == "plain")
+    server = LinearUpdate(30.0, 1e-3, 0.0, 1e-5, f, loss_weights)
     _, log = check(algorithm, lambda fed: local_sgd(fed, 0.3), server, weighting, sampling)
     assert ((log["gamma"] > 0) & (log["gamma"] < 1)).sum() >= 3, "gamma was never interior"
 

@@ -23,6 +23,7 @@ class Work:
     eta: float = 0.0
     evaluations: int = 0
     elapsed: float = 0.0
+    examples: int = 0
 
 
 def rounds(
@@ -58,7 +59,13 @@ def local_sgd(fed: Any, lr: float, mu: float = 0.0) -> Callable:
             seen.append(value(y, rows))
             y = y - lr * (fed.gradient(i, y, rows) + mu * (y - w))
         return Work(
-            y, value(w), value(y), value(y, batches[-1]), float(np.mean(seen)), elapsed=lr * len(batches)
+            y,
+            value(w),
+            value(y),
+            value(y, batches[-1]),
+            float(np.mean(seen)),
+            elapsed=lr * len(batches),
+            examples=fed.size(i),
         )
 
     return client
@@ -147,15 +154,18 @@ class LinearUpdate:
     """FedLi-LU's server (Algorithm 2, with Deep Frank-Wolfe's gamma and Nesterov momentum)."""
 
     def __init__(
-        self, eta: Any, lam: float, mu: float, eps: float, where: str = "end", plain: bool = False
+        self, eta: Any, lam: float, mu: float, eps: float, where: str = "end", average: str = "same"
     ) -> None:
-        self.eta, self.lam, self.mu, self.eps, self.where, self.plain = eta, lam, mu, eps, where, plain
+        self.eta, self.lam, self.mu, self.eps, self.where, self.average = eta, lam, mu, eps, where, average
         self.z = 0.0
 
     def __call__(self, w: Vector, works: list[Work], p: Vector, t: int) -> tuple[Vector, dict]:
         eta = self.eta(t) if callable(self.eta) else self.eta
         losses = [getattr(work, self.where) for work in works]
-        f = float(np.mean(losses)) if self.plain else mean(p, losses)
+        n = [work.examples for work in works]
+        f = {"same": mean(p, losses), "plain": np.mean(losses), "examples": np.dot(n, losses) / sum(n)}[
+            self.average
+        ]
         delta, r = mean(p, [w - work.y for work in works]), self.lam * w
         gamma = min(1.0, max(0.0, (f - eta * (delta @ r)) / (eta * (delta @ delta) + self.eps)))
         w = w - eta * (r + gamma * delta)

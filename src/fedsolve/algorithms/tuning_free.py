@@ -100,7 +100,8 @@ def FedLiLU(
         eps: added to the denominator, at least 0 (1e-5).
         f: a client's loss on all its examples at the `start` or `end` of local training, on its `last` minibatch
             at the end, or the `mean` over its steps. The paper says "at the last iteration": `end`.
-        loss_weights: f averaged with the `same` weights as D, or `plain`.
+        loss_weights: f averaged with the `same` weights as D, `plain`, or by `examples`. The nearest literal reading of
+            the paper is D averaged plainly and f by examples: weighting "uniform" (`paper`'s) and "examples" here.
         preset: constants where none are given, and the weighting: `paper` (uniform) or `code` (examples).
         weighting: of D, None for the preset's.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD.

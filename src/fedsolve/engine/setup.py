@@ -24,6 +24,7 @@ from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState, advance, one_round, start
 from fedsolve.engine.traffic import Traffic, traffic
 from fedsolve.engine.train import Program
+from fedsolve.engine.verbs_checked import check_method
 from fedsolve.engine.whole import OnWholeSets
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.measures.measure import Measure
@@ -111,8 +112,9 @@ class Setup:
         label: str | None,
     ) -> Setup:
         """Check, place and choose."""
-        if not isinstance(algorithm, Algorithm):
-            raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {algorithm!r}")
+        check_method(algorithm)
+        if not isinstance(task, Task):
+            raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
         algorithm.check(sampling, task.data.num_clients)
         rounds, seed = _integer("rounds", rounds), check_seed(seed)
         every = _integer("eval_every", max(1, round(rounds / 50)) if eval_every is None else eval_every)
@@ -150,7 +152,7 @@ class Setup:
             judged = pack(some, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
             remarks.append(_SAMPLED.format(some.num_clients, some.num_examples))
         state = start(algorithm, params, task.data.num_clients, place)
-        sent = traffic(algorithm, work, packed, key, state.server)
+        sent = traffic(algorithm, work, packed, key, state.server, params)
         program = Program(work, size, min(every, rounds, LONGEST_CALL), place, len(sent.up))
         return cls(
             algorithm=algorithm,

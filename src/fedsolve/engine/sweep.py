@@ -24,6 +24,7 @@ from fedsolve.engine.run import choose_sampling
 from fedsolve.engine.setup import Setup, check_seed
 from fedsolve.engine.sweep_run import SweepRun, Work
 from fedsolve.engine.sweep_store import Found, SweepStore
+from fedsolve.engine.verbs_checked import check_method
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.measures.measure import Measure
 from fedsolve.report.selection import Selection
@@ -114,6 +115,7 @@ def sweep(
     data, held_out = (task.data, None) if validation is None else task.data.hold_out(validation)
     cohorts = choose_sampling(clients_per_round, sampling, task)
     for method in methods:
+        check_method(method)
         method.check(cohorts, task.data.num_clients)
     with jax.enable_x64(dtype == "float64"):
         setup = Setup.make(

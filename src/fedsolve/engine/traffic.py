@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from fedsolve import wire
-from fedsolve.algorithm import Algorithm, Cohort
+from fedsolve.algorithm import Algorithm
 from fedsolve.engine.clients import LocalWork, PackedClients, client_oracle
+from fedsolve.engine.verbs_checked import check_verbs
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,13 @@ class Traffic:
     down: int
 
 
-def traffic(algorithm: Algorithm, work: LocalWork, packed: PackedClients, key: Any, server: Any) -> Traffic:
-    """The traffic of a method on a task; nothing is computed."""
-    population = packed.counts.shape[0]
-    first = Cohort(jnp.int32(0), jnp.int32(population), population)
+def traffic(
+    algorithm: Algorithm, work: LocalWork, packed: PackedClients, key: Any, server: Any, params: Params
+) -> Traffic:
+    """The traffic of a method on a task, whose verbs are checked on the way; nothing is computed."""
 
-    def message(server: Any) -> Any:
-        oracle = client_oracle(work, packed, key, jnp.int32(0), jnp.int32(work.max_steps))
-        broadcast = algorithm.broadcast(server, first)
-        return algorithm.train(broadcast, algorithm.enroll(broadcast), oracle)[0]
+    def oracle() -> Oracle:
+        return client_oracle(work, packed, key, jnp.int32(0), jnp.int32(work.max_steps))
 
-    down = jax.eval_shape(lambda s: algorithm.broadcast(s, first), server)
-    return Traffic(wire.variants(jax.eval_shape(message, server)).sizes, wire.size(down))
+    sent = check_verbs(algorithm, server, params, packed.counts.shape[0], oracle)
+    return Traffic(wire.variants(sent.up).sizes, wire.size(sent.down))

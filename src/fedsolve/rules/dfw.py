@@ -17,7 +17,7 @@ from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.types import Params, Scalar, module, reduced, reported, static
 
 Where = Literal["start", "end", "last", "mean"]
-LossWeights = Literal["same", "plain"]
+LossWeights = Literal["same", "plain", "examples"]
 
 
 @module
@@ -32,6 +32,14 @@ class PlainObjective:
     """The same, every participant counted alike."""
 
     f: Scalar = reduced("average")
+
+
+@module
+class WeightedObjective:
+    """n_i f_i and n_i, every participant counted alike: their quotient is the mean by examples, whatever D's is."""
+
+    f: Scalar = reduced("average")
+    examples: Scalar = reduced("average")
 
 
 @module
@@ -68,7 +76,8 @@ class DeepFrankWolfe(Rule):
         f: the loss a client reports: of all its examples at the `start` of local training (the point that D refers
             to) or at its `end`, of its `last` minibatch at the end, or the `mean` over local steps as it went,
             which alone costs no evaluation.
-        loss_weights: f averaged with the `same` weights as D, or `plain`, by 1/|S|.
+        loss_weights: f averaged with the `same` weights as D, `plain`, by 1/|S|, or by `examples`, for which a
+            client sends one number more.
 
     Raises:
         InvalidInput: a number out of its range, an unknown f or loss_weights.
@@ -88,8 +97,8 @@ class DeepFrankWolfe(Rule):
         check_range("eps", self.eps, at_least=0)
         if self.f not in ("start", "end", "last", "mean"):
             raise unknown("f", self.f, ("start", "end", "last", "mean"))
-        if self.loss_weights not in ("same", "plain"):
-            raise unknown("loss_weights", self.loss_weights, ("same", "plain"))
+        if self.loss_weights not in ("same", "plain", "examples"):
+            raise unknown("loss_weights", self.loss_weights, ("same", "plain", "examples"))
 
     def init(self, params: Params) -> DeepFrankWolfeState:
         """All zero."""
@@ -99,7 +108,7 @@ class DeepFrankWolfe(Rule):
 
     def measure(
         self, delta: Params, solution: Solution, start: Params, oracle: Oracle
-    ) -> Objective | PlainObjective:
+    ) -> Objective | PlainObjective | WeightedObjective:
         """f_i, with the terms that wrappers add (at `start` they are 0, but for a penalty)."""
         if self.f == "start":
             f = oracle.full(start)[0]
@@ -109,6 +118,9 @@ class DeepFrankWolfe(Rule):
             f = oracle.loss(solution.params, oracle.steps - 1)
         else:
             f = solution.loss
+        if self.loss_weights == "examples":
+            count = jnp.asarray(oracle.num_examples).astype(f.dtype)
+            return WeightedObjective(count * f, count)
         return Objective(f) if self.loss_weights == "same" else PlainObjective(f)
 
     def step(
@@ -116,13 +128,15 @@ class DeepFrankWolfe(Rule):
         params: Params,
         state: DeepFrankWolfeState,
         delta: Params,
-        measured: Objective | PlainObjective,
+        measured: Objective | PlainObjective | WeightedObjective,
         cohort: Cohort,
     ) -> tuple[Params, DeepFrankWolfeState]:
         """One server step (Algorithm 2 of FedLi, read as Deep Frank-Wolfe's code)."""
         eta, lam, square = rate_at(self.eta, cohort.round), self.lam, trees.squared_norm(delta)
-        below = eta * square + self.eps
-        ratio = (measured.f + eta * lam * trees.dot(delta, params)) / jnp.where(below > 0, below, 1)
+        below, f = eta * square + self.eps, measured.f
+        if isinstance(measured, WeightedObjective):
+            f = f / jnp.where(measured.examples > 0, measured.examples, 1)
+        ratio = (f + eta * lam * trees.dot(delta, params)) / jnp.where(below > 0, below, 1)
         gamma = jnp.where(square > 0, jnp.clip(ratio, 0, 1), 1)
         new = jax.tree.map(lambda w, d: (w - eta * (lam * w - gamma * d)).astype(w.dtype), params, delta)
         z = ()
@@ -132,5 +146,5 @@ class DeepFrankWolfe(Rule):
                 lambda z, w, d: (mu * z - eta * gamma * (lam * w - d)).astype(z.dtype), state.z, params, delta
             )
             new = trees.axpy(mu, z, new)
-        scalars = [jnp.asarray(x, state.gamma.dtype) for x in (gamma, measured.f, eta * gamma)]
+        scalars = [jnp.asarray(x, state.gamma.dtype) for x in (gamma, f, eta * gamma)]
         return new, DeepFrankWolfeState(z, *scalars)

@@ -1,0 +1,120 @@
+"""A method's verbs, tried on shapes before anything is compiled: an author's slip is one line, not a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.algorithm import Algorithm, Cohort, check_weighting, name_of
+from fedsolve.engine.reduce import reduce_stacked
+from fedsolve.errors import InvalidInput, shown
+from fedsolve.oracle import Oracle
+from fedsolve.types import Params, is_module
+
+
+class Sent(NamedTuple):
+    """The shapes of what travels: the broadcast and the message."""
+
+    down: Any
+    up: Any
+
+
+def check_method(algorithm: Any) -> None:
+    """Raise `InvalidInput` unless this is an algorithm whose class and weighting a run can use."""
+    if not isinstance(algorithm, Algorithm):
+        raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {shown(algorithm)}")
+    if not is_module(algorithm):
+        raise InvalidInput(
+            f"the class {type(algorithm).__name__} is no module: put @module (fedsolve.types) above it"
+        )
+    check_weighting(getattr(algorithm, "weighting", None))
+
+
+def check_verbs(algorithm: Algorithm, server: Any, params: Params, population: int, oracle: Callable) -> Sent:
+    """Try a round on shapes, and tell what travels; nothing is computed.
+
+    Args:
+        algorithm: the method.
+        server: its first server state.
+        params: the initial model.
+        population: clients in all.
+        oracle: () -> an oracle of one client, called where it may be traced.
+
+    Raises:
+        InvalidInput: what a verb returns is not what the next one needs, with the remedy.
+    """
+    name = name_of(algorithm)
+    _check_arrays(f"the server state of {name}", server)
+    cohort = Cohort(jnp.int32(0), jnp.int32(population), population, jax.random.key(0))
+
+    def one(server: Any) -> Any:
+        broadcast = algorithm.broadcast(server, cohort)
+        _check_arrays(f"the broadcast of {name}", broadcast)
+        client = algorithm.enroll(broadcast)
+        _check_arrays(f"the client state of {name}", client)
+        given: Oracle = oracle()
+        trained = algorithm.train(broadcast, client, given)
+        if not isinstance(trained, tuple) or len(trained) != 2 or hasattr(trained, "_fields"):
+            raise InvalidInput(
+                f"{name}.train returns {shown(trained)}: it must return (message, client state)"
+            )
+        message, after = trained
+        _check_arrays(f"the message of {name}", message)
+        _check_arrays(f"the client state of {name}", after)
+        _check_same(f"{name}.train changes the client state", client, after)
+        _check_delta(name, message, params)
+        received, _ = algorithm.receive(broadcast, message, client)
+        alone = jax.tree.map(lambda x: jnp.asarray(x)[None], received)
+        reduced = reduce_stacked(algorithm, alone, jnp.ones(1), jnp.ones(1, bool))
+        new = algorithm.update(server, reduced, cohort)
+        if new is None and server is not None:
+            raise InvalidInput(f"{name}.update returns None: it must return the new server state")
+        _check_arrays(f"the server state of {name}", new)
+        _check_same(f"{name}.update changes the server state", server, new)
+        return broadcast, message
+
+    return Sent(*jax.eval_shape(one, server))
+
+
+def _check_arrays(what: str, tree: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+            kind = type(leaf).__name__
+            remedy = (
+                f"make it an array, such as jnp.asarray({kind}, dtype)"
+                if isinstance(leaf, bool | int | float | complex)
+                else f"put @module (fedsolve.types) above the class {kind}, or send arrays"
+            )
+            raise InvalidInput(f"{what} holds a {kind} {jax.tree_util.keystr(path)}".rstrip() + f": {remedy}")
+
+
+def _check_same(what: str, old: Any, new: Any) -> None:
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        raise InvalidInput(f"{what} from {_form(old)} to {_form(new)}: a round must keep its fields")
+    pairs = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
+    for (path, a), b in pairs:
+        if (jnp.shape(a), a.dtype) != (jnp.shape(b), b.dtype):
+            raise InvalidInput(
+                f"{what}{jax.tree_util.keystr(path)} from shape {a.shape} {a.dtype} to {b.shape} {b.dtype}: "
+                "a round must keep shapes and types"
+            )
+
+
+def _check_delta(name: str, message: Any, params: Params) -> None:
+    """A displacement of other shapes than the model's would be spread over it."""
+    delta = getattr(message, "delta", None)
+    if delta is None:
+        return
+    same = jax.tree.structure(delta) == jax.tree.structure(params)
+    shapes, model = ([jnp.shape(x) for x in jax.tree.leaves(t)] for t in (delta, params))
+    if (same and shapes != model) or (not same and shapes == [()]):
+        raise InvalidInput(
+            f"the message of {name} has delta of shape {shapes}, the model {model}: a displacement has its shapes"
+        )
+
+
+def _form(tree: Any) -> str:
+    return shown(jax.tree.structure(tree))
