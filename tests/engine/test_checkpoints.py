@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.lock import locked
-from harness import FEATURES, make_clients, make_task
+from harness import make_clients, make_task
 
 TASK = make_task(make_clients())
 
@@ -95,27 +96,62 @@ def test_another_run(folder, change):
     refused(words.get(next(iter(change)), next(iter(change))), folder, **change)
 
 
-def test_changed_shapes(folder):
-    """The same clients with another model under the same name: the first leaf that differs, with both
-    shapes.
-    """
+def other_loss(params, batch):
+    return TASK.loss(params, batch) * 1.0
 
-    def init(key):
-        return {"weight": np.zeros((FEATURES, 3)), "more": np.zeros(2)}
 
-    def loss(params, batch):
-        return jax.numpy.mean(batch.x @ params["weight"]) + params["more"].sum()
+def other_data(task):
+    examples = task.data.examples
+    x = examples.x.copy()
+    x[5, 1] = np.nextafter(x[5, 1], 9.0)
+    return replace(task, data=replace(task.data, examples=examples._replace(x=x)))
 
-    refused("belongs to another method or model", folder, task=replace(TASK, init=init, loss=loss))
 
-    def wide(key):
-        old = TASK.init(key)
-        return old._replace(bias=np.zeros((2, 3)))
+TASKS = {
+    "data": other_data(TASK),
+    "sizes": replace(TASK, data=replace(TASK.data, counts=np.array([7, 3, 12, 6, 8]))),
+    "test": replace(TASK, test=TASK.data.client(0)),
+    "start": replace(TASK, init=lambda key: jax.tree.map(lambda x: x * 1.5, TASK.init(key))),
+    "loss": replace(TASK, loss=other_loss),
+    "metrics": replace(TASK, metrics={"again": TASK.loss}),
+    "eval_examples": replace(TASK, eval_examples=20),
+}
 
-    def wide_loss(params, batch):
-        return TASK.loss(params._replace(bias=params.bias.sum(axis=0)), batch)
 
-    refused(r"bias has shape \(3,\)", folder, task=replace(TASK, init=wide, loss=wide_loss))
+@pytest.mark.parametrize("what", TASKS)
+def test_another_problem(folder, what):
+    """One number of the data in its last bit, other sizes of the same sum, and so on: named, nothing is written."""
+    refused(f"has {what} = .* resume as it was, or start anew in another folder", folder, task=TASKS[what])
+
+
+def test_another_version(folder, monkeypatch):
+    monkeypatch.setattr("fedsolve.engine.setup.provenance", lambda: "fedsolve 0, jax 0, cpu")
+    refused("has versions = python 3.* this run python 3.* jax 0, cpu: resume as it was", folder)
+
+
+def test_fewer_rounds_than_done(folder):
+    """A run of 2 rounds is no run of 1: nothing is cut off."""
+    before = (folder / CHECKPOINT).read_bytes()
+    with pytest.raises(
+        fs.InvalidInput, match="has done 2 rounds, rounds = 1 are asked for: ask for at least 2"
+    ):
+        run(folder, rounds=1, resume=True)
+    assert (folder / CHECKPOINT).read_bytes() == before
+
+
+def test_another_sweep(tmp_path):
+    """Of a sweep likewise, and of the examples that it holds out."""
+    task = replace(TASK, data=FederatedData.from_clients(make_clients((20, 30))))
+    options = {"rounds": 2, "out": tmp_path / "sweep", "validation": 0.2}
+    fs.sweep("FedAvg", task, {"client_lr": [0.1]}, **options)
+    _, held_out = task.data.hold_out(0.2)
+    row = int(np.flatnonzero((task.data.examples.x == held_out.x[0]).all(axis=1))[0])
+    x = task.data.examples.x.copy()
+    x[row] += 1
+    other = replace(task, data=replace(task.data, examples=task.data.examples._replace(x=x)))
+    for name, changed in {"held_out": other, "loss": replace(task, loss=other_loss)}.items():
+        with pytest.raises(fs.InvalidInput, match=f"has {name} ="):
+            fs.sweep("FedAvg", changed, {"client_lr": [0.1]}, resume=True, **options)
 
 
 def test_a_folder_in_use(folder):

@@ -84,3 +84,17 @@ def test_a_file_of_another_program(path):
     from safetensors.numpy import save
 
     refused(path, save({"x": np.zeros(3)}))
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"more": np.zeros(2)}, r"has no \['more'\]: it belongs to another method or model"),
+        ({"weights": jnp.zeros(3)}, r"\['weights'\] has shape \(30, 10\) float32 in the checkpoint"),
+        ({"round": jnp.float32(0)}, r"\['round'\] has shape \(\) int32 in the checkpoint"),
+    ],
+)
+def test_another_tree(path, other, words):
+    """The first leaf that differs, with both shapes."""
+    with pytest.raises(fs.InvalidInput, match=words):
+        load_tree(path, TREE | other)

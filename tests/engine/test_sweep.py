@@ -159,7 +159,7 @@ def test_a_folder_holds_one_sweep(tmp_path):
     fs.sweep("FedAvg", task, grid, out=tmp_path, **OPTIONS)
     with pytest.raises(InvalidInput, match="holds a sweep already"):
         fs.sweep("FedAvg", task, grid, out=tmp_path, **OPTIONS)
-    with pytest.raises(InvalidInput, match=r"has grid = .*0.3.*, this one .*0.4"):
+    with pytest.raises(InvalidInput, match=r"has grid = .*0.3.*, this run .*0.4"):
         fs.sweep("FedAvg", task, {"client_lr": [0.4, 0.05]}, out=tmp_path, resume=True, **OPTIONS)
     with pytest.raises(InvalidInput, match="resume needs the folder"):
         fs.sweep("FedAvg", task, grid, resume=True, **OPTIONS)

@@ -20,6 +20,7 @@ import numpy as np
 from fedsolve.deploy.coordinator import Coordinator, Held
 from fedsolve.deploy.judging import reading
 from fedsolve.engine.checkpoint import CHECKPOINT
+from fedsolve.engine.identity import check_same
 from fedsolve.engine.record import Recorder
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
@@ -53,12 +54,7 @@ class Keeper:
                 self._manifest = _read(self._path)
             except InvalidInput as error:
                 self._manifest = self._older(error)
-            for name, here in self._identity.items():
-                there = self._manifest["identity"].get(name)
-                if there != here:
-                    raise InvalidInput(
-                        f"the checkpoint {self._from} has {name} = {there}, this run {here}: resume as it was"
-                    )
+            check_same(self._from, self._manifest["identity"], self._identity)
         known = self._manifest or {}
         self.experiment: str = known.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from fedsolve.engine.identity import check_same
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState
 from fedsolve.errors import InvalidInput
@@ -57,21 +58,22 @@ class Checkpoints:
         """Whether enough time has passed since the last one."""
         return self._path is not None and time.monotonic() - self._last > _SECONDS_BETWEEN
 
-    def restore(self, state: RunState, recorder: Recorder) -> tuple[RunState, Recorder]:
-        """The saved state and record when resuming, else those given.
+    def restore(self, state: RunState, recorder: Recorder, rounds: int) -> tuple[RunState, Recorder]:
+        """The saved state and record when resuming a run of so many rounds, else those given.
 
         Raises:
-            InvalidInput: the checkpoint is corrupt or of a run that differs (the first difference is named).
+            InvalidInput: the checkpoint is corrupt, of a run that differs (the first difference is named), or of
+                one that has done more rounds.
         """
         if not self._resume or self._path is None:
             return state, recorder
         manifest = read_manifest(self._path)
-        for name, here in self._identity.items():
-            there = manifest["identity"].get(name)
-            if there != here:
-                raise InvalidInput(
-                    f"the checkpoint {self._path} has {name} = {there}, this run {here}: resume as it was"
-                )
+        check_same(self._path, manifest["identity"], self._identity)
+        if manifest["round"] > rounds:
+            raise InvalidInput(
+                f"the checkpoint {self._path} has done {manifest['round']} rounds, rounds = {rounds} are asked for: "
+                f"ask for at least {manifest['round']}, or start anew in another folder"
+            )
         self._saved = manifest["round"]
         loaded = jax.device_put(load_tree(self._path, state), jax.tree.map(lambda x: x.sharding, state))
         return loaded, Recorder.from_dict(manifest["record"])

@@ -96,7 +96,8 @@ def run(
             algorithm, task, rounds, choose_sampling(clients_per_round, sampling, task), seed, batch_size, epochs,
             local_steps, eval_every, jnp.dtype(dtype), chunk, devices, label,
         )  # fmt: skip
-        with Checkpoints.at(out, setup.identity, resume) as checkpoints:
+        identity = {} if out is None else setup.identity | setup.digests()
+        with Checkpoints.at(out, identity, resume) as checkpoints:
             return _loop(setup, checkpoints, clock, progress)
 
 
@@ -117,7 +118,7 @@ def _loop(
     clock: CompileClock,
     progress: Callable[[Progress], None] | None,
 ) -> Result:
-    state, recorder = checkpoints.restore(setup.state, Recorder())
+    state, recorder = checkpoints.restore(setup.state, Recorder(), setup.rounds)
     if not recorder.evaluated:
         setup, metrics = first_look(setup, state)
         recorder.evaluation(0, 0.0, metrics)

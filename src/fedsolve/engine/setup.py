@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +17,8 @@ from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.clients import PackedClients, on_device, pack
 from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.evaluate import Measures, evaluate, middle
-from fedsolve.engine.identity import describe
+from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
+from fedsolve.engine.identity import describe, provenance
 from fedsolve.engine.judge import measure
 from fedsolve.engine.layout import chunk_size, mesh
 from fedsolve.engine.preflight import check_round, check_task
@@ -180,6 +182,22 @@ class Setup:
     def dtype(self) -> Any:
         """The run's floating-point type."""
         return jnp.dtype(self.identity["dtype"])
+
+    def digests(self) -> dict[str, Any]:
+        """What else decides a bit of the results: a checkpoint shares it, too, with the run that continues it."""
+        task = self.task
+        return {
+            "versions": f"python {sys.version_info.major}.{sys.version_info.minor}, {provenance()}",
+            "sizes": arrays_digest(task.data.counts),
+            "data": arrays_digest(task.data.examples),
+            "test": arrays_digest(task.test),
+            "start": arrays_digest(self.params),
+            "loss": function_name(task.loss),
+            "metrics": ", ".join(f"{name} {function_name(f)}" for name, f in task.metrics.items()),
+            "measures": code_digest(self.extra),
+            "eval_examples": task.eval_examples,
+            "code": code_digest(self.algorithm, self.sampling),
+        }
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from fedsolve.algorithm import Algorithm
 from fedsolve.algorithms.catalogue import arguments, build
 from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.identity import describe, digest
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.run import choose_sampling
@@ -140,6 +141,11 @@ def sweep(
             "eval_every": setup.eval_every,
             "validation": validation,
         }
+        if out is not None:
+            identity |= setup.digests() | {
+                "held_out": arrays_digest(held_out),
+                "own_measures": code_digest(measures),
+            }
 
         found = Found((len(methods), len(seeds), len(work.evaluated)), setup.dtype)
         with SweepStore.at(out, identity, resume) as store, Interruptible() as interrupt:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsolve.engine.identity import check_same
 from fedsolve.engine.lanes import Block
 from fedsolve.engine.round import RunState
 from fedsolve.errors import InvalidInput
@@ -72,12 +73,8 @@ class SweepStore:
         self._identity = plain(identity)
         self._manifest = read_manifest(self._path) if resume and self._path is not None else None
         self._last = time.monotonic()
-        for name, here in self._identity.items():
-            there = here if self._manifest is None else self._manifest["identity"].get(name)
-            if there != here:
-                raise InvalidInput(
-                    f"the sweep in {self._path} has {name} = {there}, this one {here}: resume as it was"
-                )
+        if self._manifest is not None and self._path is not None:
+            check_same(self._path, self._manifest["identity"], self._identity)
 
     @classmethod
     @contextlib.contextmanager
