@@ -11,7 +11,7 @@ from fedsolve.cli.console import emit, emit_json, emit_rich
 from fedsolve.cli.folders import CHECKPOINT, FLOWER, finished, method_folders, read_failure, read_history
 from fedsolve.cli.outputs import report_files
 from fedsolve.cli.runs import how_to_resume
-from fedsolve.engine.record import Recorder
+from fedsolve.engine.record_file import RecordFile
 from fedsolve.errors import InvalidInput
 from fedsolve.report.history import History
 from fedsolve.report.table import result_rows, result_table
@@ -84,10 +84,10 @@ def _standing(method: MethodSection, folder: Path, task: str, rounds: int) -> St
 
 
 def _so_far(path: Path, label: str, task: str) -> History:
-    """The record inside a checkpoint."""
+    """The record that a checkpoint speaks of."""
     manifest = read_manifest(path)
     try:
-        recorder = Recorder.from_dict(manifest["record"])
+        recorder = RecordFile(path.parent).restore(manifest["record"])
         return recorder.history(label, task, manifest["identity"], 0.0, ())
     except (KeyError, TypeError, IndexError):
         raise InvalidInput(f"the checkpoint {path} holds no record: it is of another version") from None

@@ -1,6 +1,6 @@
 """The server's checkpoint, replaced after every round, from which a run goes on with the same bits.
 
-The one before it stays beside it, for the day on which the newest cannot be read. States of clients that the server
+The one before it stays beside it, for the day on which the newest cannot be read; the record of both is one file. States of clients that the server
 follows have files of their own, one a client and round, so that a save costs what has changed.
 """
 
@@ -22,6 +22,7 @@ from fedsolve.deploy.judging import reading
 from fedsolve.engine.checkpoint import CHECKPOINT
 from fedsolve.engine.identity import check_same
 from fedsolve.engine.record import Recorder
+from fedsolve.engine.record_file import RecordFile
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
 from fedsolve.lock import Hold, locked
@@ -41,6 +42,7 @@ class Keeper:
 
     def __init__(self, hold: Hold, identity: Mapping[str, Any], label: str, resume: bool) -> None:
         folder = hold.folder
+        self._record = RecordFile(folder)
         self._hold, self._path, self._identity = hold, folder / CHECKPOINT, dict(identity)
         self._previous, self._followed = folder / PREVIOUS, FollowedStates(folder / "followed")
         self._manifest: dict[str, Any] | None = None
@@ -97,7 +99,7 @@ class Keeper:
             "identity": self._identity,
             "experiment": self.experiment,
             "round": held.round,
-            "record": recorder.to_dict(),
+            "record": self._record.append(recorder),
             "buffers": {name: [list(x.shape), str(x.dtype)] for name, x in held.buffers.items()},
         }
         tree = {"server": held.server, "buffers": held.buffers, "used": held.used}
@@ -125,7 +127,7 @@ class Keeper:
             found = load_tree(self._from, {"server": held.server, "buffers": kept, "used": held.used})
             used = np.array(found["used"])
             followed = self._followed.load(held.followed, used)
-            recorder = Recorder.from_dict(manifest["record"])
+            recorder = self._record.restore(manifest["record"])
         buffers = {name: np.asarray(x) for name, x in found["buffers"].items()}
         coordinator.held = Held(found["server"], buffers, used, followed, manifest["round"])
         return recorder

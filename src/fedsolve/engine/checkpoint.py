@@ -12,6 +12,7 @@ import jax
 
 from fedsolve.engine.identity import check_same
 from fedsolve.engine.record import Recorder
+from fedsolve.engine.record_file import RecordFile
 from fedsolve.engine.round import RunState
 from fedsolve.errors import InvalidInput
 from fedsolve.lock import Hold, locked
@@ -27,6 +28,7 @@ class Checkpoints:
     def __init__(self, hold: Hold | None, identity: dict[str, Any], resume: bool) -> None:
         self._hold = hold
         self._path = None if hold is None else hold.folder / CHECKPOINT
+        self._record = None if hold is None else RecordFile(hold.folder)
         self._identity = identity
         self._resume = resume
         self._last = time.monotonic()
@@ -65,7 +67,7 @@ class Checkpoints:
             InvalidInput: the checkpoint is corrupt, of a run that differs (the first difference is named), or of
                 one that has done more rounds.
         """
-        if not self._resume or self._path is None:
+        if not self._resume or self._path is None or self._record is None:
             return state, recorder
         manifest = read_manifest(self._path)
         check_same(self._path, manifest["identity"], self._identity)
@@ -76,7 +78,7 @@ class Checkpoints:
             )
         self._saved = manifest["round"]
         loaded = jax.device_put(load_tree(self._path, state), jax.tree.map(lambda x: x.sharding, state))
-        return loaded, Recorder.from_dict(manifest["record"])
+        return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
         """Write state and record, atomically.
@@ -84,11 +86,12 @@ class Checkpoints:
         Raises:
             InvalidInput: the folder cannot be written, or was removed during the run.
         """
-        if self._path is None or self._hold is None:
+        if self._path is None or self._hold is None or self._record is None:
             return
         self._hold.check()
         self._saved = int(state.round)
-        manifest = {"identity": self._identity, "round": self._saved, "record": recorder.to_dict()}
+        record = self._record.append(recorder)
+        manifest = {"identity": self._identity, "round": self._saved, "record": record}
         save_tree(self._path, state, manifest)
         self._last = time.monotonic()
 

@@ -1,7 +1,8 @@
-"""The record of a run while it grows: evaluations and per-round logs, saved inside the checkpoint."""
+"""The record of a run while it grows: evaluations and per-round logs."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,86 +12,97 @@ from fedsolve.engine.round import SENT
 from fedsolve.engine.traffic import Traffic
 from fedsolve.report.history import History
 
+_INTEGER, _FLOAT = "q", "d"  # as `array` calls int64 and float64
+
+
+class Rows:
+    """Columns that grow by rows, int64 where every value is an integer; what a row lacks is NaN."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, array] = {}
+        self.count = 0
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Further rows: numbers for one, or arrays of one length for several."""
+        given = {name: np.atleast_1d(np.asarray(x)) for name, x in values.items()}
+        more = len(next(iter(given.values())))
+        for name in {**self.columns, **given}:
+            found = given[name] if name in given else np.full(more, np.nan)
+            kind = _FLOAT if np.issubdtype(found.dtype, np.inexact) else _INTEGER
+            column = self.columns.get(name)
+            if column is None:
+                column = array(_FLOAT, [float("nan")]) * self.count if self.count else array(kind)
+            if column.typecode != kind:
+                column, kind = array(_FLOAT, column), _FLOAT
+            column.frombytes(found.astype(kind).tobytes())
+            self.columns[name] = column
+        self.count += more
+
+    def arrays(self, first: int = 0) -> dict[str, np.ndarray]:
+        """The columns from a row on, as arrays of their own."""
+        return {name: np.array(x[first:], x.typecode) for name, x in self.columns.items()}
+
 
 class Recorder:
-    """Rows of evaluations and columns of rounds; turns into a `History` at the end."""
+    """Rows of evaluations and of rounds; turns into a `History` at the end."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._evaluations: list[dict[str, float]] = []
-        self._rounds: dict[str, list[float]] = {}
+        self.evaluations = Rows()
+        self.rounds = Rows()
 
     @property
     def evaluated(self) -> bool:
         """Whether there is an evaluation."""
-        return bool(self._evaluations)
+        return self.evaluations.count > 0
 
     @property
     def latest(self) -> dict[str, float]:
         """The last evaluation."""
-        return self._evaluations[-1]
+        return {name: values[-1] for name, values in self.evaluations.columns.items()}
 
     def evaluation(self, round: int, seconds: float, metrics: dict[str, float]) -> None:
         """Add an evaluation after `round` rounds."""
-        self._evaluations.append({"round": round, "seconds": seconds, **metrics})
+        self.evaluations.add({"round": round, "seconds": seconds, **metrics})
 
     def log(self, first: int, last: int, logs: dict[str, np.ndarray], traffic: Traffic) -> None:
         """Add the logs of rounds `first` to `last` (exclusive, from 0)."""
         count = last - first
-        columns = {name: log[:count].tolist() for name, log in logs.items() if name != SENT}
-        columns["round"] = list(range(first + 1, last + 1))
-        columns["bytes_up"] = (logs[SENT][:count].astype(np.int64) @ np.array(traffic.up)).tolist()
-        columns["bytes_down"] = [traffic.down * int(n) for n in columns["participants"]]
-        for name, values in columns.items():
-            self._rounds.setdefault(name, []).extend(values)
+        columns = {name: log[:count] for name, log in logs.items() if name != SENT}
+        columns["round"] = np.arange(first + 1, last + 1)
+        columns["bytes_up"] = logs[SENT][:count].astype(np.int64) @ np.array(traffic.up)
+        columns["bytes_down"] = traffic.down * columns["participants"].astype(np.int64)
+        self.rounds.add(columns)
 
     def entry(self, values: Mapping[str, float]) -> None:
         """Add the log of one round; a column that other rounds have is NaN in a round without it."""
-        done = len(self._rounds.get("round", []))
-        for name in {**self._rounds, **values}:
-            column = self._rounds.setdefault(name, [float("nan")] * done)
-            column.append(values.get(name, float("nan")))
+        self.rounds.add(values)
 
     def last(self, name: str) -> float:
         """The last value of a per-round column, NaN if there is none."""
-        return float(self._rounds.get(name, [float("nan")])[-1])
+        column = self.rounds.columns.get(name)
+        return float(column[-1]) if column else float("nan")
 
     def total(self, name: str) -> int:
         """The sum of a per-round count."""
-        return int(sum(self._rounds.get(name, [])))
+        return int(sum(self.rounds.columns.get(name, ())))
 
     def any(self, name: str) -> bool:
         """Whether a per-round column was ever non-zero."""
-        return any(self._rounds.get(name, []))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        return {"seconds": self.seconds, "evaluations": self._evaluations, "rounds": self._rounds}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Recorder:
-        """What `to_dict` gave."""
-        recorder = cls()
-        recorder.seconds, recorder._evaluations, recorder._rounds = (
-            data["seconds"],
-            data["evaluations"],
-            data["rounds"],
-        )
-        return recorder
+        return any(self.rounds.columns.get(name, ()))
 
     def history(
         self, label: str, task: str, settings: dict[str, Any], compile_seconds: float, notes: tuple[str, ...]
     ) -> History:
         """The finished record."""
-        columns = {name: np.array([e[name] for e in self._evaluations]) for name in self._evaluations[0]}
-        rounds = {name: np.array(values) for name, values in self._rounds.items()}
+        rounds = self.rounds.arrays()
         if "epsilon" in rounds:
             notes = (*notes, f"epsilon = {self.last('epsilon'):.4g} after all rounds, at the method's delta")
         return History(
             label=label,
             task=task,
             settings=settings,
-            evaluations=columns,
+            evaluations=self.evaluations.arrays(),
             rounds=rounds,
             seconds=self.seconds,
             compile_seconds=compile_seconds,
