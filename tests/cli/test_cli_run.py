@@ -29,7 +29,7 @@ def test_a_run_leaves_its_record_model_pictures_and_page(call):
     ended = call(*RUN, "--out", "r")
     assert ended.code == 0
     assert {p.name for p in Path("r").iterdir()} == {
-        ".lock", "config.toml", "checkpoint.safetensors", "metrics.jsonl", "history.json",
+        ".lock", "config.toml", "checkpoint.safetensors", "record.bin", "metrics.jsonl", "history.json",
         "model.safetensors", "curves.png", "clients.png", "page.html",
     }  # fmt: skip
     assert "FedAvg" in ended.out

@@ -1,7 +1,8 @@
 """The server's checkpoint, replaced after every round, from which a run goes on with the same bits.
 
-The one before it stays beside it, for the day on which the newest cannot be read; the record of both is one file. States of clients that the server
-follows have files of their own, one a client and round, so that a save costs what has changed.
+The one before it stays beside it, for the day on which the newest cannot be read; the record of both is one file.
+States of clients that the server follows have files of their own, one a client and round, so that a save costs what
+has changed.
 """
 
 from __future__ import annotations
