@@ -206,3 +206,7 @@ def test_epsilon_is_among_the_notes():
     assert result.history.notes[-1].startswith(
         f"epsilon = {result.rounds['epsilon'][-1]:.4g} after all rounds"
     )
+    assert not any("secret" in note for note in result.history.notes)
+    amplified = fs.DifferentialPrivacy(fs.FedExP(0.1), 1.0, 0.5, cohort=2, population=4, delta=1e-3)
+    notes = fs.run(amplified, task, rounds=1, clients_per_round=2).history.notes
+    assert sum("epsilon assumes that the cohorts are secret" in note for note in notes) == 1
