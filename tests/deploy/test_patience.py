@@ -11,6 +11,7 @@ from deploy_small import POPULATION, deploy
 import fedsolve as fs
 from fedsolve.deploy.patience import Patience
 from fedsolve.deploy.server import ROUNDS
+from fedsolve.deploy.state import ClientState
 
 METHOD = fs.SCAFFOLD(0.3)
 EVER = [(102, t) for t in range(20)]
@@ -178,3 +179,15 @@ def test_infinity_is_no_bound(tmp_path):
     )
     assert history.total("dropped") == 0
     json.loads((tmp_path / "server" / "history.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_work_for_a_round_that_is_over_takes_no_state_away(tmp_path):
+    """Round 5's order was slow: it ends after round 6's, whose state is the one that the server goes on from."""
+    kept, state = ClientState(tmp_path, "one", 3), np.arange(3.0)
+    kept.save(2, state, -1)
+    kept.save(5, state + 6, 2)
+    kept.save(4, state + 5, 2)
+    np.testing.assert_array_equal(kept.before(5, state), state + 6)
+    kept.save(7, state + 8, 5)
+    assert not kept.path(4).exists()
+    assert not kept.path(2).exists()

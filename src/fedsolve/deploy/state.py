@@ -63,11 +63,15 @@ class ClientState:
         return found
 
     def save(self, round: int, after: Any, used: int) -> None:
-        """Keep the state after this round beside that of the last used one, and no other."""
+        """Keep the state after this round beside that of the last used one, and no older one.
+
+        A newer one stays: an order that took so long that its round is over may end after the next one's.
+        """
         path = self.path(round)
         save_tree(path, after, self._facts | {"round": round}, private=True)  # it follows from the data
-        for old in self._rounds() - {round, used}:
-            self.path(old).unlink(missing_ok=True)
+        for old in self._rounds() - {used}:
+            if old < round:
+                self.path(old).unlink(missing_ok=True)
 
     def _rounds(self) -> set[int]:
         """Rounds of which a state lies here."""
