@@ -69,6 +69,8 @@ def parse_seeds(text: str) -> int | list[int]:
     """
     text = text.replace(" ", "")
     if re.fullmatch(r"\d{1,19}", text):
+        if int(text) == 0:
+            raise InvalidInput("--seeds 0 must be at least 1, or which, as 0,3,7")
         return int(text)
     if not re.fullmatch(r"\d{1,19}(,\d{1,19})*,?", text):
         raise InvalidInput(f"--seeds {text!r} must be how many, as 5, or which, as 0,3,7")

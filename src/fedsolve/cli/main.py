@@ -5,6 +5,7 @@ Nothing here imports JAX, so that help and wrong options are fast; each command 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -252,7 +253,7 @@ _RUN_KEYS = (
 def _run_section(typed: dict[str, Any]) -> dict[str, Any]:
     """What was typed of the section [run]."""
     section = {key: typed.get(key) for key in _RUN_KEYS}
-    if section["batch_size"] is not None and section["batch_size"].isdecimal():
+    if section["batch_size"] is not None and re.fullmatch(r"[0-9]{1,18}", section["batch_size"]):
         section["batch_size"] = int(section["batch_size"])
     return section
 
@@ -302,6 +303,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):  # numpy's, XLA's
             return _fail(_out_of_memory(error), InvalidInput.exit_code, as_json)
+        if "null byte" in str(error):  # of any path
+            return _fail("a path with a null byte cannot be: give another", InvalidInput.exit_code, as_json)
         if not hasattr(error, "format_message"):  # not click's: a bug
             raise
         return _fail(_usage(error), InvalidInput.exit_code, as_json)

@@ -38,7 +38,7 @@ def from_options(
     """
     table = {} if path is None else read_toml(path / CONFIG if path.is_dir() else path)
     origin = _HERE if path is None else str(path)
-    if "task" not in table and task is None:
+    if "task" not in table and not task:
         raise InvalidInput("no task: give TASK or a --config with one (see `fedsolve list tasks`)")
     if "method" not in table and not names:
         raise InvalidInput("no method: name one or give a --config with one (see `fedsolve list algorithms`)")

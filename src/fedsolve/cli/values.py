@@ -166,6 +166,8 @@ def schedule(where: str, table: Mapping[str, Any]) -> Any:
     kinds = {"exponential": (Exponential, ("initial", "decay")), "inverse_sqrt": (InverseSqrt, ("initial",))}
     values = dict(table)
     kind = values.pop("schedule", None)
+    if kind is None:
+        raise InvalidInput(f"{where}: a rate by round needs schedule = one of {', '.join(kinds)}")
     if not isinstance(kind, str) or kind not in kinds:
         raise unknown(f"schedule of {where}", str(kind), kinds)
     cls, names = kinds[kind]

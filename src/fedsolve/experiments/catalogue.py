@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedsolve.errors import unknown
+from fedsolve.errors import InvalidInput, unknown
 from fedsolve.experiments.experiment import Context, Experiment, Outcome
 
 _MODULES = {
@@ -50,6 +51,14 @@ def find(name: str) -> Experiment:
     return importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}").EXPERIMENTS[name]
 
 
+def _check_folder(folder: Path) -> None:
+    """Raise `InvalidInput` if a folder cannot be written, without making it."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "Permission denied" if there.is_dir() else f"{there} is a file"
+        raise InvalidInput(f"cannot write to {folder}: {why}; choose another folder")
+
+
 def reproduce(
     name: str,
     folder: str | Path,
@@ -83,6 +92,7 @@ def reproduce(
     if experiment.needs_data and not quick:
         sources.data_dir(data_dir)
     folder = Path(folder)
+    _check_folder(folder)
     begun = time.perf_counter()
     data = None if data_dir is None else Path(data_dir)
     context = Context(folder, data, quick, say)

@@ -96,7 +96,7 @@ TASKS: dict[str, TaskEntry] = {
 """Every task by its name."""
 
 
-def build(name: str, **options: Any) -> Task:
+def build(name: str, /, **options: Any) -> Task:
     """The task of that name, or of the user's own function `module:function`, with those options.
 
     Raises:
