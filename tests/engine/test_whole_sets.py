@@ -123,7 +123,7 @@ def wrong(w, batch):
 
 
 BAD = {
-    "not a function": (3, "whole metric score = 3 must be"),
+    "not a function": (3, "metric score = 3 must be a function"),
     "raises": (wrong, "score of the train set fails: ValueError"),
     "a vector": (lambda w, batch: np.ones(2), r"score of the train set has shape \(2,\)"),
     "a text": (lambda w, batch: "high", "score of the train set has shape .* one real number"),
@@ -152,6 +152,8 @@ def test_a_model_that_diverged_has_none():
 def test_names_and_parts():
     with pytest.raises(fs.InvalidInput, match="f1 is in metrics and in whole"):
         make(whole={"f1": f1_on_the_host})
+    with pytest.raises(fs.InvalidInput, match="auc is a Whole: give it as whole="):
+        make(metrics={"auc": WHOLE["auc"]})
     with pytest.raises(fs.InvalidInput, match="score = 3 of Whole must be a function"):
         fs.Whole(margin, 3)  # type: ignore[arg-type]
 

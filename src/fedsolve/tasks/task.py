@@ -75,10 +75,10 @@ class Task:
         check_parts(self)
         for name in self.metrics.keys() & self.whole.keys():
             raise InvalidInput(f"{name} is in metrics and in whole: give each metric a name of its own")
-        for name, metric in self.whole.items():
-            if not callable(metric) and not isinstance(metric, Whole):
+        for name, metric in self.metrics.items():
+            if isinstance(metric, Whole):
                 raise InvalidInput(
-                    f"whole metric {name} = {metric!r} must be a Whole(outputs, score) or a function"
+                    f"metric {name} is a Whole: give it as whole={{'{name}': ...}}, not in metrics"
                 )
 
     @classmethod
