@@ -8,7 +8,15 @@ from typing import Any
 
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit_json, emit_rich, say
-from fedsolve.cli.folders import finished, method_folders, new_folder, read_failure, read_history, save_config
+from fedsolve.cli.folders import (
+    finished,
+    method_folders,
+    new_folder,
+    read_failure,
+    read_history,
+    save_config,
+    undone_if_refused,
+)
 from fedsolve.cli.live import Board, open_board
 from fedsolve.cli.outputs import report_files, write_report
 from fedsolve.cli.prepare import Prepared, prepare
@@ -42,7 +50,8 @@ def compare_command(config: Config, out: Path | None, resume: Path | None, as_js
     prepared = prepare(config)
     config = prepared.config
     folder = resume or new_folder(out, f"{config.task}-comparison", "compare")
-    with locked(folder):
+    fresh = out is None and resume is None
+    with undone_if_refused(folder, fresh), locked(folder):
         save_config(folder, config, provenance())
         if not as_json:
             say(f"{len(config.method)} methods on {config.task}, into {folder}")

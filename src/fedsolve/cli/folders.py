@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
 from fedsolve.engine.checkpoint import CHECKPOINT
-from fedsolve.errors import InvalidInput
+from fedsolve.engine.sweep_store import KEPT
+from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.files import slug, write_atomically
+from fedsolve.lock import locked
 from fedsolve.report.history import History
 from fedsolve.report.record_files import HISTORY
 
@@ -65,6 +69,53 @@ def _next_folder(base: Path, stem: str) -> Path:
             ) from None
         else:
             return folder
+
+
+@contextlib.contextmanager
+def undone_if_refused(folder: Path, fresh: bool = False) -> Iterator[None]:
+    """Leave a folder as it was found if what is begun in it fails before anything ran that could be resumed.
+
+    Args:
+        folder: the folder of a run, a comparison or a sweep.
+        fresh: it was made for it, and goes as well; so does one that does not exist yet.
+    """
+    fresh = fresh or not folder.exists()
+    found, done = _files(folder), _done(folder)
+    configs = {path: path.read_bytes() for path in found if path.name == CONFIG}
+    try:
+        yield
+    except (Interrupted, Diverged):
+        raise
+    except Exception:
+        with contextlib.suppress(InvalidInput, OSError):
+            if _done(folder) == done:
+                _undo(folder, found, configs)
+                for place in (folder, folder.parent) if fresh else ():
+                    place.rmdir()  # unless there is something in it
+        raise
+
+
+def _undo(folder: Path, found: set[Path], configs: dict[Path, bytes]) -> None:
+    with locked(folder):  # or another run uses it
+        for path, text in configs.items():
+            if path.read_bytes() != text:
+                write_atomically(path, text)
+        new = [path for path in _files(folder) - found if path.name in (CONFIG, ".lock")]
+        for path in sorted(new, reverse=True):
+            path.unlink()
+            if path.parent != folder:
+                with contextlib.suppress(OSError):  # there is something else in it
+                    path.parent.rmdir()
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def _done(folder: Path) -> dict[Path, int]:
+    """What has run in a folder: its checkpoints and records, and when they were written."""
+    names = (CHECKPOINT, KEPT, HISTORY, FAILURE)
+    return {path: path.stat().st_mtime_ns for path in _files(folder) if path.name in names}
 
 
 def save_config(folder: Path, config: Config, comment: str) -> None:

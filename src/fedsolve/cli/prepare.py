@@ -67,6 +67,7 @@ def prepare(config: Config) -> Prepared:
     sampling = _sampling(run)
     sampling.check(task.data.num_clients)
     for algorithm in algorithms:
+        algorithm.check(sampling, task.data.num_clients)
         _check_model(algorithm, task, run)
     resolved = config.model_copy(
         update={

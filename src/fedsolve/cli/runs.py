@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.folders import CHECKPOINT, new_folder, save_config
+from fedsolve.cli.folders import CHECKPOINT, new_folder, save_config, undone_if_refused
 from fedsolve.cli.live import Board, open_board, summary
 from fedsolve.cli.outputs import report_files, write_failure, write_report
 from fedsolve.cli.prepare import Prepared, prepare
@@ -28,15 +28,16 @@ def run_command(config: Config, out: Path | None, resume: Path | None, as_json: 
     config = prepared.config
     method = config.method[0]
     folder = resume or new_folder(out, f"{config.task}-{method.shown}", "run")
-    with locked(folder):
-        save_config(folder, config, provenance())
-    if not as_json:
-        say(f"{method.shown} on {config.task}, into {folder}")
-    with open_board([method.shown], config.run.rounds) as board:
-        try:
-            result = run_method(prepared, 0, folder, board)
-        except (Interrupted, KeyboardInterrupt):
-            raise Interrupted(f"interrupted {where(board)}; {how_to_resume('run', folder)}") from None
+    with undone_if_refused(folder, fresh=out is None and resume is None):
+        with locked(folder):
+            save_config(folder, config, provenance())
+        if not as_json:
+            say(f"{method.shown} on {config.task}, into {folder}")
+        with open_board([method.shown], config.run.rounds) as board:
+            try:
+                result = run_method(prepared, 0, folder, board)
+            except (Interrupted, KeyboardInterrupt):
+                raise Interrupted(f"interrupted {where(board)}; {how_to_resume('run', folder)}") from None
     write_report(folder, config, prepared.task, [result.history])
     if as_json:
         emit_json(

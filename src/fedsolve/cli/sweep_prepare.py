@@ -178,6 +178,8 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
     _check_rule(section, prepared.task, prepared.algorithms[0])
+    if section.validation is not None:
+        prepared.task.data.hold_out(section.validation)
     resolved = prepared.config.method[0]
     kept = {k: v for k, v in resolved.settings.items() if k not in {axis.partition(".")[0] for axis in grid}}
     kept |= {

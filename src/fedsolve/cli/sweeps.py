@@ -11,7 +11,7 @@ from typing import Any
 from fedsolve.cli.again import run_command_line
 from fedsolve.cli.config import Config
 from fedsolve.cli.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.folders import new_folder, save_config
+from fedsolve.cli.folders import new_folder, save_config, undone_if_refused
 from fedsolve.cli.runs import how_to_resume
 from fedsolve.cli.sweep_live import how_far, open_sweep_board
 from fedsolve.cli.sweep_prepare import PreparedSweep, prepare_sweep
@@ -37,13 +37,14 @@ def sweep_command(config: Config, out: Path | None, resume: Path | None, as_json
     prepared = prepare_sweep(config)
     config = prepared.config
     folder = resume or new_folder(out, f"{config.task}-{prepared.method.shown}-sweep", "sweep")
-    with locked(folder):
-        save_config(folder, config, provenance())
-    if (folder / SUMMARY).exists():
-        found = load(folder)
-    else:
-        found = _run(prepared, folder, as_json)
-        save(found, folder)
+    with undone_if_refused(folder, fresh=out is None and resume is None):
+        with locked(folder):
+            save_config(folder, config, provenance())
+        if (folder / SUMMARY).exists():
+            found = load(folder)
+        else:
+            found = _run(prepared, folder, as_json)
+            save(found, folder)
     command = best_command(prepared, found)
     draw = importlib.util.find_spec("matplotlib") is not None
     if not draw:

@@ -1,0 +1,136 @@
+"""What is refused only once a run has a folder leaves no trace of it: the mended command finds it as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_small import SMALL
+
+import fedsolve.cli.compare
+import fedsolve.cli.runs
+import fedsolve.cli.sweeps
+from fedsolve.cli.folders import CHECKPOINT, undone_if_refused
+from fedsolve.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.lock import locked
+
+DP = (
+    "run",
+    "digits",
+    "--algorithm",
+    "DP+FedAvg",
+    *SMALL,
+    "--set",
+    "clip_norm=1",
+    "--set",
+    "noise_multiplier=1",
+    "--out",
+    "here",
+)
+SWEEP = ("sweep", "digits", "FedAvg", *SMALL, "--grid", "client_lr=0.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            (
+                *DP,
+                "--set",
+                "population=4",
+                "--set",
+                "cohort=3",
+                "--set",
+                "delta=0.1",
+                "--set",
+                "weighting=uniform",
+            ),
+            "DP accounts for",
+        ),
+        ((*SWEEP, "--validation", "1e-9"), "holds out no example"),
+        ((*SWEEP, "--validation", "1e-9", "--out", "here"), "holds out no example"),
+    ],
+)
+def test_refused_before_there_is_a_folder(call, arguments, message):
+    ended = call(*arguments)
+    assert ended.code == 2
+    assert message in ended.err
+    assert not list(Path().iterdir())
+
+
+COMMANDS = {
+    "run": ("run", "digits", "--algorithm", "FedAvg", *SMALL),
+    "compare": ("compare", "digits", "FedAvg", "FedExP", *SMALL),
+    "sweep": SWEEP,
+}
+
+
+@pytest.mark.parametrize("error", [InvalidInput("no"), KeyError("a bug")], ids=["refused", "bug"])
+@pytest.mark.parametrize("out", [(), ("--out", "here")], ids=["", "out"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
+    """By the engine, say, or by a loss that raises: the folder is gone again."""
+
+    def refuse(*args, **options):
+        assert list(Path().rglob("config.toml"))
+        raise error
+
+    monkeypatch.setattr(fedsolve.cli.runs, "run", refuse)
+    monkeypatch.setattr(fedsolve.cli.sweeps, "sweep", refuse)
+    try:
+        assert call(*COMMANDS[command], *out).code != 0
+    except KeyError:
+        assert isinstance(error, KeyError)
+    assert not list(Path().iterdir())
+
+
+def begun(error, config="new", more=()):
+    with undone_if_refused(Path("r")):
+        with locked(Path("r")):
+            for name, text in {"config.toml": config, **dict(more)}.items():
+                (Path("r") / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path("r") / name).write_text(text)
+        raise error
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "r"
+
+
+def test_a_refused_continuation_leaves_the_configuration(here):
+    """Such as one of fewer rounds than are done: the configuration of the run stays that of the run."""
+    here.mkdir()
+    (here / "config.toml").write_text("old")
+    (here / CHECKPOINT).write_text("kept")
+    with pytest.raises(InvalidInput):
+        begun(InvalidInput("no"), more={"FedAvg/config.toml": "new"})
+    assert sorted(p.name for p in here.iterdir()) == [CHECKPOINT, "config.toml"]
+    assert (here / "config.toml").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidInput("disk full"), Interrupted("ctrl-c"), Diverged("round 3"), SystemExit()]
+)
+def test_what_ran_stays(here, error):
+    """With a checkpoint of its own it can be resumed, whatever ended it; interrupted before that, from the start."""
+    more = {CHECKPOINT: "new"} if isinstance(error, InvalidInput) else {}
+    with pytest.raises(type(error)):
+        begun(error, more=more)
+    assert (here / "config.toml").read_text() == "new"
+
+
+def test_an_empty_folder_of_the_user_stays(here):
+    here.mkdir()
+    with pytest.raises(InvalidInput):
+        begun(InvalidInput("no"))
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_another_run_holds_is_left_alone(here):
+    with locked(here):
+        (here / "config.toml").write_text("another's")
+        with pytest.raises(InvalidInput, match="in use"):
+            begun(InvalidInput("no"))
+    assert (here / "config.toml").read_text() == "another's"
