@@ -163,7 +163,7 @@ def test_a_private_run_goes_on_with_its_cohorts(tmp_path, capsys):
         return content
 
     setting = {"sampling": HALF, "rounds": 4, "seed": 3, "shortfall": "skip"}
-    with pytest.raises(Died):
+    with pytest.raises(fs.errors.FedsolveError, match="evaluate raised Died after round 2"):
         deploy(amplified(), tmp_path, evaluate=evaluate, tamper=watch, **setting)
     _, history, _ = deploy(amplified(), tmp_path, resume=True, tamper=watch, **setting)
     assert [n - 101 for n in sent] == [c for i in (0, 1, 1, 2, 3) for c in wanted[i]]
