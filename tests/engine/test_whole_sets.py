@@ -153,7 +153,7 @@ def test_names_and_parts():
     with pytest.raises(fs.InvalidInput, match="f1 is in metrics and in whole"):
         make(whole={"f1": f1_on_the_host})
     with pytest.raises(fs.InvalidInput, match="auc is a Whole: give it as whole="):
-        make(metrics={"auc": WHOLE["auc"]})
+        make(metrics={"auc": WHOLE["auc"]}, whole={})
     with pytest.raises(fs.InvalidInput, match="score = 3 of Whole must be a function"):
         fs.Whole(margin, 3)  # type: ignore[arg-type]
 
