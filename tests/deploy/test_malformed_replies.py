@@ -1,7 +1,8 @@
-"""Replies of every malformed kind through the real codec: each is a rejection of its client, and nothing else."""
+"""Malformed replies and orders of every kind through the real codec: each is a refusal in one line, and no more."""
 
 import dataclasses
 import json
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import malformed
 import numpy as np
 import pytest
 from deploy_small import deploy
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import fedsolve as fs
 from fake_grid import over_the_wire
@@ -18,8 +19,9 @@ from fedsolve.deploy.client import client_app
 from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.inquiry import read_and_judge
 from fedsolve.deploy.message import Reply, short_form
+from fedsolve.deploy.oracles.base import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.records import reply_to_record
+from fedsolve.deploy.records import order_to_record, reply_to_record
 from fedsolve.deploy.server import ROUNDS
 from fedsolve.errors import InvalidInput
 from fedsolve.rules.dua import Spread
@@ -35,6 +37,9 @@ class Beside(JaxOracle):
     buffers = BESIDE
 
     def load_buffers(self, buffers):
+        check_same(
+            "buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in BESIDE.items()}
+        )
         self.buffers = dict(buffers)
 
 
@@ -42,12 +47,13 @@ def loss(params, x):
     return jnp.mean((x - params["w"]) ** 2)
 
 
-def oracle(place):
-    examples = np.arange(8.0).reshape(4, 2) + place.client
+@cache
+def problem(client):
+    examples = np.arange(8.0).reshape(4, 2) + client
     return Beside(loss, {"w": np.zeros(2)}, examples, batch_size=2, epochs=1)
 
 
-APP = client_app(oracle)
+APP = client_app(lambda place: problem(place.client))
 
 
 def run(folder, rounds, tamper, **settings):
@@ -125,6 +131,38 @@ def test_the_run_goes_on(good, tmp_path):
     assert history.rounds["rejected"].tolist() == [1] * len(cases)
     for line in (tmp_path / "bad" / "server" / ROUNDS).read_text().splitlines():
         assert json.loads(line)["reasons"][0].startswith("client 1: ")
+
+
+LEGITIMATE = {"order.experiment = 'text'", "order.key = [1, 2]", "no buffers", "buffers is {}"}
+"""What an order may hold although the server would not send it."""
+
+
+def test_every_malformed_order_is_refused(good, tmp_path):
+    """At least 200 malformed orders: the client answers in one line each, and answers the right one as before."""
+    _, coordinator = good
+    order = order_to_record(coordinator.order(1))
+
+    def ask(record):
+        message = Message(over_the_wire(record), 102, "train")
+        message.metadata.__dict__["_message_id"] = "an order"
+        context = Context(1, 102, {"client-id": 1, "state-dir": str(tmp_path)}, RecordDict(), {})
+        return over_the_wire(APP(message, context).content)
+
+    before = ask(order)
+    cases = [
+        *malformed.facts(order, "order"), *malformed.parts(order), *malformed.lengths(order, "broadcast"),
+        *malformed.arrays(order, "buffers"),
+    ]  # fmt: skip
+    assert len(cases) >= 200
+    for name, bad in cases:
+        if name in LEGITIMATE:
+            continue
+        answer = ask(bad)
+        assert list(answer) == ["refused"], name
+        why = answer["refused"]["why"]
+        assert len(why) < 400, (name, why)
+        assert why.isprintable(), (name, why)
+    assert ask(order)["message"]["bytes"].data == before["message"]["bytes"].data
 
 
 def judged(method, change):
