@@ -155,4 +155,5 @@ def read_and_judge(coordinator: Coordinator, client: int, answer: RecordDict) ->
         except StateLost:
             coordinator.lost(client)
             raise
+        records.empty(answer)
         return coordinator.judge(client, reply)

@@ -130,6 +130,13 @@ def _facts(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str
     return facts
 
 
+def empty(record: RecordDict) -> None:
+    """Let go of everything in a record: Flower's refer to themselves, and would wait for the garbage collector."""
+    for part in record.values():
+        part.clear()
+    record.clear()
+
+
 def size(record: RecordDict) -> int:
     """Bytes of everything in a record: numbers, names and facts, without the transport's own frames."""
     return sum(part.count_bytes() for part in record.values())
