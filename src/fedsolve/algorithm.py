@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, module
 
@@ -170,6 +170,12 @@ class Wrapper(Algorithm):
     def measures(self) -> tuple[Any, ...]:
         """The inner method's."""
         return self.inner.measures()
+
+
+def check_inner_is_algorithm(title: str, inner: object) -> None:
+    """Raise `InvalidInput` unless a wrapper is given a method."""
+    if not isinstance(inner, Algorithm):
+        raise InvalidInput(f"{title} wraps an algorithm such as FedAvg(client_lr=0.1), not {shown(inner)}")
 
 
 def name_of(algorithm: Algorithm) -> str:

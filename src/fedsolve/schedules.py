@@ -68,6 +68,12 @@ class FromOptax(Schedule):
 
     function: Callable[[Scalar], Scalar] = static()
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InvalidInput(
+                f"function = {shown(self.function)} of FromOptax must be a function of the round"
+            )
+
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
         return self.function(jnp.asarray(round, int))  # int64 in a float64 run: a rate of float64 follows

@@ -127,6 +127,8 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
     >>> type(build("SCAFFOLD+FedDuAdam", {"client_lr": 0.1})).__name__
     'ControlVariates'
     """
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InvalidInput(f"settings = {settings!r} of {name} must be values by name")
     settings = dict(settings or {})
     wrapper, inner = _split(name)
     known = arguments(name)
@@ -163,6 +165,8 @@ def papers_of_wrapper(name: str) -> tuple[str, ...]:
 
 
 def _split(name: str) -> tuple[str, str]:
+    if not isinstance(name, str):
+        raise unknown("algorithm", name, ALGORITHMS)
     wrapper, plus, inner = name.partition("+")
     if name in ALGORITHMS:  # FedFW+
         return "", name

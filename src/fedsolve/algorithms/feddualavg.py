@@ -92,6 +92,8 @@ class FedDualAvg(Algorithm):
     def __post_init__(self) -> None:
         check_weighting(self.weighting)
         object.__setattr__(self, "psi", as_blocks(self.psi))
+        if not isinstance(self.mirror, Mirror):
+            raise InvalidInput(f"mirror = {self.mirror!r} must be a mirror map such as PNorm(1.5)")
         self.mirror.check_composite(self.name, self.psi)
         for field in ("client_lr", "server_lr"):
             object.__setattr__(self, field, as_rate(field, getattr(self, field)))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.local.solver import LocalSolver, Search, SearchLog
 from fedsolve.oracle import Oracle
 from fedsolve.rules.rule import Rule
@@ -71,8 +72,11 @@ class FedOpt(Algorithm):
 
     def __post_init__(self) -> None:
         check_weighting(self.weighting)
-        if isinstance(self.local, LocalSolver) and isinstance(self.rule, Rule):
-            self.rule.check(self.local)
+        if not isinstance(self.local, LocalSolver):
+            raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as local.SGD(0.1)")
+        if not isinstance(self.rule, Rule):
+            raise InvalidInput(f"rule = {shown(self.rule)} must be a server rule such as rules.ServerSGD()")
+        self.rule.check(self.local)
 
     def init(self, params: Params) -> FedOptServer:
         """The initial model and the rule's initial state."""

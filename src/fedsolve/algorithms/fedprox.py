@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 
 from fedsolve import trees
-from fedsolve.algorithm import Algorithm, Cohort, Wrapper
+from fedsolve.algorithm import Algorithm, Cohort, Wrapper, check_inner_is_algorithm
 from fedsolve.errors import check_range
 from fedsolve.oracle import Oracle, WrappedOracle
 from fedsolve.types import Params, Scalar, module
@@ -52,6 +52,7 @@ class Proximal(Wrapper):
     mu: Scalar
 
     def __post_init__(self) -> None:
+        check_inner_is_algorithm(self.title, self.inner)
         check_range("mu", self.mu, at_least=0)
 
     def init(self, params: Params) -> Any:

@@ -97,7 +97,7 @@ _ADAPTIVE: dict[str, dict[Preset, tuple[float, float, float, float | None, bool]
 
 
 def _adaptive(second: Any, preset: Preset, beta1: Scalar, **given: Any) -> Adaptive:
-    if preset not in _ADAPTIVE[second]:
+    if not isinstance(preset, str) or preset not in _ADAPTIVE[second]:
         raise unknown("preset", preset, _ADAPTIVE[second])
     lr, tau, beta2, initial, bias = _ADAPTIVE[second][preset]
     values = {"lr": lr, "tau": tau, "beta2": beta2, "initial": initial, "bias_correction": bias}
@@ -169,7 +169,7 @@ def FedExP(
     `code` (clamp, eps_g times |S|, weights by examples).
     """
     presets = {"study": (0.0, False, False), "original": (1e-3, True, False), "code": (1e-3, True, True)}
-    if preset not in presets:
+    if not isinstance(preset, str) or preset not in presets:
         raise unknown("preset", preset, presets)
     default, clamp, per_client = presets[preset]
     rule = DoublyAdaptive(eps_g=default if eps_g is None else eps_g, clamp=clamp, eps_per_client=per_client)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import jax
 
 from fedsolve import trees
-from fedsolve.algorithm import Algorithm, Cohort, Wrapper
+from fedsolve.algorithm import Algorithm, Cohort, Wrapper, check_inner_is_algorithm
 from fedsolve.errors import InvalidInput
 from fedsolve.local.solver import LocalSolver
 from fedsolve.oracle import GradientMap, Oracle, WrappedOracle
@@ -100,6 +100,7 @@ class ControlVariates(Wrapper):
     option: Literal["I", "II"] = static(default="II")
 
     def __post_init__(self) -> None:
+        check_inner_is_algorithm(self.title, self.inner)
         if self.option not in ("I", "II"):
             raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
         inner = self.inner

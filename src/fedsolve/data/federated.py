@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from fedsolve.data.checks import as_array, as_rows, check_column, check_number
+from fedsolve.data.checks import as_array, as_rows, check_column, check_number, check_whole
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
@@ -43,6 +43,8 @@ class FederatedData:
         counts = counts.astype(np.int64)
         object.__setattr__(self, "counts", counts)
         object.__setattr__(self, "examples", as_arrays("field", self.examples))
+        if not isinstance(self.names, Sequence) or isinstance(self.names, str):
+            raise InvalidInput(f"names = {shown(self.names)} must be a list, one for each client")
         if not self.names:
             object.__setattr__(self, "names", tuple(f"client {i}" for i in range(len(counts))))
         self._check()
@@ -89,6 +91,8 @@ class FederatedData:
 
     def client(self, i: int) -> Batch:
         """The examples of client i."""
+        if check_whole("client", i) >= self.num_clients:
+            raise InvalidInput(f"client = {i} must be below {self.num_clients}")
         start = int(self.offsets[i])
         return jax.tree.map(lambda a: a[start : start + int(self.counts[i])], self.examples)
 
@@ -109,6 +113,7 @@ class FederatedData:
             InvalidInput: a share outside (0, 1), or so small that nothing is held out.
         """
         check_number("validation", share, above=0, below=1)
+        check_whole("seed", seed)
         draw = np.random.default_rng(seed)
         kept, held_out = [], []
         for offset, count in zip(self.offsets, self.counts, strict=True):

@@ -180,6 +180,8 @@ class Trace(Sampling):
         """The trace has one column per client."""
         _check_size(self.size, population)
         shape = np.shape(self.available)
+        if np.asarray(self.available).dtype != bool:
+            raise InvalidInput("availability trace must hold booleans")
         if len(shape) != 2 or shape[1] != population or shape[0] < 1:
             raise InvalidInput(f"availability trace has shape {shape}: it must be (period, {population})")
 

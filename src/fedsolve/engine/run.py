@@ -23,7 +23,7 @@ from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import RunState
 from fedsolve.engine.setup import Setup
-from fedsolve.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.errors import Diverged, Interrupted, InvalidInput, shown
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params
 
@@ -90,6 +90,7 @@ def run(
     """
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"dtype = {dtype!r} must be 'float32' or 'float64'")
+    check_outside(out, label, progress)
     clock = CompileClock()
     with jax.enable_x64(dtype == "float64"), clock:
         setup = Setup.make(
@@ -101,10 +102,24 @@ def run(
             return _loop(setup, checkpoints, clock, progress)
 
 
+def check_outside(out: object, label: object, progress: object) -> None:
+    """Raise `InvalidInput` unless what a run tells, and where it keeps itself, can be used."""
+    if out is not None and not isinstance(out, str | Path):
+        raise InvalidInput(f"out = {shown(out)} must be a folder's path")
+    if label is not None and not isinstance(label, str):
+        raise InvalidInput(f"label = {shown(label)} must be text")
+    if progress is not None and not callable(progress):
+        raise InvalidInput(f"progress = {shown(progress)} must be a function")
+
+
 def choose_sampling(clients_per_round: int | None, sampling: Sampling | None, task: Task) -> Sampling:
     """The sampling of a run: as given, else a uniform cohort of a size, else all clients."""
     if clients_per_round is not None and sampling is not None:
         raise InvalidInput("give clients_per_round or sampling, not both")
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise InvalidInput(f"sampling = {shown(sampling)} must be one such as fs.Bernoulli(0.1)")
     population = task.data.num_clients
     size = population if clients_per_round is None else clients_per_round
     sampling = Uniform(size) if sampling is None else sampling

@@ -69,7 +69,14 @@ def run_key(seed: int) -> Any:
 
 def start_params(task: Task, seed: int, dtype: Any) -> Params:
     """The initial model of a run with this seed."""
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), task.init(start_key(seed)))
+    found = task.init(start_key(seed))
+    try:
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), found)
+    except (TypeError, ValueError):
+        params = None
+    if not jax.tree.leaves(params):
+        raise InvalidInput(f"init of task {task.name} gives {shown(found)}: it must give arrays of numbers")
+    return params
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from fedsolve.engine.cohorts import Sampling
 from fedsolve.engine.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.identity import describe, digest
 from fedsolve.engine.interrupt import Interruptible
-from fedsolve.engine.run import choose_sampling
+from fedsolve.engine.run import check_outside, choose_sampling
 from fedsolve.engine.setup import Setup, check_seed
 from fedsolve.engine.sweep_run import SweepRun, Work
 from fedsolve.engine.sweep_store import Found, SweepStore
 from fedsolve.engine.verbs_checked import check_method
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.errors import InvalidInput, shown, unknown
 from fedsolve.measures.measure import Measure
 from fedsolve.report.selection import Selection
 from fedsolve.report.sweep import Sweep
@@ -109,6 +109,15 @@ def sweep(
     """
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"dtype = {dtype!r} must be 'float32' or 'float64'")
+    check_outside(out, label, progress)
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
+    if not (select is None or isinstance(select, Selection | str)):
+        raise InvalidInput(f"select = {shown(select)} must be text such as 'train_loss:100'")
+    if measures is not None and not (
+        isinstance(measures, tuple | list) and all(isinstance(m, Measure) for m in measures)
+    ):
+        raise InvalidInput(f"measures = {shown(measures)} must be a list of measures of fedsolve.measures")
     axes, seeds = _axes(grid), _seeds(seeds)
     lanes_in_all = check_size([len(values) for values in axes.values()], len(seeds))
     methods = _build(algorithm, axes)
@@ -187,6 +196,10 @@ def check_size(values: Sequence[int], seeds: int) -> int:
 
 def _axes(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
     """The grid with its values as tuples."""
+    if grid is not None and not isinstance(grid, Mapping):
+        raise InvalidInput(
+            f"grid = {shown(grid)} must be values by name, such as {{'client_lr': [0.01, 0.1]}}"
+        )
     if not grid:
         raise InvalidInput("the grid has no axis: give at least one, such as {'client_lr': [0.01, 0.1, 1.0]}")
     axes = {}
@@ -216,6 +229,10 @@ def _build(algorithm: str | Callable[..., Algorithm], axes: dict[str, tuple[Any,
     if isinstance(algorithm, str):
         name, known = algorithm, arguments(algorithm)
         make = partial(build, algorithm)
+    elif not callable(algorithm):
+        raise InvalidInput(
+            f"algorithm = {shown(algorithm)} must be a method's name or a function that makes one"
+        )
     else:
         name, known = getattr(algorithm, "__name__", "the method"), inspect.signature(algorithm).parameters
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):

@@ -122,8 +122,10 @@ class Task:
             else metrics or {},
             whole={
                 k: Whole(wrap(m.outputs), m.score) if isinstance(m, Whole) else wrap(m)
-                for k, m in (whole or {}).items()
-            },
+                for k, m in whole.items()
+            }
+            if isinstance(whole, Mapping)
+            else whole or {},
             batch_size=batch_size,
             epochs=None if local_steps is not None else epochs,
             local_steps=local_steps,

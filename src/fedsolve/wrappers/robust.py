@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from fedsolve.algorithm import Algorithm, Cohort, Wrapper, name_of
+from fedsolve.algorithm import Algorithm, Cohort, Wrapper, check_inner_is_algorithm, name_of
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, module
@@ -38,8 +38,7 @@ class Robust(Wrapper):
     reduction: Any = dataclasses.field()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Algorithm):
-            return
+        check_inner_is_algorithm(self.title, self.inner)
         if self.inner.only_mean:
             raise InvalidInput(f"Robust cannot wrap {name_of(self.inner)}: {self.inner.only_mean}")
         if self.inner.privacy == "central":

@@ -1,0 +1,162 @@
+"""Calls with arguments of a wrong type or shape: each is refused in one line, before anything is compiled."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.geometry import L1, L1Ball
+
+CLIENTS = [np.ones((4, 2), "f4"), np.zeros((3, 2), "f4")]
+
+
+def loss(w, b):
+    return jnp.mean((b @ w - 1.0) ** 2)
+
+
+TASK = fs.Task.from_arrays(loss, jnp.zeros(2), CLIENTS)
+
+
+def run(**k):
+    return lambda: fs.run(**{"algorithm": fs.FedAvg(), "task": TASK, "rounds": 1} | k)
+
+
+def sw(**k):
+    return lambda: fs.sweep(
+        **{"algorithm": "FedAvg", "task": TASK, "grid": {"client_lr": [0.1]}, "rounds": 1} | k
+    )
+
+
+def task(**k):
+    return lambda: fs.Task.from_arrays(**{"loss": loss, "params": jnp.zeros(2), "clients": CLIENTS} | k)
+
+
+CALLS = {}
+for n, vs in {
+    "task": [3, None, "digits", CLIENTS],
+    "rounds": [0, -1, 1.5, "1", None, True],
+    "clients_per_round": [0, 3, 1.5, "2", True],
+    "sampling": [3, "x", [0, 1]],
+    "batch_size": [0, -1, "all", 1.5],
+    "epochs": [0, "1", 1.5],
+    "local_steps": [0, "1"],
+    "eval_every": [0, "1", 1.5],
+    "dtype": ["float16", 32, None, jnp.float32, []],
+    "chunk": [0, -1, "1", 1.5],
+    "devices": [0, "1", 1.5, True, 10**6],
+    "out": [3, [], b"x\x00"],
+    "resume": ["yes", 3],
+    "label": [3, []],
+    "progress": [3, "x"],
+    "algorithm": [fs.FedAvg, None],
+}.items():
+    for v in vs:
+        CALLS[f"run {n}={v!r}"[:60]] = run(**{n: v})
+for n, vs in {
+    "algorithm": [3, None, "FedAvgg", lambda client_lr: 3],
+    "grid": [
+        None,
+        3,
+        [],
+        {},
+        {"client_lr": 3},
+        {"client_lr": []},
+        {"client_lr": "ab"},
+        {3: [1]},
+        {"client_lr": [[1]]},
+        {"nope": [1]},
+        {"client_lr": np.ones((2, 2))},
+    ],
+    "seeds": [0, -1, [0, 0], "ab", 1.5, None, [1.5]],
+    "select": [3, "nope", "train_loss:x", []],
+    "validation": [0, 1, "x", -1],
+    "measures": [3, [3], "x"],
+    "lanes": [0, -1, "x", 1.5],
+    "label": [3],
+    "progress": [3],
+    "out": [3],
+    "resume": [3],
+    "task": [3],
+    "dtype": ["x"],
+}.items():
+    for v in vs:
+        CALLS[f"sweep {n}={v!r}"[:60]] = sw(**{n: v})
+for n, vs in {
+    "loss": [3, None],
+    "params": [None, 3, "x", [1, 2], {}],
+    "clients": [None, 3, "ab", [], [1, 2], [None], {"a": 1}],
+    "test": [3, "x", np.zeros((0, 2)), [np.zeros(2), np.zeros(3)]],
+    "metrics": [3, {"a": 3}, {3: loss}, ["a"]],
+    "whole": [3, {"a": 3}],
+    "batch_size": [0, "x", 1.5],
+    "epochs": [0, "x"],
+    "local_steps": [0, "x"],
+    "name": [3],
+}.items():
+    for v in vs:
+        CALLS[f"task {n}={v!r}"[:60]] = task(**{n: v})
+more = {
+    "Robust 3": lambda: fs.Robust(3, fs.Median()),
+    "Robust red": lambda: fs.Robust(fs.FedAvg(), 3),
+    "Prox 3": lambda: fs.Proximal(3, 0.1),
+    "CV 3": lambda: fs.ControlVariates(3),
+    "CV I": lambda: fs.ControlVariates(3, "I"),
+    "CV opt": lambda: fs.ControlVariates(fs.FedAvg(), "III"),
+    "Sub 3": lambda: fs.build("Subgradient", {"psi": 3}),
+    "CV list": lambda: fs.ControlVariates(fs.FedAvg(), ["I"]),
+    "weighting list": lambda: fs.FedAvg(weighting=["uniform"]),
+    "FedOpt 3": lambda: fs.FedOpt(3, fs.rules.ServerSGD()),
+    "FedOpt r": lambda: fs.FedOpt(fs.local.SGD(0.1), 3),
+    "FedOpt cls": lambda: fs.FedOpt(fs.local.SGD, fs.rules.ServerSGD),
+    "optax local": lambda: fs.local.Optax(3),
+    "optax rule": lambda: fs.rules.Optax("adam"),
+    "FedDuA": lambda: fs.FedDuA(3),
+    "FedMiD": lambda: fs.build("FedMiD", {"psi": 3}),
+    "FedDualAvg": lambda: fs.FedDualAvg("x"),
+    "FedDualAvg m": lambda: fs.FedDualAvg(L1(0.1), mirror=3),
+    "FedFW": lambda: fs.FedFW(3),
+    "FedFW steps": lambda: fs.FedFW(L1Ball(1.0), 3),
+    "FedDR": lambda: fs.build("FedDR", {"psi": None}),
+    "build 3": lambda: fs.build(3),
+    "build settings": lambda: fs.build("FedAvg", 3),
+    "build none": lambda: fs.build(None),
+    "preset list": lambda: fs.FedAdam(preset=["paper"]),
+    "FedExP preset": lambda: fs.FedExP(preset=[]),
+    "L1+3": lambda: L1(0.1) + 3,
+    "split neg": lambda: fs.SplitSets((L1Ball(1.0),), (1,)),
+    "Exp": lambda: fs.schedules.Exponential("x", 0.5),
+    "FromOptax": lambda: fs.schedules.FromOptax(3),
+    "InvSqrt": lambda: fs.schedules.InverseSqrt(None),
+    "Trace": lambda: run(sampling=fs.Trace(3, 1))(),
+    "Weighted": lambda: run(sampling=fs.Weighted("ab", 1))(),
+    "Weighted none": lambda: run(sampling=fs.Weighted(None, 1))(),
+    "Uniform x": lambda: run(sampling=fs.Uniform("x"))(),
+    "Trace floats": lambda: run(sampling=fs.Trace(np.full((1, 2), 0.5), 1))(),
+    "reset": lambda: fs.FedLiLS(reset=[1]),
+    "server": lambda: fs.FedLiLS(server=[]),
+    "solver": lambda: fs.FedExProx(solver=[]),
+    "LU f": lambda: fs.FedLiLU(f=[]),
+    "Trimmed": lambda: fs.TrimmedMean("x"),
+    "Krum": lambda: fs.Krum(1.5),
+    "Krum x": lambda: fs.Krum("x"),
+    "NormClip": lambda: fs.build("Robust+FedAvg", {"reduction": "x"}),
+    "tasks digits": lambda: fs.tasks.digits(num_clients="x"),
+    "digits part": lambda: fs.tasks.digits(partition=3),
+    "Measures": lambda: fs.Task("t", TASK.init, TASK.loss, TASK.data, measures=3),
+    "data": lambda: fs.Task("t", TASK.init, TASK.loss, CLIENTS),
+    "init none": lambda: run(task=fs.Task("t", lambda k: None, TASK.loss, TASK.data))(),
+    "init ints": lambda: run(task=fs.Task("t", lambda k: "x", TASK.loss, TASK.data))(),
+    "names": lambda: fs.FederatedData(np.ones(3), np.array([3]), 3),
+    "names2": lambda: fs.FederatedData(np.ones(3), np.array([3]), ("a", "b")),
+    "hold": lambda: TASK.data.hold_out("x"),
+    "hold seed": lambda: TASK.data.hold_out(0.5, "x"),
+    "client": lambda: TASK.data.client(7),
+}
+CALLS |= more
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_refused(call):
+    with pytest.raises(fs.InvalidInput) as error:
+        CALLS[call]()
+    assert "\n" not in str(error.value)
