@@ -48,9 +48,10 @@ def check_verbs(algorithm: Algorithm, server: Any, params: Params, population: i
     """
     name = name_of(algorithm)
     _check_arrays(f"the server state of {name}", server)
-    cohort = Cohort(jnp.int32(0), jnp.int32(population), population, jax.random.key(0))
 
-    def one(server: Any) -> Any:
+    def one(server: Any, number: Any) -> Any:
+        # round and size are traced, as in a run: how many a cohort has is not known here
+        cohort = Cohort(number, number, population, jax.random.key(0))
         broadcast = algorithm.broadcast(server, cohort)
         _check_arrays(f"the broadcast of {name}", broadcast)
         client = algorithm.enroll(broadcast)
@@ -76,7 +77,7 @@ def check_verbs(algorithm: Algorithm, server: Any, params: Params, population: i
         _check_same(f"{name}.update changes the server state", server, new)
         return broadcast, message
 
-    return Sent(*jax.eval_shape(one, server))
+    return Sent(*jax.eval_shape(one, server, jax.ShapeDtypeStruct((), jnp.int32)))
 
 
 def _check_arrays(what: str, tree: Any) -> None:
