@@ -50,8 +50,8 @@ for n, vs in {
     "progress": [3, "x"],
     "algorithm": [fs.FedAvg, None],
 }.items():
-    for v in vs:
-        CALLS[f"run {n}={v!r}"[:60]] = run(**{n: v})
+    for i, v in enumerate(vs):  # numbered: what a value prints as may hold an address
+        CALLS[f"run {n} {i}"] = run(**{n: v})
 for n, vs in {
     "algorithm": [3, None, "FedAvgg", lambda client_lr: 3],
     "grid": [
@@ -79,8 +79,8 @@ for n, vs in {
     "task": [3],
     "dtype": ["x"],
 }.items():
-    for v in vs:
-        CALLS[f"sweep {n}={v!r}"[:60]] = sw(**{n: v})
+    for i, v in enumerate(vs):  # numbered: what a value prints as may hold an address
+        CALLS[f"sweep {n} {i}"] = sw(**{n: v})
 for n, vs in {
     "loss": [3, None],
     "params": [None, 3, "x", [1, 2], {}],
@@ -93,8 +93,8 @@ for n, vs in {
     "local_steps": [0, "x"],
     "name": [3],
 }.items():
-    for v in vs:
-        CALLS[f"task {n}={v!r}"[:60]] = task(**{n: v})
+    for i, v in enumerate(vs):  # numbered: what a value prints as may hold an address
+        CALLS[f"task {n} {i}"] = task(**{n: v})
 more = {
     "Robust 3": lambda: fs.Robust(3, fs.Median()),
     "Robust red": lambda: fs.Robust(fs.FedAvg(), 3),
@@ -151,6 +151,14 @@ more = {
     "hold": lambda: TASK.data.hold_out("x"),
     "hold seed": lambda: TASK.data.hold_out(0.5, "x"),
     "client": lambda: TASK.data.client(7),
+    "sample": lambda: TASK.data.sample("x"),
+    "FedFW split": lambda: fs.FedFW(L1Ball(1.0), split=3),
+    "split sets": lambda: fs.SplitSets(3, [0, 0]),
+    "split clients": lambda: fs.SplitSets((L1Ball(1.0),), 3),
+    "on": lambda: L1(0.1).on(3),
+    "ema": lambda: fs.FedAvgM(ema="yes"),
+    "FedOpt name": lambda: fs.FedOpt(fs.local.SGD(0.1), fs.rules.ServerSGD(), name=3),
+    "synthetic clients": lambda: fs.tasks.synthetic(num_clients=2_000_000_000),
 }
 CALLS |= more
 

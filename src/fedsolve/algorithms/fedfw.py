@@ -11,7 +11,8 @@ import numpy as np
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting
 from fedsolve.algorithms.frankwolfe_steps import Convex, FrankWolfeSteps
-from fedsolve.errors import InvalidInput
+from fedsolve.data.checks import as_array
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.geometry.blocks import check_start, require
 from fedsolve.measures.measure import Measure
 from fedsolve.measures.optimality import Feasibility, FrankWolfeGap
@@ -77,10 +78,14 @@ class SplitSets:
 
     def __post_init__(self) -> None:
         instead = "a set, such as L2Ball(10.0)"
+        if not isinstance(self.sets, list | tuple):
+            raise InvalidInput(
+                f"sets = {shown(self.sets)} must be a tuple of sets, such as (L2Ball(1.0), L1Ball(1.0))"
+            )
         sets = tuple(require("FedFW with split sets", s, "lmo", instead) for s in self.sets)
         object.__setattr__(self, "sets", sets)
-        if isinstance(self.of_client, list | tuple | np.ndarray):
-            numbers = np.asarray(self.of_client)
+        if not isinstance(self.of_client, jax.core.Tracer):
+            numbers = as_array("of_client", self.of_client)
             if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
                 raise InvalidInput("of_client must be one whole number for each client")
             if numbers.min() < 0 or numbers.max() >= len(sets):
@@ -135,6 +140,8 @@ class FrankWolfe(Algorithm):
             raise InvalidInput(f"start = {self.start!r} must be 'given' or 'projected'")
         if not isinstance(self.steps, FrankWolfeSteps):
             raise InvalidInput(f"steps = {self.steps!r} must be step schedules such as Convex(lam0=0.01)")
+        if self.split is not None and not isinstance(self.split, SplitSets):
+            raise InvalidInput(f"split = {shown(self.split)} must be SplitSets(sets, of_client) or None")
         instead = "a set, such as L1Ball(10.0) or L2Ball(10.0)"
         object.__setattr__(self, "constraint", require(self.name, self.constraint, "lmo", instead))
         if self.start == "projected":

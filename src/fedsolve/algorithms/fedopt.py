@@ -76,6 +76,8 @@ class FedOpt(Algorithm):
             raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as local.SGD(0.1)")
         if not isinstance(self.rule, Rule):
             raise InvalidInput(f"rule = {shown(self.rule)} must be a server rule such as rules.ServerSGD()")
+        if not isinstance(self.name, str):
+            raise InvalidInput(f"name = {shown(self.name)} must be text")
         self.rule.check(self.local)
 
     def init(self, params: Params) -> FedOptServer:

@@ -97,8 +97,13 @@ class FederatedData:
         return jax.tree.map(lambda a: a[start : start + int(self.counts[i])], self.examples)
 
     def sample(self, examples: int, seed: int = 0) -> FederatedData:
-        """Whole clients drawn at random that hold at least `examples` examples together, or all."""
-        order = np.random.default_rng(seed).permutation(self.num_clients)
+        """Whole clients drawn at random that hold at least `examples` examples together, or all.
+
+        Raises:
+            InvalidInput: `examples` is no whole number >= 1, `seed` none >= 0.
+        """
+        check_whole("examples", examples, 1)
+        order = np.random.default_rng(check_whole("seed", seed)).permutation(self.num_clients)
         enough = int(np.searchsorted(np.cumsum(self.counts[order]), examples)) + 1
         chosen = np.sort(order[:enough])
         rows = [int(self.offsets[i]) + np.arange(int(self.counts[i])) for i in chosen]

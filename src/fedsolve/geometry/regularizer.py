@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Scalar
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Regularizer(ABC):
         """This on each leaf whose path ends like `pattern` (such as `weight` or `hidden.*`), each apart."""
         from fedsolve.geometry.blocks import Block, Blocks
 
+        if not isinstance(pattern, str) or not pattern:
+            raise InvalidInput(
+                f"pattern = {shown(pattern)} must be the end of a path, such as 'weight' or 'hidden.*'"
+            )
         return Blocks((Block(self, pattern, False),))
 
     def each(self) -> Blocks:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Cohort
-from fedsolve.errors import check_range
+from fedsolve.errors import InvalidInput, check_range, shown
 from fedsolve.rules.rule import Rule
 from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.types import Params, Scalar, module, reported, static
@@ -39,6 +39,8 @@ class ServerSGD(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
         check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
+        if not isinstance(self.ema, bool):
+            raise InvalidInput(f"ema = {shown(self.ema)} must be True or False")
 
     def init(self, params: Params) -> ServerSGDState:
         """Zero momentum."""

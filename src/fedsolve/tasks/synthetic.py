@@ -14,6 +14,7 @@ from fedsolve.tasks.models import MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
 FEATURES, CLASSES = 60, 10
+_MOST_CLIENTS = 1_000_000
 MODELS = {"softmax": Softmax(FEATURES, CLASSES), "mlp": MLP((FEATURES, 20, 20, CLASSES))}
 """Models of the task by name; the MLP is the network of Dadras et al. 2024."""
 
@@ -67,7 +68,11 @@ def synthetic(
     _check_labels_per_client(labels_per_client, iid)
     chosen = pick("model", model, MODELS)
     rng = np.random.default_rng(check_whole("seed", seed))
-    sizes = rng.lognormal(4.0, 2.0, check_whole("num_clients", num_clients, 1)).astype(np.int64) + 50
+    if check_whole("num_clients", num_clients, 1) > _MOST_CLIENTS:
+        raise InvalidInput(
+            f"num_clients = {num_clients} of about 450 examples each: give at most {_MOST_CLIENTS}"
+        )
+    sizes = rng.lognormal(4.0, 2.0, num_clients).astype(np.int64) + 50
     if max_examples is not None:  # 5 so that each client holds out one: the test set is never empty
         sizes = np.minimum(sizes, check_whole("max_examples", max_examples, 5))
     shared = _weights(rng, 0.0)
