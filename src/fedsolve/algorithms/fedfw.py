@@ -84,16 +84,15 @@ class SplitSets:
             )
         sets = tuple(require("FedFW with split sets", s, "lmo", instead) for s in self.sets)
         object.__setattr__(self, "sets", sets)
-        if not isinstance(self.of_client, jax.core.Tracer):
-            numbers = as_array("of_client", self.of_client)
-            if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
-                raise InvalidInput("of_client must be one whole number for each client")
-            if numbers.min() < 0 or numbers.max() >= len(sets):
-                raise InvalidInput(
-                    f"of_client holds numbers {numbers.min()} to {numbers.max()}: there are {len(sets)} sets, "
-                    f"0 to {len(sets) - 1}"
-                )
-            object.__setattr__(self, "of_client", numbers.astype(np.int32))
+        numbers = as_array("of_client", self.of_client)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
+            raise InvalidInput("of_client must be one whole number for each client")
+        if numbers.min() < 0 or numbers.max() >= len(sets):
+            raise InvalidInput(
+                f"of_client holds numbers {numbers.min()} to {numbers.max()}: there are {len(sets)} sets, "
+                f"0 to {len(sets) - 1}"
+            )
+        object.__setattr__(self, "of_client", numbers.astype(np.int32))
 
 
 @module
