@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from fedsolve import trees
 from fedsolve.engine.clients import on_device
 from fedsolve.engine.cohorts import Sampling
+from fedsolve.engine.frozen import programs_inside
 from fedsolve.engine.train import AXIS
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.task import Task
@@ -79,18 +80,11 @@ def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples
 def _bytes_of(jaxpr: Any) -> int:
     total = 0
     for equation in jaxpr.eqns:
-        inside = list(_inner_jaxprs(equation))
+        inside = [getattr(some, "jaxpr", some) for some in programs_inside(equation)]
         results = (v.aval for v in equation.outvars)
         own = sum(a.size * a.dtype.itemsize for a in results if hasattr(a, "dtype"))
         total += sum(map(_bytes_of, inside)) if inside else own
     return total
-
-
-def _inner_jaxprs(equation: Any) -> Iterator[Any]:
-    for value in equation.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(one, "eqns"):
-                yield getattr(one, "jaxpr", one)
 
 
 def cohort_size(sampling: Sampling, population: int) -> int:
