@@ -204,6 +204,17 @@ def test_resume_gives_the_same_bits(method, tmp_path):
     np.testing.assert_array_equal(history.rounds["bytes_up"], whole.rounds["bytes_up"])
 
 
+def test_fewer_rounds_than_done(tmp_path):
+    """A run of 2 rounds is no run of 1: nothing is cut off."""
+    deploy(METHOD, tmp_path, rounds=2)
+    before = (tmp_path / "server" / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(
+        fs.InvalidInput, match="has done 2 rounds, rounds = 1 are asked for: ask for at least 2"
+    ):
+        deploy(METHOD, tmp_path, rounds=1, resume=True)
+    assert (tmp_path / "server" / "checkpoint.safetensors").read_bytes() == before
+
+
 def test_a_lost_state_is_said(tmp_path):
     """A node that comes back without its state folder does not take part; it says what is missing."""
     folder = tmp_path

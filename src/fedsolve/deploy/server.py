@@ -151,6 +151,11 @@ def serve(
                 secret=kept_secret(folder) if algorithm.secret_cohorts else None,
             )
             recorder = keeper.restore(coordinator)
+            if (done := coordinator.held.round) > settings.rounds:
+                raise InvalidInput(
+                    f"the run in {folder} has done {done} rounds, rounds = {settings.rounds} are asked for: ask for at "
+                    f"least {done}, or start anew in another folder"
+                )
             if keeper.notice:
                 say(keeper.notice)
             if algorithm.secret_cohorts:
