@@ -70,6 +70,7 @@ CONFIG_BAD = [
     ({"min-replies": "two"}, "min_replies = 'two' must be a whole number of at least 1"),
     ({"shortfall": "stop"}, "shortfall = 'stop' must be 'repeat' or 'skip'"),
     ({"norm-bound": -1.0}, "norm_bound = -1.0 must be finite and > 0"),
+    ({"max-share": 1.5}, "max_share = 1.5 must be finite and > 0 and <= 1"),
     ({"grace": -1}, "grace = -1 must be finite and >= 0"),
     ({"over-select": "more"}, "over_select = 'more' must be a number"),
     ({"takeover": "no"}, "takeover = 'no' must be true or false"),
@@ -92,11 +93,27 @@ def test_what_a_run_may_change(call, own_app, tmp_path, capsys):
     config = toml["tool"]["flwr"]["app"]["config"]
     known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
     assert set(config) - known == {"method", "client-lr"}
-    assert {"min-replies", "quorum", "norm-bound", "shortfall", "grace", "over-select", "takeover"} <= set(
-        config
-    )
+    assert {
+        "min-replies",
+        "quorum",
+        "norm-bound",
+        "max-share",
+        "shortfall",
+        "grace",
+        "over-select",
+        "takeover",
+    } <= set(config)
     readme = (tmp_path / "bounds" / "README.md").read_text()
-    for name in ("min-replies", "quorum", "norm-bound", "shortfall", "grace", "over-select", "takeover"):
+    for name in (
+        "min-replies",
+        "quorum",
+        "norm-bound",
+        "max-share",
+        "shortfall",
+        "grace",
+        "over-select",
+        "takeover",
+    ):
         assert f"{name}" in readme
     capsys.readouterr()
     for given, said in CONFIG_BAD:
