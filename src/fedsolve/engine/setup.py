@@ -269,9 +269,10 @@ def cast(module: Any, dtype: Any) -> Any:
         ):
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             what = "infinite" if abs(number) > 1 else "no more than 0"
+            whose = getattr(module, "name", type(module).__name__)
             raise InvalidInput(
-                f"{name} = {number} of {type(module).__name__} is {what} in {jnp.dtype(dtype)}: its numbers go from "
-                f"{limits.tiny:.3g} to {limits.max:.3g}; give another value, or run in float64"
+                f"{name} = {number} of {whose} is {what} in {jnp.dtype(dtype)}: its numbers go from {limits.tiny:.3g} "
+                f"to {limits.max:.3g}; give another value, or run in float64"
             )
         return jnp.asarray(x) if keep else jnp.asarray(x, dtype)
 
