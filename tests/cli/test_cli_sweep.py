@@ -208,7 +208,7 @@ CALLS = [
     ((*SWEEP, "--grid", "client_lr=1"), "--grid client_lr is given twice"),
     ((*SWEEP, "--set", "client_lr=1"), "client_lr is given by --set and by --grid"),
     ((*SWEEP, "--seeds", "x"), "--seeds 'x' must be how many, as 5, or which, as 0,3,7"),
-    ((*SWEEP, "--seeds", "0"), "sweep.seeds = 0 must be"),
+    ((*SWEEP, "--seeds", "0"), "--seeds 0 must be at least 1"),
     ((*SWEEP, "--seeds", "1,1"), "a seed comes twice"),
     ((*SWEEP, "--select", "train_loss:x"), "'x' must be a number of last rounds"),
     ((*SWEEP, "--select", "test_acuracy:3"), "'test_acuracy': did you mean 'test_accuracy'?"),

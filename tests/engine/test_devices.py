@@ -53,6 +53,6 @@ def test_two_devices_are_one(subprocess_env):
 
 
 def test_more_devices_than_there_are():
-    """Refused, with the flag that makes devices of CPU cores."""
-    with pytest.raises(fs.InvalidInput, match="xla_force_host_platform_device_count=99"):
+    """Refused, with the flag that makes as many devices as there are cores."""
+    with pytest.raises(fs.InvalidInput, match=r"xla_force_host_platform_device_count=\d"):
         fs.run(fs.FedAvg(), make_task(make_clients()), rounds=1, devices=99)
