@@ -98,7 +98,9 @@ def test_only_those_who_may_take_part(files, tmp_path):
             outsiders.append((client, federation.start_node(client)))
         out = tmp_path / "run"
         federation.insecure, federation.certificate = False, files / "ca.crt"
-        submit(federation, out, "FedAvg", 1, population=1, quorum=1, **{"min-replies": 1, "clients-per-round": 1})
+        submit(
+            federation, out, "FedAvg", 1, population=1, quorum=1, **{"min-replies": 1, "clients-per-round": 1}
+        )
         assert wait(federation, out, lambda: finished(out)).total("dropped") == 0
         nodes = json.loads(federation.flwr("supernode", "list", "here", "--format", "json"))["nodes"]
         assert [node["status"] for node in nodes] == ["online"]
