@@ -98,7 +98,7 @@ def _resolve_method(method: MethodSection) -> MethodSection:
 
 
 def resolve_run(run: RunSection, task: Task) -> RunSection:
-    """A section `[run]` with what the task and the model's size decide filled in."""
+    """A section `[run]` with what the task and its work decide filled in."""
     update: dict[str, Any] = {"eval_every": run.eval_every or max(1, round(run.rounds / 50))}
     if run.clients_per_round is None and run.participation is None:
         update["clients_per_round"] = task.data.num_clients

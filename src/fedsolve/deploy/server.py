@@ -163,7 +163,7 @@ def serve(
             say(f"experiment {keeper.experiment}, into {folder.absolute()}")
             claims = Claims(folder / CLAIMS, keeper.experiment)
             service = Service(
-                grid, coordinator, settings.policy, keeper, recorder, claims,
+                grid, coordinator, settings, keeper, recorder, claims,
                 rounds=settings.rounds, replies=settings.clients_per_round if settings.over_select else None,
                 evaluate=evaluate, eval_every=settings.eval_every, report=_reporter(folder), log=say,
             )  # fmt: skip

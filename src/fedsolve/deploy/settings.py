@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.deploy.policy import Policy, check_whole
@@ -14,9 +14,9 @@ from fedsolve.engine.cohorts import Sampling, Uniform
 from fedsolve.errors import InvalidInput, check_range
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a method runs on a federation; see `server_app`."""
+@dataclass(frozen=True, kw_only=True)
+class Settings(Policy):
+    """How a method runs on a federation: the policy towards its clients, and the rest; see `server_app`."""
 
     rounds: int
     population: int
@@ -25,19 +25,11 @@ class Settings:
     out: str = "fedsolve-run"
     resume: bool = False
     eval_every: int = 1
-    quorum: int | None = None
-    connect_seconds: float = 120.0
-    round_seconds: float = 600.0
-    min_replies: int | None = None
-    grace: float | None = None
-    shortfall: Literal["repeat", "skip"] = "repeat"
-    repeats: int = 3
-    over_select: float = 0.0
-    takeover: bool = True
     norm_bound: float | None = None
     max_share: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, least in (("rounds", 1), ("population", 1), ("seed", 0), ("eval_every", 1)):
             check_whole(name, getattr(self, name), least)
         check_whole("clients_per_round", self.clients_per_round, 1, "None for all")
@@ -49,12 +41,7 @@ class Settings:
             check_range("norm_bound", self.norm_bound, above=0)
         if self.max_share is not None:
             check_range("max_share", self.max_share, above=0, at_most=1)
-        self.policy.check(self.population)
-
-    @property
-    def policy(self) -> Policy:
-        """The part that deals with clients that are late, lost or wrong."""
-        return Policy(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Policy)})
+        self.check(self.population)
 
     def overridden(self, config: Mapping[str, Any]) -> Settings:
         """With what a run's configuration says instead; keys of other parts of the app are left alone.

@@ -73,7 +73,7 @@ def run(
         batch_size, epochs, local_steps: local work; default the task's ("full": one batch of everything).
         eval_every: rounds between evaluations; default about 50 evaluations in all.
         dtype: type of the whole run, float64 included.
-        chunk: clients trained side by side; default by the size of the model.
+        chunk: clients trained side by side; default by what a local step writes.
         devices: devices that share each cohort.
         out: folder for checkpoints, so that the run can be interrupted and resumed.
         resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run.
