@@ -1,0 +1,1 @@
+"""PyTorch programs as JAX functions: `torch.export` gives the operations, each of which has its equivalent here."""

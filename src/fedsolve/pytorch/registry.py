@@ -1,0 +1,39 @@
+"""Which JAX function stands for which operation of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of PyTorch's library ATen in JAX.
+
+    Attributes:
+        function: of the arguments of the operation's schema, in its order and by its names. Tensors are JAX arrays,
+            lists of tensors are lists of them, sizes are int; other scalars, lists and `torch.dtype` come as they are
+            (`dtypes.jax_dtype` makes a JAX type of the latter). It returns an array, or a tuple where the schema does.
+        random: whether it takes a keyword `key`, a JAX key that no other node of the program is given.
+    """
+
+    function: Callable[..., Any]
+    random: bool = False
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""By the name of the overload, such as `aten.add.Tensor`."""
+
+
+def operation(*names: str, random: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the equivalent of operations (see `Operation`)."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in OPERATIONS:
+                raise ValueError(f"{name} is registered already")
+            OPERATIONS[name] = Operation(function, random)
+        return function
+
+    return register
