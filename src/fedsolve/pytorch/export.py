@@ -1,4 +1,4 @@
-"""A module of PyTorch, traced in one mode into a program that JAX can evaluate."""
+"""A module of PyTorch, traced in one mode into a program of Core ATen operations."""
 
 from __future__ import annotations
 
@@ -10,36 +10,64 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-# these have no good decomposition: kept whole, they keep their speed, their exact form, or take our random key
+# these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
+# or (detach) the gradient that they stop
 KEPT = frozenset(
     """
     dropout alpha_dropout feature_dropout feature_alpha_dropout native_dropout
     layer_norm group_norm native_layer_norm native_group_norm
     _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-    scaled_dot_product_attention lstm gru rnn_tanh rnn_relu
+    scaled_dot_product_attention lstm gru rnn_tanh rnn_relu detach
     """.split()  # noqa: SIM905
 )
 
 
 def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> ExportedProgram:
-    """The module's program in Core ATen for batches of any size along the first axis of every input.
+    """The module's program in Core ATen for batches of any size.
 
     Args:
         module: its modes are as before afterwards.
-        inputs: an example batch of at least 2 rows, any pytrees of tensors.
+        inputs: an example batch of at least 2 rows, pytrees of tensors; first axes of that length are the batch.
         training: in training mode, else in evaluation mode.
+
+    Raises:
+        Exception: whatever `torch.export` says of the module.
     """
     modes = [(part, part.training) for part in module.modules()]
-    dynamic = pytree.tree_map(lambda t: {0: Dim.DYNAMIC}, inputs)
+    rows = next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
+    dynamic = pytree.tree_map(lambda t: _axes(t, rows), inputs)
     try:
         module.train(training)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, inputs, dynamic_shapes=(*dynamic,), strict=False)
+            _keep_stopped(program)
             return program.run_decompositions(_table())
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+def _axes(x: Any, rows: int) -> dict[int, Any] | None:
+    """Which axes of an input may have another length."""
+    if not isinstance(x, torch.Tensor):
+        return None
+    return {0: Dim.DYNAMIC} if x.ndim and len(x) == rows else {}
+
+
+def _keep_stopped(program: ExportedProgram) -> None:
+    """Write `torch.no_grad()` as detached results: decompositions would forget it."""
+    graph = program.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or "wrap_with_set_grad_enabled" not in str(node.target) or node.args[0]:
+            continue
+        for result in list(node.users):
+            if isinstance(result.meta.get("val"), torch.Tensor):
+                with graph.inserting_after(result):
+                    stopped = graph.call_function(torch.ops.aten.detach.default, (result,))
+                stopped.meta = dict(result.meta)
+                result.replace_all_uses_with(stopped, lambda user, own=stopped: user is not own)
+    program.graph_module.recompile()
 
 
 def _table() -> dict[Any, Any]:

@@ -15,25 +15,31 @@ class Operation:
         function: of the arguments of the operation's schema, in its order and by its names. Tensors are JAX arrays,
             lists of tensors are lists of them, sizes are int; other scalars, lists and `torch.dtype` come as they are
             (`dtypes.jax_dtype` makes a JAX type of the latter). It returns an array, or a tuple where the schema does.
-        random: whether it takes a keyword `key`, a JAX key that no other node of the program is given.
+        random: whether it takes a keyword `key`, a JAX key that no other node of the program is given; None in
+            evaluation.
+        mixing: whether it mixes a batch's examples and takes a keyword `weights`: 0 or 1 for each, shape (n,), where
+            some examples do not count; None where all do.
     """
 
     function: Callable[..., Any]
     random: bool = False
+    mixing: bool = False
 
 
 OPERATIONS: dict[str, Operation] = {}
 """By the name of the overload, such as `aten.add.Tensor`."""
 
 
-def operation(*names: str, random: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def operation(
+    *names: str, random: bool = False, mixing: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the equivalent of operations (see `Operation`)."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             if name in OPERATIONS:
                 raise ValueError(f"{name} is registered already")
-            OPERATIONS[name] = Operation(function, random)
+            OPERATIONS[name] = Operation(function, random, mixing)
         return function
 
     return register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,16 +12,16 @@ import numpy as np
 import torch
 from jaxtyping import Array
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.dtypes import array_of, computing
 from fedsolve.pytorch.operations import OPERATIONS
+from fedsolve.pytorch.registry import Operation
 
 _CHECKS = ("aten._assert", "aten.sym_constrain_range")
 _SIZES = {"aten.sym_size.int": lambda x, axis: x.shape[axis], "aten.sym_numel.default": lambda x: x.size}
-_GRADIENT_OFF = "wrap_with_set_grad_enabled"
 
 
 class Program:
@@ -28,9 +29,16 @@ class Program:
 
     Programs are equal only if they are the same object, so that a jitted function meets each once.
 
+    Args:
+        exported: what `export.exported` gives.
+        dtype: the type of the module's parameters; it stands for the type of the run wherever it is named.
+
     Attributes:
         names: the parameters and buffers that it reads, as the module calls them.
         written: the buffers that it writes.
+        random: whether it draws.
+        mixing: whether it mixes examples (BatchNorm in training).
+        digest: what it does, as a short name that is the same in every process.
 
     Raises:
         InvalidInput: operations that have no equivalent here; all are named.
@@ -39,27 +47,32 @@ class Program:
     def __init__(self, exported: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
         self._dtype, self._graph = dtype, exported.graph
         self._constants: dict[str, np.ndarray] = {}
-        self._sources: list[tuple[str, str | None]] = []
+        self._sources: list[tuple[str, str]] = []
         tensors: Mapping[str, Any] = exported.constants
         for spec in exported.graph_signature.input_specs:
-            name, target = getattr(spec.arg, "name", ""), spec.target
-            if target is not None and target in tensors:  # lifted constants, buffers that are not saved
-                self._constants[target] = array_of(tensors[target])
-                self._sources.append(("constant", target))
-            elif spec.kind is InputKind.USER_INPUT:
-                self._sources.append(("input", name))
+            if (
+                spec.target is not None and spec.target in tensors
+            ):  # constants, and buffers that are not saved
+                self._constants[spec.target] = array_of(tensors[spec.target])  # pyright: ignore
+                self._sources.append(("constant", spec.target))
             else:
-                self._sources.append(("named", target))
-        self.names = tuple(str(target) for kind, target in self._sources if kind == "named")
-        self._results = [(s.kind, s.target) for s in exported.graph_signature.output_specs]
-        self.written = tuple(str(t) for kind, t in self._results if kind is OutputKind.BUFFER_MUTATION)
-        self._subgraphs = {
-            n: m.graph for n, m in exported.graph_module.named_children() if isinstance(m, GraphModule)
-        }
-        _check_known([self._graph, *self._subgraphs.values()])
+                user = spec.kind is InputKind.USER_INPUT
+                self._sources.append(("input", "") if user else ("named", str(spec.target)))
+        self._results = [(s.kind, str(s.target)) for s in exported.graph_signature.output_specs]
+        self.names = tuple(name for kind, name in self._sources if kind == "named")
+        self.written = tuple(name for kind, name in self._results if kind is OutputKind.BUFFER_MUTATION)
+        _check_known(self._graph)
+        known = [(n, OPERATIONS[name_of(n)]) for n in self._graph.nodes if name_of(n) in OPERATIONS]
+        self.random = any(operation.random for _, operation in known)
+        self.mixing = any(operation.mixing and _batched(n) for n, operation in known)
+        self.digest = self._digest()
 
     def __call__(
-        self, values: Mapping[str, Array], inputs: Sequence[Any], key: Array | None = None
+        self,
+        values: Mapping[str, Any],
+        inputs: Sequence[Any],
+        key: Array | None = None,
+        weights: Array | None = None,
     ) -> tuple[list[Any], dict[str, Array]]:
         """Its outputs, flat, and the new values of the buffers that it writes.
 
@@ -67,67 +80,75 @@ class Program:
             values: of the parameters and buffers by name.
             inputs: arrays, the flat inputs of the module.
             key: a key for what is random in it; None in evaluation.
+            weights: 0 or 1 for each example, shape (n,); None where all count.
         """
         given = iter(inputs)
         run = next((v.dtype for v in values.values() if jnp.issubdtype(v.dtype, jnp.floating)), jnp.float32)
         with computing(self._dtype, run):
-            arguments = [self._argument(kind, name, values, given, run) for kind, name in self._sources]
-            results = self._run(self._graph, arguments, key)
-        written = {
-            str(t): r for (kind, t), r in zip(self._results, results, strict=True)
-            if kind is OutputKind.BUFFER_MUTATION
-        }  # fmt: skip
-        outputs = [
-            r for (kind, _), r in zip(self._results, results, strict=True) if kind is OutputKind.USER_OUTPUT
-        ]
-        return outputs, written
+            env: dict[Node, Any] = {}
+            sources = iter(self._sources)
+            for number, node in enumerate(self._graph.nodes):
+                if node.op == "placeholder":
+                    kind, name = next(sources)
+                    env[node] = next(given) if kind == "input" else self._value(kind, name, values, run)
+                elif node.op == "output":
+                    return self._split(_filled(node.args[0], env))
+                elif not _is_check(node):
+                    own = None if key is None else jax.random.fold_in(key, number)
+                    env[node] = _apply(node, _filled(node.args, env), _filled(node.kwargs, env), own, weights)
+        raise AssertionError("a graph without an output")
 
-    def _argument(self, kind: str, name: Any, values: Mapping[str, Array], given: Any, run: Any) -> Any:
-        if kind == "input":
-            return next(given)
+    def _value(self, kind: str, name: str, values: Mapping[str, Any], run: Any) -> Any:
         if kind == "named":
             return values[name]
         constant = self._constants[name]
-        floating = jnp.issubdtype(constant.dtype, jnp.floating)
-        return jnp.asarray(constant.astype(run) if floating else constant)
+        return jnp.asarray(constant.astype(run) if jnp.issubdtype(constant.dtype, jnp.floating) else constant)
 
-    def _run(self, graph: Graph, arguments: Sequence[Any], key: Array | None) -> list[Any]:
-        env: dict[Node, Any] = {}
-        given = iter(arguments)
-        for number, node in enumerate(graph.nodes):
-            if node.op == "placeholder":
-                env[node] = next(given)
-            elif node.op == "get_attr":
-                env[node] = self._subgraphs[str(node.target)]
-            elif node.op == "output":
-                return list(_filled(node.args[0], env))
-            elif not _is_check(node):
-                own = None if key is None else jax.random.fold_in(key, number)
-                env[node] = self._apply(node, _filled(node.args, env), _filled(node.kwargs, env), own)
-        raise AssertionError("a graph without an output")
+    def _split(self, results: Sequence[Any]) -> tuple[list[Any], dict[str, Array]]:
+        pairs = list(zip(self._results, results, strict=True))
+        written = {name: r for (kind, name), r in pairs if kind is OutputKind.BUFFER_MUTATION}
+        return [r for (kind, _), r in pairs if kind is OutputKind.USER_OUTPUT], written
 
-    def _apply(self, node: Node, args: Any, kwargs: Any, key: Array | None) -> Any:
-        name = name_of(node)
-        if name in OPERATIONS:
-            known = OPERATIONS[name]
-            return (
-                known.function(*args, **kwargs, key=key) if known.random else known.function(*args, **kwargs)
-            )
-        if name in _SIZES:
-            return _SIZES[name](*args)
-        if name == _GRADIENT_OFF:
-            enabled, graph, *rest = args
-            stop = (lambda x: x) if enabled else jax.lax.stop_gradient
-            return [stop(x) for x in self._run(graph, rest, key)]
-        return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  Python's own, on sizes
+    def _digest(self) -> str:
+        found = hashlib.blake2b(f"{self._graph}{self._sources}{self._dtype}".encode(), digest_size=8)
+        for name, value in sorted(self._constants.items()):
+            found.update(f"{name}{value.shape}{value.dtype}".encode() + value.tobytes())
+        return found.hexdigest()
 
 
 def name_of(node: Node) -> str:
     """The name of a node's operation: `aten.add.Tensor`, or of a function of Python's, which is on sizes."""
     target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target)
-    return str(getattr(target, "__name__", target))
+    return str(target if isinstance(target, torch._ops.OperatorBase) else getattr(target, "__name__", target))
+
+
+def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array | None) -> Any:
+    name = name_of(node)
+    if name in _SIZES:
+        return _SIZES[name](*args)
+    if name not in OPERATIONS:
+        return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  Python's own, on sizes
+    known: Operation = OPERATIONS[name]
+    if known.random:
+        kwargs = kwargs | {"key": key}
+    if known.mixing:
+        kwargs = kwargs | {"weights": weights if _batched(node) else None}
+    return known.function(*args, **kwargs)
+
+
+def _batched(node: Node) -> bool:
+    """Whether the batch is an axis that an operation mixes: all of its input's but the second (channels).
+
+    Only the batch's length is no number while a module is exported, so that shapes tell where it is.
+    """
+    shape = node.args[0].meta["val"].shape  # pyright: ignore
+    where = [axis for axis, size in enumerate(shape) if not isinstance(size, int) and axis != 1]
+    if where and (where != [0] or not str(shape[0]).isidentifier()):
+        raise InvalidInput(
+            f"{name_of(node)} mixes examples along axes of lengths {tuple(map(str, shape))}, of which the first is not "
+            "the batch alone: pass translate=False to run the module in PyTorch"
+        )
+    return bool(where)
 
 
 def _filled(arguments: Any, env: Mapping[Node, Any]) -> Any:
@@ -139,17 +160,10 @@ def _is_check(node: Node) -> bool:
     return name_of(node).startswith(_CHECKS)
 
 
-def _check_known(graphs: Sequence[Graph]) -> None:
+def _check_known(graph: Graph) -> None:
     """Raise `InvalidInput` that names all operations without an equivalent."""
-    missing = {
-        name_of(node)
-        for graph in graphs
-        for node in graph.nodes
-        if node.op == "call_function"
-        and not _is_check(node)
-        and name_of(node) not in {*OPERATIONS, *_SIZES, _GRADIENT_OFF}
-        and not _on_sizes(node)
-    }
+    calls = [n for n in graph.nodes if n.op not in ("placeholder", "output") and not _is_check(n)]
+    missing = {name_of(n) for n in calls if name_of(n) not in {*OPERATIONS, *_SIZES} and not _on_sizes(n)}
     if missing:
         raise InvalidInput(
             f"no JAX equivalent of {', '.join(sorted(missing))}: pass translate=False to run the module in PyTorch"
@@ -157,6 +171,6 @@ def _check_known(graphs: Sequence[Graph]) -> None:
 
 
 def _on_sizes(node: Node) -> bool:
-    """Whether a node is a function of Python's: a getitem, or arithmetic of sizes."""
+    """Whether a node is a function of Python's: an item of a tuple, or arithmetic of sizes."""
     home = getattr(node.target, "__module__", "") or ""
     return not isinstance(node.target, torch._ops.OperatorBase) and home in ("_operator", "math", "torch")
