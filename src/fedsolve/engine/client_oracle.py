@@ -10,13 +10,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from fedsolve.engine.clients import LocalWork, Loss, PackedClients
-from fedsolve.engine.convolutions import without_slow_convolutions
+from fedsolve.engine.clients import LocalWork, PackedClients
+from fedsolve.engine.mean_loss import mean_loss
 from fedsolve.oracle import Oracle
 from fedsolve.shuffle import DIFFERENT_EPOCHS, shuffled
+from fedsolve.tasks.loss_arguments import asked
 from fedsolve.types import Batch, Params, Scalar
 
 TAG_CLIENT = 0xC11E0000  # beyond all counters at which cohorts are drawn from the round's key
+TAG_STEP = 0x57E90000  # beyond all draws of the client's own noise
 
 
 @dataclass(frozen=True)
@@ -57,34 +59,49 @@ class ClientOracle(Oracle):
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
-        return jax.value_and_grad(self.loss)(params, step)
+        (loss, _), gradient = jax.value_and_grad(self._minibatch, has_aux=True)(params, step)
+        return loss, gradient
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss on the minibatch of a local step."""
+        """Loss on the minibatch of a local step, with what is drawn there."""
+        return self._minibatch(params, step)[0]
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient on all of the client's examples, as in evaluation: nothing is drawn."""
+        (loss, _), gradient = jax.value_and_grad(self._mean, has_aux=True)(params, jnp.arange(self.work.rows))
+        return loss, gradient
+
+    def step_key(self, step: Scalar) -> Array | None:
+        """The key of a local step, the same for every look at it; None if the loss asks for none."""
+        if "key" not in asked(self.work.loss):
+            return None
+        own = jax.random.fold_in(own_key(self.round_key, self.client), TAG_STEP)
+        return jax.random.fold_in(own, step)
+
+    def _minibatch(self, params: Params, step: Scalar) -> tuple[Scalar, Any]:
+        """Loss on the minibatch of a local step, and the new buffers."""
+        key = self.step_key(step)
         if self.order is None:
-            return self._mean(params, jnp.arange(self.work.rows))
+            return self._mean(params, jnp.arange(self.work.rows), key=key)
         # a client that fits in one batch sees all of it each step, whatever the pass
         epoch = jnp.minimum(step // self.batches, self.work.passes - 1)
         if self.work.passes > DIFFERENT_EPOCHS:
             epoch = epoch % DIFFERENT_EPOCHS
         start = (step % self.batches) * self.work.batch_size
         index = start + jnp.arange(self.work.batch_size)
-        return self._mean(params, index, lax.dynamic_slice(self.order, (epoch, start), (1, len(index)))[0])
+        rows = lax.dynamic_slice(self.order, (epoch, start), (1, len(index)))[0]
+        return self._mean(params, index, rows, key)
 
-    def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient on all of the client's examples."""
-        return jax.value_and_grad(self._mean)(params, jnp.arange(self.work.rows))
-
-    def _mean(self, params: Params, index: Array, rows: Array | None = None) -> Scalar:
-        """Mean loss over the positions in the client's order that hold an example of it."""
+    def _mean(
+        self, params: Params, index: Array, rows: Array | None = None, key: Array | None = None
+    ) -> tuple[Scalar, Any]:
+        """Mean loss over the positions in the client's order that hold an example of it, and the new buffers."""
         rows = index if rows is None else rows
         if self.work.even:
-            loss = without_slow_convolutions(self.work.loss)
-            return loss(params, _rows(self.packed.examples, self.offset + rows))
+            return mean_loss(self.work.loss, params, _rows(self.packed.examples, self.offset + rows), key=key)
         mask = index < self.num_examples
         batch = _rows(self.packed.examples, self.offset + jnp.where(mask, rows, 0))
-        each = per_example(self.work.loss, params, batch)
-        return jnp.sum(jnp.where(mask, each, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(each.dtype)
+        return mean_loss(self.work.loss, params, batch, mask, key)
 
 
 def own_key(round_key: Array, client: Scalar) -> Array:
@@ -140,12 +157,3 @@ def client_oracle(
 
 def _rows(examples: Batch, rows: Array) -> Batch:
     return jax.tree.map(lambda a: a[rows], examples)
-
-
-def per_example(mean: Loss, params: Params, batch: Batch) -> Array:
-    """A mean over a batch, on each of its examples: by its method `each` where it has that, else by vmap."""
-    each = getattr(mean, "each", None)
-    if each is not None:
-        return each(params, batch)
-    mean = without_slow_convolutions(mean)
-    return jax.vmap(lambda example: mean(params, jax.tree.map(lambda a: a[None], example)))(batch)

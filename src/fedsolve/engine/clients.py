@@ -20,9 +20,10 @@ from fedsolve import trees
 from fedsolve.checks import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput
-from fedsolve.types import Batch, Params, Scalar, module
+from fedsolve.types import Batch, module
 
-Loss = Callable[[Params, Batch], Scalar]
+Loss = Callable[..., Any]
+"""(params, batch) and what it asks for by name (`fedsolve.tasks.loss_arguments`) -> mean, or each example's own."""
 
 MOST_STEPS = 10**7
 """Local steps of one client in a round: a round is one compiled call, which nothing interrupts."""
@@ -48,7 +49,7 @@ class LocalWork:
     """What the compiled program knows of local work; equal works share a program.
 
     Attributes:
-        loss: (params, batch) -> mean loss.
+        loss: of a minibatch, as `fedsolve.tasks.loss_arguments` has it.
         batch_size: examples of a full minibatch.
         rows: examples of the largest client.
         max_steps: local steps of the busiest client.

@@ -14,9 +14,9 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve import trees
-from fedsolve.engine.client_oracle import per_example
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.mean_loss import per_example
 from fedsolve.types import Batch, Params, Scalar
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache

@@ -12,21 +12,23 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.loss_arguments import call
 from fedsolve.types import Batch, Params
 
 _DRAWS = {"random_bits", "random_gamma", "threefry2x32", "rng_bit_generator", "rng_uniform"}
 _REMEDY = (
-    "a model with dropout is applied with deterministic=True (equinox: eqx.nn.inference_mode(model)) or without it; "
-    "what is meant to be fixed is drawn once, outside the loss"
+    "a loss that draws asks for a key by an argument of that name, loss(params, batch, key=None), None in evaluation; "
+    "else dropout is switched off (flax: deterministic=True; equinox: eqx.nn.inference_mode(model)), and what is meant "
+    "to be fixed is drawn once, outside the loss"
 )
 
 
 def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params, batch: Batch) -> None:
-    """A loss may not draw from a key of its own, nor differ between two traces (`np.random` and the like).
+    """A loss may draw from the key that it asks for, from none of its own; nor may two traces differ (`np.random`).
 
     Args:
         name: what the error calls it.
-        loss: (params, batch) -> scalar.
+        loss: as `fedsolve.tasks.loss_arguments` has it.
         params, batch: shapes and types to trace it with.
 
     Raises:
@@ -49,7 +51,10 @@ def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params
 def _chance(loss: Callable[[Params, Batch], Any], structure: Any, shapes: tuple[Any, ...]) -> str | None:
     """Where a loss has its randomness from, None if it has none; kept, since tracing takes longer than a small run."""
     params, batch = structure.unflatten([jax.ShapeDtypeStruct(*one) for one in shapes])
-    first, again = (jax.make_jaxpr(lambda p, b: loss(p, b))(params, batch) for _ in range(2))
+    key = jax.eval_shape(jax.random.key, 0)
+    first, again = (
+        jax.make_jaxpr(lambda p, b, k: call(loss, p, b, key=k)[0])(params, batch, key) for _ in range(2)
+    )
     if not _same(first, again):
         return "np.random"
     return "a key" if _draws(first.jaxpr, [True] * len(first.jaxpr.invars)) else None

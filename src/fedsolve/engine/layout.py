@@ -19,6 +19,7 @@ from fedsolve.engine.frozen import programs_inside
 from fedsolve.engine.train import AXIS
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
+from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
 
@@ -73,7 +74,10 @@ def chunk_size(
 def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
     """Bytes of the results of all operations of the loss on a minibatch; the body of a loop counts once."""
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
-    return _bytes_of(jax.make_jaxpr(loss)(params, rows).jaxpr)
+    key = jax.eval_shape(jax.random.key, 0)
+    return _bytes_of(
+        jax.make_jaxpr(lambda *given: call(loss, *given[:2], key=given[2])[0])(params, rows, key).jaxpr
+    )
 
 
 def _bytes_of(jaxpr: Any) -> int:

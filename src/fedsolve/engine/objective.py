@@ -12,9 +12,9 @@ from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.diagnostics.base import Diagnostic, Point
-from fedsolve.engine.client_oracle import per_example
 from fedsolve.engine.clients import Loss, PackedClients
 from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.mean_loss import per_example
 from fedsolve.types import Params, Scalar
 
 _BYTES_AT_ONCE = 2**24  # of examples: enough for whole matrix products, little beside the data

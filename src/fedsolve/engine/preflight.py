@@ -13,6 +13,7 @@ from fedsolve.engine.clients import Loss, PackedClients, on_device
 from fedsolve.engine.frozen import check_frozen
 from fedsolve.engine.probe import built_in, few_rows, not_means
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.task import Task
 from fedsolve.trees import dtype_of
@@ -20,14 +21,14 @@ from fedsolve.types import Batch, Params
 
 
 def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | None) -> dict[str, str]:
-    """Loss and metrics must be floating-point scalars on training and test batches; the loss a mean over examples.
+    """Loss and metrics must be one real number, or one an example, on any batch; the loss a mean over examples.
 
     Returns:
         The metrics that are no means over examples, each with what was seen: they are computed on whole sets.
 
     Raises:
         InvalidInput: the function that is not, with the shape it has, or how it fails; test fields unlike the
-            clients'; a loss that mixes examples, or that draws at random.
+            clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
     """
     refuse_state(params)
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):
@@ -40,13 +41,7 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
             continue
         batch = _shapes(examples)
         for name, function in {"loss": task.loss, **task.metrics}.items():
-            out = _shape(f"{name} of {where} of task {task.name}", function, params, batch)
-            if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.inexact):
-                shape = getattr(out, "shape", type(out).__name__)
-                raise InvalidInput(
-                    f"{name} of {where} of task {task.name} has shape {shape} and type "
-                    f"{getattr(out, 'dtype', '?')}: it must be one real number, the mean over the batch"
-                )
+            _check_value(f"{name} of {where} of task {task.name}", function, params, batch)
     name = f"the loss of task {task.name}"
     if not built_in(task.loss):
         check_frozen(name, task.loss, params, _shapes(packed.examples))
@@ -59,11 +54,11 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
 
 
 def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
-    """A loss must be a mean over examples, whatever the sizes of clients, and draw nothing at random.
+    """A loss must be a mean over examples, whatever the sizes of clients, and draw with no key of its own.
 
     Args:
         name: what the error calls it.
-        loss: (params, batch) -> scalar.
+        loss: as `fedsolve.tasks.loss_arguments` has it.
         params: the initial model.
         examples: some to try it on, as NumPy arrays.
 
@@ -72,7 +67,9 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
     """
     if not built_in(loss):
         rows = few_rows(examples, params)
-        check_frozen(name, loss, params, _shapes(on_device(rows, dtype_of(params))))
+        batch = _shapes(on_device(rows, dtype_of(params)))
+        _check_value(name, loss, params, batch)
+        check_frozen(name, loss, params, batch)
         _refuse_mixing(name, not_means({"loss": loss}, params, rows))
 
 
@@ -88,13 +85,40 @@ def _shapes(examples: Batch) -> Batch:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
 
 
-def _shape(what: str, function: Any, params: Params, batch: Batch) -> Any:
+def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None:
+    """A function's value is one real number or one an example: as training calls it, and as evaluation does."""
+    count = jax.tree.leaves(batch)[0].shape[0]
+    names = asked(function, what)
+    key = jax.eval_shape(jax.random.key, 0) if "key" in names else None
+    weights = jax.ShapeDtypeStruct((count,), dtype_of(params)) if "weights" in names else None
+    for given in ((key, weights), (None, None)) if names else ((None, None),):
+        out = _shape(what, function, params, batch, *given)
+        shape = getattr(out, "shape", type(out).__name__)
+        if shape not in ((), (count,)) or not jnp.issubdtype(out.dtype, jnp.inexact):
+            raise InvalidInput(
+                f"{what} has shape {shape} and type {getattr(out, 'dtype', '?')}: it must be one real number, the mean "
+                f"over the batch, or one for each of its {count} examples"
+            )
+
+
+def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:
+    def value(params: Params, batch: Batch, key: Any, weights: Any) -> Any:
+        return call(function, params, batch, key=key, weights=weights)[0]
+
     try:
-        return jax.eval_shape(function, params, batch)
+        return jax.eval_shape(value, params, batch, key, weights)
     except jax.errors.TracerArrayConversionError as error:
         raise InvalidInput(
             f"{what} needs NumPy arrays, which it cannot have inside the compiled program: give a metric like this "
             f"as whole={{'name': fs.tasks.Whole(outputs, score)}}, a loss in jax.numpy"
+        ) from error
+    except Exception as error:  # whatever the user's code raises
+        if key is not None or "key" not in asked(function):
+            raise
+        line = (str(error).splitlines() or [""])[0]
+        raise InvalidInput(
+            f"{what} fails with key=None, as evaluation calls it: {type(error).__name__}: {line}; draw nothing where "
+            "key is None"
         ) from error
 
 

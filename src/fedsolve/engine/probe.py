@@ -15,9 +15,10 @@ from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.engine.frozen import programs_inside
+from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.types import Batch, Params
 
-Function = Callable[[Params, Batch], Any]
+Function = Callable[..., Any]
 
 _UNITS = 1000  # of rounding by which the mean over rows may differ from the mean of the rows' own values
 _WIDE = 2**22  # parameters up to which the comparison is in float64
@@ -51,12 +52,13 @@ def few_rows(examples: Batch, params: Params) -> Batch:
 def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
     """The functions whose value on the rows is not the mean of their values on single rows, with what was seen.
 
-    They are compared at two models around `params`, so that predictions differ, and at `params` itself where neither
-    gives a finite number. In float64, unless a function takes only the parameters' type. fedsolve's own functions
-    are not looked at.
+    Where a function gives each example's own value, each is compared; where it takes weights, the mean over half of the
+    rows too. They are compared at two models around `params`, so that predictions differ, and at `params` itself where
+    neither gives a finite number. In float64, unless a function takes only the parameters' type. fedsolve's own
+    functions are not looked at.
 
     Args:
-        functions: name -> (params, batch) -> scalar.
+        functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in evaluation.
         params: the initial model.
         rows: a few examples, as NumPy arrays.
     """
@@ -83,7 +85,7 @@ def _floats(tree: Any, dtype: Any) -> Any:
 def _traces(function: Function, params: Params, batch: Batch) -> str | None:
     """Why a function does not take a batch, None if it does."""
     try:
-        jax.eval_shape(function, params, batch)
+        jax.eval_shape(lambda p, b: call(function, p, b)[0], params, batch)
     except Exception as error:  # whatever the user's code raises
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return None
@@ -96,12 +98,12 @@ def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> di
     rest = {name: f for name, f in functions.items() if name not in failed}
     steps = _steps(params)
     seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
-    for (name, f), (values, each) in zip(rest.items(), seen, strict=True):
-        units = _UNITS * _rounding(jax.make_jaxpr(f)(params, rows).jaxpr)
-        pairs = list(zip(np.asarray(values, float), np.asarray(each, float), strict=True))
-        telling = [pair for pair in pairs if np.isfinite(pair[0]) or np.isfinite(pair[1]).all()]
-        for pair in telling[:2]:
-            words = _difference(*pair, min(max(units, 1e-12), 0.05))
+    for (name, f), results in zip(rest.items(), seen, strict=True):
+        units = _UNITS * _rounding(jax.make_jaxpr(lambda p, b, f=f: call(f, p, b)[0])(params, rows).jaxpr)
+        models = list(zip(*(np.asarray(values, float) for values in results), strict=True))
+        telling = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
+        for value, weighted, each in telling[:2]:
+            words = _difference(value, weighted, each, min(max(units, 1e-12), 0.05))
             if words is not None:
                 found[name] = words
     return found
@@ -122,8 +124,8 @@ def _steps(params: Params) -> Params:
 def _compiled() -> Any:
     def values(
         functions: tuple[Function, ...], params: Params, steps: Params, signs: Array, rows: Batch
-    ) -> list[tuple[Array, Array]]:
-        def at(sign: Array) -> list[tuple[Array, Array]]:
+    ) -> list[tuple[Array, Array, Array]]:
+        def at(sign: Array) -> list[tuple[Array, Array, Array]]:
             model = jax.tree.map(lambda p, d: p + sign.astype(p.dtype) * d, params, steps)
 
             def alone(row: Batch) -> list[Array]:
@@ -131,7 +133,7 @@ def _compiled() -> Any:
                 return [_own(f, model, batch) for f in functions]
 
             each = lax.map(alone, rows)
-            return [(f(model, rows), own) for f, own in zip(functions, each, strict=True)]
+            return [_together(f, model, rows, own) for f, own in zip(functions, each, strict=True)]
 
         return lax.map(at, signs)
 
@@ -142,11 +144,41 @@ def _compiled() -> Any:
 
 def _own(function: Function, params: Params, one: Batch) -> Array:
     """The value of a batch of one example, by the function's `each` where it has that, as the engine takes it."""
-    each = getattr(function, "each", None)
-    return function(params, one) if each is None else each(params, one)[0]
+    return mean_of(call(getattr(function, "each", function), params, one)[0])
 
 
-def _difference(value: float, own: np.ndarray, units: float) -> str | None:
+def _together(function: Function, params: Params, rows: Batch, own: Array) -> tuple[Array, Array, Array]:
+    """The value of all rows, the mean over the first half of them (by weights where it takes those), and `own`."""
+    value, half = call(function, params, rows)[0], _half(len(own))
+    if "weights" not in asked(function):
+        return value, jnp.mean(own[half]), own
+    weighted = call(function, params, rows, weights=jnp.asarray(half, value.dtype))[0]
+    return value, jnp.mean(weighted[half]) if weighted.ndim else weighted, own
+
+
+def _half(count: int) -> np.ndarray:
+    return np.arange(count) < count // 2
+
+
+def _difference(value: np.ndarray, weighted: float, own: np.ndarray, units: float) -> str | None:
+    """How values on a batch differ from the examples' own, None if they do not."""
+    words = None if value.ndim else _mean_difference(float(value), own, units)
+    if words is not None:
+        return words
+    apart = np.flatnonzero(~np.isclose(value, own, rtol=0, atol=units * np.max(np.abs(own)), equal_nan=True))
+    if value.ndim and apart.size:
+        row = apart[0]
+        return f"example {row} of {len(own)} has {value[row]:.6g} among the others and {own[row]:.6g} alone"
+    half = own[_half(len(own))]
+    if np.isfinite(half).all() and not abs(weighted - half.mean()) <= units * np.mean(np.abs(half)):
+        return (
+            f"{weighted:.6g} with weights 1 for {len(half)} of {len(own)} examples and 0 for the rest, "
+            f"{half.mean():.6g} as the mean of the former"
+        )
+    return None
+
+
+def _mean_difference(value: float, own: np.ndarray, units: float) -> str | None:
     """How a value on a batch differs from the mean of the examples' own, None if it does not."""
     mean, count = float(np.mean(own)), len(own)
     size = max(abs(value), float(np.mean(np.abs(own))))

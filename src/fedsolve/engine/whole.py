@@ -14,6 +14,7 @@ from fedsolve import trees
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.evaluate import by_blocks
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.loss_arguments import call, mean_of
 from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params
 
@@ -104,7 +105,7 @@ def _gathered() -> Any:
 @cache
 def _compiled() -> Any:
     return jax.jit(
-        lambda metric, params, examples: metric(params, examples),
+        lambda metric, params, examples: mean_of(call(metric, params, examples)[0]),
         static_argnums=0,
         compiler_options=compiler_options(),
     )

@@ -14,19 +14,21 @@ from jaxtyping import Array
 from fedsolve.checks import check_integer, check_number
 from fedsolve.data.checks import check_column
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.models import Affine
 from fedsolve.tasks.task import Examples
 from fedsolve.types import Params
 
 Model = Callable[[Params, Any], Array]
-"""(params, inputs of shape (n, ...)) -> outputs of shape (n, ...)."""
+"""(params, inputs of shape (n, ...)) -> outputs of shape (n, ...); with an argument `key=None` where it draws."""
 
 
 class OfOutputs:
     """A mean over examples of something of the model's outputs and the targets.
 
-    `each` gives the examples' own values, which uneven clients and evaluation need; `of` starts from the
-    outputs, so that several metrics share one pass of the model.
+    It asks for a key where the model does, as one with dropout: `model(params, x, key=key)`. `each` gives the
+    examples' own values, which uneven clients and evaluation need; `of` starts from the outputs, so that several
+    metrics share one pass of the model.
     """
 
     model: Model
@@ -35,13 +37,19 @@ class OfOutputs:
         """The value of each example, shape (n,), from outputs and targets."""
         raise NotImplementedError
 
-    def each(self, params: Params, batch: Examples) -> Array:
-        """The value of each example, shape (n,)."""
-        return self.of(self.model(params, batch.x), batch.y)
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for (`fedsolve.tasks.loss_arguments`): the model's."""
+        return asked(self.model, "the model")
 
-    def __call__(self, params: Params, batch: Examples) -> Array:
+    def each(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
+        """The value of each example, shape (n,)."""
+        given = {} if key is None else {"key": key}
+        return self.of(self.model(params, batch.x, **given), batch.y)
+
+    def __call__(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
         """The mean over the batch, shape ()."""
-        return jnp.mean(self.each(params, batch))
+        return jnp.mean(self.each(params, batch, key))
 
 
 @dataclass(frozen=True)
@@ -135,17 +143,22 @@ class Ridge:
     def __post_init__(self) -> None:
         check_number("l2", self.l2, at_least=0)
 
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for: its loss's."""
+        return self.loss.asks
+
     def penalty(self, params: Affine) -> Array:
         """(l2 / 2) |w|^2."""
         return 0.5 * self.l2 * jnp.sum(jnp.square(params.weight))
 
-    def each(self, params: Affine, batch: Examples) -> Array:
+    def each(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:
         """The loss of each example plus the penalty, shape (n,)."""
-        return self.loss.each(params, batch) + self.penalty(params)
+        return self.loss.each(params, batch, key) + self.penalty(params)
 
-    def __call__(self, params: Affine, batch: Examples) -> Array:
+    def __call__(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:
         """The mean over the batch plus the penalty, shape ()."""
-        return self.loss(params, batch) + self.penalty(params)
+        return self.loss(params, batch, key) + self.penalty(params)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fedsolve.tasks.checks import (
     check_name,
     check_sizes,
 )
+from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params, Scalar
@@ -46,8 +47,10 @@ class Task:
     Attributes:
         name: what tables and folders call it.
         init: random key -> parameters, any pytree of floating-point arrays.
-        loss: (params, batch) -> scalar, a mean over the first axis of the batch. Where clients are
-            uneven it is applied to single examples and averaged.
+        loss: (params, batch) -> scalar, a mean over the first axis of the batch, or each example's own loss, shape
+            (n,). It asks by name for what else it needs: `key` (to draw with; None in evaluation), `weights` (which
+            examples count), see docs/networks.md. Where clients are uneven a loss that gives its mean alone, without
+            `weights`, is applied to single examples and averaged, which takes several times as long.
         data: the clients' examples.
         test: held-out examples, or None.
         metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy). One that is found
@@ -181,11 +184,21 @@ def split_trainable(params: Params) -> tuple[Params, Callable[[Params], Params] 
 class _Merged:
     """A function of the whole model as a function of its trainable leaves."""
 
-    function: Callable[[Params, Batch], Scalar]
+    function: Any
     merge: Callable[[Params], Params]
 
-    def __call__(self, params: Params, batch: Batch) -> Scalar:
-        return self.function(self.merge(params), batch)
+    @property
+    def asks(self) -> frozenset[str]:
+        return asked(self.function)
+
+    @property
+    def each(self) -> _Merged:
+        return _Merged(
+            self.function.each, self.merge
+        )  # raises where the function has none: then this has none
+
+    def __call__(self, params: Params, batch: Batch, **given: Any) -> Any:
+        return self.function(self.merge(params), batch, **given)
 
     @classmethod
     def over(cls, merge: Callable[[Params], Params] | None) -> Callable[[Any], Any]:
