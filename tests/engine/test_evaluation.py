@@ -30,24 +30,27 @@ def by_hand(flat, x, y):
 
 CLIENTS = make_clients()
 TEST = make_clients((20,), seed=4)[0]
+UNSEEN = make_clients((3, 9, 1, 6), seed=5)
 
 
 @pytest.fixture(scope="module")
 def runs():
     task = replace(make_task(CLIENTS), test=TEST, metrics={"accuracy": accuracy})
+    task = replace(task, unseen=fs.FederatedData.from_clients(UNSEEN), whole={"rows": lambda w, b: len(b.y)})
     options = {"rounds": 3, "clients_per_round": 2, "dtype": "float64"}
     run = fs.run(fs.FedAvg(0.5), task, eval_every=1, **options)
     return run, engine(fs.FedAvg(0.5), task, Uniform(2), 3).iterates
 
 
-@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("part", ["train", "test", "unseen"])
 def test_pooled_metrics_of_both_iterates(runs, part):
     """NAME at w_t and NAME_averaged at (w_t + w_{t-1})/2, both means over all examples; before round 1 they
     agree.
     """
     run, iterates = runs
-    x = np.concatenate([c.x for c in CLIENTS]) if part == "train" else TEST.x
-    y = np.concatenate([c.y for c in CLIENTS]) if part == "train" else TEST.y
+    clients = {"train": CLIENTS, "test": [TEST], "unseen": UNSEEN}[part]
+    x, y = (np.concatenate(field) for field in zip(*clients, strict=True))
+    assert run.metrics[f"{part}_rows"].tolist() == [len(y)] * 4
     for t in range(4):
         for suffix, w in (("", iterates[t]), ("_averaged", (iterates[t] + iterates[max(t - 1, 0)]) / 2)):
             loss, correct = by_hand(w, x, y)
@@ -56,19 +59,33 @@ def test_pooled_metrics_of_both_iterates(runs, part):
     np.testing.assert_array_equal(run.metrics["round"], [0, 1, 2, 3])
 
 
-def test_clients_metrics(runs):
+@pytest.mark.parametrize(("part", "clients"), [("client", CLIENTS), ("unseen", UNSEEN)])
+def test_clients_metrics(runs, part, clients):
     """Each client's own mean; then mean, 10th and 90th percentile (linear), largest loss, smallest
     accuracy.
     """
     run, iterates = runs
     for t in range(4):
-        each = [by_hand(iterates[t], c.x, c.y) for c in CLIENTS]
+        each = [by_hand(iterates[t], c.x, c.y) for c in clients]
         for k, name, worst in ((0, "loss", np.max), (1, "accuracy", np.min)):
             means = np.array([e[k].mean() for e in each])
             want = {"mean": means.mean(), "worst": worst(means)}
             want |= {"p10": np.percentile(means, 10), "p90": np.percentile(means, 90)}
             for what, value in want.items():
-                assert run.metrics[f"client_{name}_{what}"][t] == pytest.approx(value, rel=1e-12)
+                assert run.metrics[f"{part}_{name}_{what}"][t] == pytest.approx(value, rel=1e-12)
+
+
+def test_unseen_clients_in_a_sweep_and_refused():
+    unseen = fs.FederatedData.from_clients(UNSEEN)
+    task = replace(make_task(CLIENTS), unseen=unseen)
+    sweep = fs.sweep("FedAvg", task, {"client_lr": [0.5]}, rounds=2, seeds=[0])
+    run = fs.run(fs.FedAvg(0.5), task, rounds=2)
+    got = float(np.ravel(sweep.metrics["unseen_loss"])[-1])
+    assert got == pytest.approx(float(run.metrics["unseen_loss"][-1]), rel=1e-5)
+    with pytest.raises(fs.errors.InvalidInput, match="unseen clients have fields"):
+        replace(task, unseen=fs.FederatedData.from_clients([np.ones((2, 3))]))
+    with pytest.raises(fs.errors.InvalidInput, match=r"unseen = \[\] of the task must be FederatedData"):
+        replace(task, unseen=[])
 
 
 def test_blocks_of_rows_are_joined():

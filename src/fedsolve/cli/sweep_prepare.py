@@ -212,7 +212,8 @@ def _check_rule(section: SweepSection, task: Task, algorithm: Algorithm) -> None
     known = ["train_loss"]
     for measure in (*task.diagnostics, *algorithm.diagnostics()):
         known += jax.eval_shape(lambda p, m=measure: m(Point(p, jnp.zeros(()), p)), model)
-    held_out = ["test"] * (task.test is not None) + ["validation"] * (section.validation is not None)
+    held_out = ["test"] * (task.test is not None) + ["unseen"] * (task.unseen is not None)
+    held_out += ["validation"] * (section.validation is not None)
     known += [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics, *task.whole)]
     if rule.metric not in known:
         raise unknown("metric of the selection", rule.metric, known)

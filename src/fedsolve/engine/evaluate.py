@@ -47,6 +47,16 @@ def evaluate(
     return {name: float(value) for name, value in pooled.items()} | by_client(metrics.all, means)
 
 
+def on_unseen(metrics: Metrics, clients: PackedClients, last: Params, previous: Params) -> dict[str, float]:
+    """Metrics of clients that never train, as `evaluate` has them of those that do.
+
+    `unseen_NAME` (and `_averaged`) is the mean over all their examples, `unseen_NAME_mean`, `_p10`, `_p90` and
+    `_worst` describe their own means.
+    """
+    found = evaluate(metrics, clients, None, last, previous)
+    return {f"unseen_{name.partition('_')[2]}": value for name, value in found.items()}
+
+
 @cache
 def compiled_evaluate() -> Any:
     """The one compiled function of all evaluations; it is made when the backend is known."""

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.data.federated import FederatedData
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import LocalWork, PackedClients, on_device, pack
 from fedsolve.engine.evaluate import Metrics
@@ -52,6 +53,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     mesh = first_devices(options.devices)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     test = None if task.test is None else on_device(task.test, dtype)
+    unseen = None if task.unseen is None else _to_judge(task.unseen, task, dtype)
     mixing = check_task(task, params, packed, test)
     chunk = chunk_size(
         options.chunk, task, params, dtype, batch_size=batch, sampling=sampling, devices=options.devices
@@ -72,6 +74,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         packed=packed,
         eval_clients=eval_clients,
         test=test,
+        unseen=unseen,
         metrics=Metrics(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
         whole=OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing}),
         diagnostics=cast((*task.diagnostics, *algorithm.diagnostics()), dtype),
@@ -131,5 +134,9 @@ def _eval_clients(task: Task, packed: PackedClients, dtype: Any) -> tuple[Packed
     if task.eval_examples is None or task.eval_examples >= task.data.num_examples:
         return packed, ()
     sample = task.data.sample(task.eval_examples)
-    packed = pack(sample, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
-    return packed, (_SAMPLED.format(sample.num_clients, sample.num_examples),)
+    return _to_judge(sample, task, dtype), (_SAMPLED.format(sample.num_clients, sample.num_examples),)
+
+
+def _to_judge(data: FederatedData, task: Task, dtype: Any) -> PackedClients:
+    """Clients on the device that a model is judged by."""
+    return pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]

@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve.algorithm import ASSUMED, Algorithm
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.engine.clients import PackedClients
-from fedsolve.engine.evaluate import Metrics, evaluate, middle
+from fedsolve.engine.evaluate import Metrics, evaluate, middle, on_unseen
 from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
 from fedsolve.engine.identity import provenance
 from fedsolve.engine.objective import compute_diagnostics
@@ -26,7 +26,7 @@ from fedsolve.engine.train import Program
 from fedsolve.engine.whole import OnWholeSets
 from fedsolve.sampling import Sampling
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params, reports
+from fedsolve.types import Batch, Params, reports
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class PreparedRun:
         packed: all clients' examples.
         eval_clients: those that the training metrics are of.
         test: the test examples; None if there are none.
+        unseen: the clients that only judge the model; None if there are none.
         metrics: loss and metrics that are means over examples.
         whole: metrics that are computed on whole sets.
         diagnostics: further metrics, of the model, the objective and its gradient.
@@ -64,6 +65,7 @@ class PreparedRun:
     packed: PackedClients
     eval_clients: PackedClients
     test: Any
+    unseen: PackedClients | None
     metrics: Metrics
     whole: OnWholeSets
     diagnostics: tuple[Diagnostic, ...]
@@ -92,6 +94,7 @@ class PreparedRun:
             "sizes": arrays_digest(task.data.counts),
             "data": arrays_digest(task.data.examples),
             "test": arrays_digest(task.test),
+            **({} if task.unseen is None else {"unseen": arrays_digest(task.unseen.examples)}),
             "start": arrays_digest(self.params),
             "loss": function_name(task.loss),
             "metrics": ", ".join(f"{name} {function_name(f)}" for name, f in task.metrics.items()),
@@ -113,14 +116,23 @@ class PreparedRun:
     def means(self, state: RunState) -> dict[str, float]:
         """Loss and metrics that are means over examples, of the state's model."""
         model = self.algorithm.export(state.server)
-        return evaluate(self.metrics, self.eval_clients, self.test, model, state.previous)
+        found = evaluate(self.metrics, self.eval_clients, self.test, model, state.previous)
+        if self.unseen is not None:
+            found |= on_unseen(self.metrics, self.unseen, model, state.previous)
+        return found
+
+    @property
+    def held_out(self) -> dict[str, Batch]:
+        """The examples by name that no client trains on."""
+        found = {} if self.test is None else {"test": self.test}
+        return found if self.unseen is None else found | {"unseen": self.unseen.examples}
 
     def evaluate(self, state: RunState, means: dict[str, float] | None = None) -> dict[str, float]:
         """All metrics of the state's model; `means` are those that are known already."""
         model = self.algorithm.export(state.server)
         values = self.means(state) if means is None else means
         if self.whole:
-            sets = {"train": self.eval_clients.examples} | ({} if self.test is None else {"test": self.test})
+            sets = {"train": self.eval_clients.examples} | self.held_out
             first, averaged = int(state.round) == 0, middle(model, state.previous)
             values |= self.whole(model, sets, first)
             values |= {f"{k}_averaged": v for k, v in self.whole(averaged, sets, first).items()}

@@ -51,7 +51,7 @@ class Trials:
             for a in methods
         ]
         held_out = {} if validation is None else {"validation": on_device(validation, dtype)}
-        held_out |= {} if prepared.test is None else {"test": prepared.test}
+        held_out |= prepared.held_out
         return cls(
             prepared,
             tuple(cast(a, dtype) for a in methods),

@@ -19,6 +19,8 @@ _TITLES = {
     "client_loss_p10": "Client loss, 10th percentile",
     "client_loss_p90": "Client loss, 90th percentile",
     "client_loss_worst": "Client loss, worst client",
+    "unseen_loss": "Loss of unseen clients",
+    "unseen_accuracy": "Accuracy of unseen clients",
     "objective": "Objective F + psi",
     "gap": "Frank-Wolfe gap",
     "prox_gradient": "Norm of the prox-gradient",

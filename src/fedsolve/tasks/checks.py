@@ -57,6 +57,21 @@ def check_data(data: object, test: Any) -> None:
             raise InvalidInput(f"{where} of the test set holds a non-finite number in row {row}")
 
 
+def check_unseen(data: FederatedData, unseen: object) -> None:
+    """Raise `InvalidInput` unless the clients that only judge have examples as those that train."""
+    if unseen is None:
+        return
+    if not isinstance(unseen, FederatedData):
+        raise InvalidInput(
+            f"unseen = {shown(unseen)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
+        )
+    fields = [jax.tree.map(lambda a: (a.shape[1:], a.dtype), d.examples) for d in (data, unseen)]
+    if fields[0] != fields[1]:
+        raise InvalidInput(
+            f"the unseen clients have fields {shown(fields[1])}, those that train {shown(fields[0])}: give all the same"
+        )
+
+
 def check_diagnostics(diagnostics: object) -> None:
     """Raise `InvalidInput` unless these are diagnostics."""
     if not isinstance(diagnostics, tuple | list) or not all(isinstance(d, Diagnostic) for d in diagnostics):

@@ -19,6 +19,7 @@ from fedsolve.tasks.checks import (
     check_metrics,
     check_name,
     check_sizes,
+    check_unseen,
 )
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.state import refuse_state
@@ -53,6 +54,9 @@ class Task:
             `weights`, is applied to single examples and averaged, which takes several times as long.
         data: the clients' examples.
         test: held-out examples, or None.
+        unseen: clients that never train and only judge the model, with fields as those of `data`; None if there are
+            none. Evaluations then have `unseen_NAME`, the mean over all their examples, and of their own means
+            `unseen_NAME_mean`, `_p10`, `_p90` and `_worst`.
         metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy). One that is found
             to be no mean over examples is computed on whole sets instead, in one piece.
         whole: metrics of whole sets, computed on the host: name -> `Whole` (scikit-learn's F1 or AUC of gathered
@@ -88,9 +92,11 @@ class Task:
     diagnostics: tuple[Any, ...] = ()
     truth: Params | None = None
     whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] = field(default_factory=dict)
+    unseen: FederatedData | None = None
 
     def __post_init__(self) -> None:
         check_data(self.data, self.test)
+        check_unseen(self.data, self.unseen)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
         check_name(self.name)
         check_sizes(
@@ -110,6 +116,7 @@ class Task:
         clients: FederatedData | Sequence[Batch],
         *,
         test: Batch | None = None,
+        unseen: FederatedData | Sequence[Batch] | None = None,
         metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
         whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
         batch_size: int | None = 32,
@@ -138,6 +145,9 @@ class Task:
             loss=wrap(loss),
             data=data,
             test=None if test is None else as_arrays("test", test),
+            unseen=unseen
+            if unseen is None or isinstance(unseen, FederatedData)
+            else FederatedData.from_clients(unseen),
             metrics={k: wrap(m) for k, m in metrics.items()}
             if isinstance(metrics, Mapping)
             else metrics or {},
