@@ -213,6 +213,43 @@ def test_pachinko_skews_coarse_labels_and_spreads_fine_ones():
     assert np.mean(flat) < 0.5
 
 
+def transcript_of_pachinko(fine, coarse, clients, seed, per_client):
+    """Algorithm 4 of Reddi et al. 2021, word by word: a tree with a probability on each edge, from which what is empty
+    is cut and the rest renormalised; it draws from the generator in the library's order."""
+    rng = np.random.default_rng(seed)
+    images = {y: list(rng.permutation(np.flatnonzero(fine == y))) for y in np.unique(fine)}
+    tree = {c: list(np.unique(fine[coarse == c])) for c in np.unique(coarse)}
+
+    def renormalised_draw(edges):
+        total = sum(edges.values())
+        at, r = 0.0, rng.random()
+        for child, weight in edges.items():
+            at += weight / total
+            if r < at:
+                return child
+        return child
+
+    parts = []
+    for _ in range(clients):
+        p = dict(zip(tree, rng.dirichlet([0.1] * len(tree)), strict=True))
+        q = {c: dict(zip(tree[c], rng.dirichlet([10.0] * len(tree[c])), strict=True)) for c in tree}
+        mine = []
+        for _ in range(per_client):
+            c = renormalised_draw({c: w for c, w in p.items() if any(images[y] for y in tree[c])})
+            y = renormalised_draw({y: w for y, w in q[c].items() if images[y]})
+            mine.append(images[y].pop())
+        parts.append(np.sort(mine))
+    return parts
+
+
+@pytest.mark.parametrize(("clients", "per_client"), [(5, 20), (20, 48)])
+def test_pachinko_is_the_paper_s(clients, per_client):
+    """With 48 of 50 images a client drawn, whole labels and superclasses run out on the way."""
+    for seed in range(3):
+        want = transcript_of_pachinko(FINE, COARSE, clients, seed, per_client)
+        assert same(Pachinko(per_client=per_client)(FINE, clients, seed, coarse=COARSE), want)
+
+
 def test_pachinko_uses_every_row_when_all_are_asked_for():
     parts = Pachinko(coarse_alpha=1e-3)(FINE, 10, 0, coarse=COARSE)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))

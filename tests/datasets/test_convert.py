@@ -104,7 +104,7 @@ def test_cifar(tmp_path):
     pictures = {record[1:].tobytes(): record[0] for part in records for record in part}
     assert [pictures[x.tobytes()] for x in decode(z["d_train"])] == z["y_train"].tolist()
     assert len({x.tobytes() for x in decode(z["d_train"])}) == 40
-    task = tasks.cifar(to, num_clients=2)
+    task = tasks.cifar10(to, 2, "iid")
     assert task.data.counts.tolist() == [20, 20]
     assert task.test.x.shape == (20, 32, 32, 3)
     (source / cifar.ARCHIVE).unlink()
@@ -123,6 +123,29 @@ def test_cifar(tmp_path):
     (source / "data_batch_1").write_bytes(b"\x80")
     with pytest.raises(InvalidInput, match="pickles that can run code"):
         cifar.convert(source, to, (4, 2), 20)
+
+
+def test_cifar100(tmp_path):
+    """Records have a superclass, a class and the pixels; the superclass of each class is what the task reads."""
+    source, to = tmp_path / "from", tmp_path / "to"
+    source.mkdir()
+    train, test = (rng.integers(0, 256, (n, 3074), dtype=np.uint8) for n in (300, 100))
+    for part in (train, test):
+        part[:, 1] = np.arange(len(part)) % 100
+        part[:, 0] = part[:, 1] // 5
+    (source / "train.bin").write_bytes(train.tobytes())
+    (source / "test.bin").write_bytes(test.tobytes())
+    cifar.convert_100(source, to, (2, 1), (300, 100))
+    z = np.load(to / cifar.FILE_100)
+    assert z["coarse_of"].tolist() == [i // 5 for i in range(100)]
+    pictures = {record[2:].tobytes(): record[1] for record in train}
+    assert [pictures[x.tobytes()] for x in decode(z["d_train"])] == z["y_train"].tolist()
+    task = tasks.cifar100(to, num_clients=4)
+    assert task.data.counts.tolist() == [50] * 4
+    train[0, 0] = 7
+    (source / "train.bin").write_bytes(train.tobytes())
+    with pytest.raises(InvalidInput, match="a class has two superclasses"):
+        cifar.convert_100(source, to, (2, 1), (300, 100))
 
 
 def nifti(array, code, order="<"):

@@ -21,9 +21,10 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def write(monkeypatch, folder, task, **fields):
-    """A small file of a task, whose check sum the task then expects."""
+def write(monkeypatch, folder, task, which="", **fields):
+    """A small file of a task, whose check sum the task then expects; `which` ends the names of file and sum."""
     module = importlib.import_module(f"fedsolve.tasks.{task}")  # the function hides the module's name
-    np.savez_compressed(folder / module.FILE, **fields)
-    monkeypatch.setattr(module, "SHA256", sha256(folder / module.FILE))
+    path = folder / getattr(module, f"FILE{which}")
+    np.savez_compressed(path, **fields)
+    monkeypatch.setattr(module, f"SHA256{which}", sha256(path))
     return folder

@@ -35,4 +35,5 @@ def _words() -> dict[str, str]:
     from fedsolve.catalogue import ALGORITHMS
 
     methods = {name: former for name, entry in ALGORITHMS.items() for former in entry.former}
-    return methods | {"server_optimizer=": "rule=", "parallel_trials": "lanes"}
+    cifar = {"cifar10": "cifar", ", 'model': 'softmax', 'augment': False}": "}"}
+    return methods | cifar | {"server_optimizer=": "rule=", "parallel_trials": "lanes"}

@@ -82,9 +82,9 @@ def cifar(examples: int) -> Callable[..., Task]:
     """CIFAR-10, some training images and 4,000 test images, all halved to 16 x 16, pixels in [-0.5, 0.5]."""
 
     def build(folder: Path | None, seed: int, clients: int, iid: bool) -> Task:
-        task = fs.tasks.cifar(folder, 1, IID(), seed=seed, examples_per_client=examples)
+        task = fs.tasks.cifar10(folder, 1, IID(), seed=seed, examples_per_client=examples)
         both: Any = (task.data.examples, task.test)
-        pool, test = (Examples(e.x - np.float32(0.5), e.y) for e in both)
+        pool, test = (Examples(np.divide(e.x, 255, dtype=np.float32) - np.float32(0.5), e.y) for e in both)
         return _dealt("cifar", pool, test, 10, 3, seed, clients, iid, True, None)
 
     return build

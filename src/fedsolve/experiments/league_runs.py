@@ -51,6 +51,7 @@ class Arena:
         options: of the task.
         files: whether it reads the data folder.
         words: what it is.
+        batch_size: of a local step; None for the task's own.
     """
 
     task: str
@@ -59,11 +60,13 @@ class Arena:
     words: str
     options: Mapping[str, Any] = field(default_factory=dict)
     files: bool = True
+    batch_size: int | None = None
 
     def build(self, data_dir: Path | None) -> Task:
         """The task."""
         where = {"data_dir": data_dir} if self.files and data_dir is not None else {}
-        return fs.tasks.build(self.task, **self.options, **where)
+        task = fs.tasks.build(self.task, **self.options, **where)
+        return task if self.batch_size is None else replace(task, batch_size=self.batch_size)
 
 
 ARENAS = {
@@ -76,7 +79,11 @@ ARENAS = {
     "voxels": Arena("voxels", 30, 10, "logistic regression"),
     "news": Arena("news", 50, 10, "33 logistic regressions"),
     "handwriting": Arena("handwriting", 50, 10, "softmax regression, writers"),
-    "cifar": Arena("cifar", 50, 10, "softmax regression, shards", {"num_clients": 100, "partition": Shards(2)}),
+    "cifar": Arena(
+        "cifar10", 50, 10, "softmax regression, shards",
+        {"num_clients": 100, "partition": Shards(2), "model": "softmax", "augment": False},
+        batch_size=32,
+    ),
     "mnist": Arena("mnist", 20, 10, "MLP, writers", {"model": "mlp"}),
 }  # fmt: skip
 """The league, cheapest first."""

@@ -50,10 +50,11 @@ def _pictures(context: Context, count: int) -> Pictures:
     """Test images of CIFAR-10 at half size, one of each of some classes; without a data folder 8x8 digits."""
     given = context.data_dir or os.environ.get(VARIABLE)
     if given and not context.quick:
-        from fedsolve.tasks.cifar import cifar
+        from fedsolve.tasks.cifar import cifar10
 
-        test: Any = cifar(given, num_clients=1).test
-        x = test.x.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4))
+        test: Any = cifar10(given, num_clients=1).test
+        pixels = np.divide(test.x, 255, dtype=np.float32)
+        x = pixels.reshape(-1, 16, 2, 16, 2, 3).mean((2, 4))
         return Pictures(*_one_of_each(x, test.y, count), "CIFAR-10 test images, 16 x 16 x 3")
     from fedsolve.tasks.digits import digits
 

@@ -1,9 +1,10 @@
 """Federated tasks: models, losses, metrics and the catalogue of ready problems."""
 
 from fedsolve.tasks.catalogue import TASKS, TaskEntry, build
-from fedsolve.tasks.cifar import cifar
+from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
+from fedsolve.tasks.femnist import femnist
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.losses import (
@@ -22,6 +23,7 @@ from fedsolve.tasks.losses import (
 from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
 from fedsolve.tasks.news import news
+from fedsolve.tasks.pictures import Augmented, Scaled
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Examples, Task
@@ -34,6 +36,7 @@ __all__ = [
     "TASKS",
     "Accuracy",
     "Affine",
+    "Augmented",
     "BinaryAccuracy",
     "BinaryCrossEntropy",
     "CrossEntropy",
@@ -44,6 +47,7 @@ __all__ = [
     "MatrixLinear",
     "RecallAt",
     "Ridge",
+    "Scaled",
     "Softmax",
     "SquaredError",
     "Task",
@@ -53,8 +57,10 @@ __all__ = [
     "anisotropic_regression",
     "build",
     "check_labels",
-    "cifar",
+    "cifar10",
+    "cifar100",
     "digits",
+    "femnist",
     "handwriting",
     "lasso",
     "libsvm",

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsolve.annotations import checked, hints
-from fedsolve.errors import unknown
+from fedsolve.errors import InvalidInput, unknown
 from fedsolve.references import construct, is_reference, load
-from fedsolve.tasks.cifar import cifar
+from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
+from fedsolve.tasks.femnist import femnist
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.mnist import mnist_by_writer
@@ -77,9 +78,19 @@ TASKS: dict[str, TaskEntry] = {
         "UNIPEN characters by writer, 62 classes or digits, 315 clients (needs the data folder)",
         "guyon1994unipen",
     ),
-    "cifar": TaskEntry(
-        cifar,
-        "CIFAR-10, 20,000 images, any partition (needs the data folder)",
+    "femnist": TaskEntry(
+        femnist,
+        "FEMNIST sample, 300 + 240 writers: 62 classes, clients that train and unseen ones (needs the data folder)",
+        "caldas2018leaf",
+    ),
+    "cifar10": TaskEntry(
+        cifar10,
+        "CIFAR-10 subset, 20,000 images, 100 clients, Dirichlet(0.3) or any partition (needs the data folder)",
+        "krizhevsky2009cifar",
+    ),
+    "cifar100": TaskEntry(
+        cifar100,
+        "CIFAR-100 subset, 20,000 images, 200 clients by Pachinko or any partition (needs the data folder)",
         "krizhevsky2009cifar",
     ),
     "libsvm": TaskEntry(
@@ -94,6 +105,9 @@ TASKS: dict[str, TaskEntry] = {
     ),
 }
 """Every task by its name."""
+
+_RENAMED = {"cifar": "give cifar10, with model = 'softmax' and augment = false for what cifar was by default"}
+"""Former names, and what to give instead."""
 
 
 def build(name: str, /, **options: Any) -> Task:
@@ -134,6 +148,8 @@ def entry(name: str) -> TaskEntry:
     """
     if is_reference(name):
         return TaskEntry(load("task", name), "your own", "")
+    if name in _RENAMED:
+        raise InvalidInput(f"the task {name} has another name now: {_RENAMED[name]}")
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return TASKS[name]
