@@ -16,7 +16,6 @@ federate: .venv/.federate  ## a real federation on this machine: Flower, three n
 
 test: .venv/.dev     ## the gate: what a change must pass; about 11 minutes the first time
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
-	@$(BIN)/python -m pytest -m "alone and not full" tests/deploy
 
 test-all: .venv/.dev  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
 	@$(BIN)/python -m pytest --production-compile -n auto --dist loadgroup -m "not alone"

@@ -7,7 +7,7 @@ import os
 import jax
 import pytest
 
-from programs import ProgramsDropped, cache_folder, compile_quickly
+from programs import ProgramsDropped, cache_folder, collect_seldom, compile_quickly
 
 pytest.register_assert_rewrite("equations.cases", "conformance.properties")
 
@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if not config.getoption("--production-compile"):
         compile_quickly()
+    collect_seldom()
     config.pluginmanager.register(ProgramsDropped())
 
 

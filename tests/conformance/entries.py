@@ -60,16 +60,13 @@ def catalogue_entry(name):
 
 METHODS = {name: catalogue_entry(name) for name in ALGORITHMS} | COMPOSED
 
-# one method of every signature (tests/conformance/signatures.py): what costs programs of its own is run for these, for
-# all others by `make test-all`
+# every pair of properties of a signature (tests/conformance/signatures.py) that a method has is here: what costs programs
+# of its own is run for these, for all others by `make test-all`
 REPRESENTATIVES = (
     "FedAvg",
-    "FedDualAvgOSP",
     "SCAFFOLD",
     "FedMiD",
-    "FedFW",
     "FedFWSto",
-    "FedDR",
     "FedLiLS",
     "FedLiLU",
     "FedFW(split)",

@@ -1,6 +1,7 @@
 """A real SuperLink and three SuperNodes on loopback: equal to the simulation, and what is lost is found again.
 
-The gate runs the first, which shows that the whole chain works; faults are tried with everything.
+The gate runs the first, which shows that the whole chain works, beside its other tests: most of its time is waiting.
+Faults have deadlines, so they are tried alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from fedsolve.deploy.serve import FAILED, ROUNDS
 from fedsolve.results.history import History
 from fedsolve.store import read_manifest
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
 RATE = 0.1
 
 
@@ -91,6 +91,7 @@ def test_the_simulation_to_the_last_bit(federation, tmp_path):
     assert sent < history.total("bytes_up") < 1.05 * sent
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_bad_replies_and_dying_processes(federation, tmp_path):
     """In one run: NaN, a short message, a stale round, another experiment, an exception; then a process that dies.
@@ -113,6 +114,7 @@ def test_bad_replies_and_dying_processes(federation, tmp_path):
     assert history.final("test_accuracy") > 0.5
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_fewer_nodes_than_the_quorum(federation, tmp_path):
     """Four clients are asked for, three are there: the run ends at the deadline and says who is missing."""
@@ -125,6 +127,7 @@ def test_fewer_nodes_than_the_quorum(federation, tmp_path):
     assert "3 of 4 clients connected within 30 s (missing: 3)" in (tmp_path / FAILED).read_text()
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_everything_dies_and_goes_on(federation, tmp_path):
     """Round 2 is under way when the SuperLink and a SuperNode are killed; restarted and resumed, the bits are those
@@ -152,6 +155,7 @@ def test_everything_dies_and_goes_on(federation, tmp_path):
     same_bits(tmp_path, simulated("SCAFFOLD+FedDuAdam", 3).params)
 
 
+@pytest.mark.alone
 @pytest.mark.full
 def test_a_node_is_killed_in_a_round(federation, tmp_path):
     """Client 2's SuperNode dies while it trains: the round ends with the two others at its deadline."""

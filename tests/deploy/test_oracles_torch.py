@@ -177,8 +177,10 @@ def test_one_step_has_one_dropout_and_one_batch():
         assert all(float(other.loss(w, k)) != first[k] for k in range(8))
 
 
-@pytest.mark.parametrize("options", [{}, {"generator": True}, {"drop_last": True}])
-@pytest.mark.parametrize("kind", ["loader", "function"])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("loader", {"generator": True}), ("loader", {"drop_last": True}), ("function", {})],
+)
 def test_a_round_is_repeatable_and_keys_differ(options, kind):
     """In another process too: nothing but the key and the client is used. Passes differ."""
 

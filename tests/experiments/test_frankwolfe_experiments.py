@@ -19,9 +19,8 @@ from fedsolve.experiments.fw_verdicts import by_order, by_slope, by_wins, slope,
 HERE = ("fw-convex", "fw-nonconvex", "fw-stochastic", "fw-participation", "fw-penalty", "fw-rates")
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "fw-participation" else pytest.param(n, marks=pytest.mark.full) for n in HERE]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", HERE)
 def test_quick_run_writes_everything(name, tmp_path):
     """`quick` needs no data folder: synthetic problems alone. A second call computes nothing: parts are kept."""
     made = reproduce(name, tmp_path, quick=True)
