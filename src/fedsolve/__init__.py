@@ -20,7 +20,7 @@ _MODULES = (
 _NAMES = {
     "algorithm": "Algorithm Cohort",
     "server.fedopt": "FedOpt",
-    "catalogue": "build",
+    "building": "build",
     "data.federated": "FederatedData",
     "engine.result": "Result",
     "engine.run": "run",

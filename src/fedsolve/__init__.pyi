@@ -31,7 +31,7 @@ from fedsolve.algorithms.fedli import FedLiLS as FedLiLS
 from fedsolve.algorithms.fedli import FedLiLU as FedLiLU
 from fedsolve.algorithms.fedmid import FedMiD as FedMiD
 from fedsolve.algorithms.fedmid import FedMiDOSP as FedMiDOSP
-from fedsolve.catalogue import build as build
+from fedsolve.building import build as build
 from fedsolve.data.federated import FederatedData as FederatedData
 from fedsolve.engine.result import Result as Result
 from fedsolve.engine.run import run as run

@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedsolve.annotations import Argument, arguments_of
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.plain import from_plain, inline_toml
-from fedsolve.references import construct, is_reference, load
+from fedsolve.references import is_reference, load
 
 if TYPE_CHECKING:
     from fedsolve.algorithm import Algorithm
@@ -222,98 +220,6 @@ def current_name(name: str) -> str:
     return name
 
 
-def arguments(name: str) -> dict[str, Argument]:
-    """The arguments of a method by name, read from signatures; client options and its wrappers' own included.
-
-    Raises:
-        InvalidInput: an unknown name.
-    """
-    wrapper, inner = _split(name)
-    if wrapper:
-        return arguments(inner) | own_arguments(WRAPPERS[wrapper])
-    return dict(arguments_of(entry(inner).build))
-
-
-def own_arguments(wrapper: Entry) -> dict[str, Argument]:
-    """A wrapper's arguments beside the method that it wraps and what it fills in itself."""
-    return {k: v for k, v in arguments_of(wrapper.wrap).items() if k not in ("inner", "renyi")}
-
-
-def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method by name, or the user's own as `module:Class`; `SCAFFOLD+X`, `DP+X` and so on wrap any method X.
-
-    Args:
-        name: of the catalogue (`fedsolve list algorithms`), former ones too.
-        settings: the arguments by name. An object (a penalty, a set, a reduction, a schedule) may also be given as a
-            configuration file writes it: `{"name": "L1", "weight": 0.1}`.
-
-    Raises:
-        InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.
-
-    >>> build("SCAFFOLD+FedDuAdam", {"client_lr": 0.1}).name
-    'SCAFFOLD+FedDuAdam'
-    """
-    if settings is not None and not isinstance(settings, Mapping):
-        raise InvalidInput(f"settings = {settings!r} of {name} must be values by name")
-    known, given = arguments(name), dict(settings or {})
-    for key in given:
-        if key not in known:
-            raise unknown(f"setting of {name}", key, known)
-    for key, argument in known.items():
-        if argument.is_needed and key not in given:
-            raise InvalidInput(_lacks(name, key))
-    return _build(name, {k: from_plain(f"{name}: {k}", v, known[k].hint) for k, v in given.items()})
-
-
-def _lacks(name: str, key: str) -> str:
-    """What to say of an argument without a default that was not given."""
-    example = example_of(name)
-    if key not in example:
-        return f"{name} needs {key}, which has no default: give --set {key}=..."
-    value = example[key]
-    if not isinstance(value, Mapping):
-        return f"{name} needs {key}, such as {value!r}"
-    built = f"{value['name']}({', '.join(repr(v) for k, v in value.items() if k != 'name')})"
-    return f"{name} needs {key}, such as {built}; in a configuration {inline_toml(value)}"
-
-
-def _build(name: str, settings: dict[str, Any]) -> Algorithm:
-    wrapper, inner = _split(name)
-    if wrapper:
-        around = WRAPPERS[wrapper]
-        own = {key: settings.pop(key) for key in own_arguments(around) if key in settings}
-        return around.wrap(_build(inner, settings), **own)
-    if is_reference(inner):
-        from fedsolve.algorithm import Algorithm
-
-        return construct("algorithm", inner, Algorithm, entry(inner).build, settings)
-    try:
-        return entry(inner).build(**settings)
-    except TypeError as error:
-        raise InvalidInput(f"{inner}: {error}") from None
-
-
-def example_of(name: str) -> dict[str, Any]:
-    """Values of what a method asks for, as a configuration writes them.
-
-    >>> example_of("SCAFFOLD+FedFW")
-    {'constraint': {'name': 'L1Ball', 'radius': 10.0}}
-    """
-    wrapper, inner = _split(name)
-    if wrapper:
-        return {**example_of(inner), **WRAPPERS[wrapper].example}
-    return dict(entry(inner).example)
-
-
-def citations(name: str) -> tuple[str, ...]:
-    """Citation keys of the papers behind a name."""
-    wrapper, inner = _split(name)
-    if wrapper:
-        around = () if current_name(name) == wrapper else citations(inner)
-        return (*WRAPPERS[wrapper].papers, *around)
-    return () if is_reference(inner) else entry(inner).papers
-
-
 def entry(name: str) -> Entry:
     """The method of the catalogue with that name, or the user's own as `module:Class`.
 
@@ -337,7 +243,7 @@ class _Own(Entry):
         return load("algorithm", self.home)
 
 
-def _split(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """The outermost wrapper of a name and what it wraps; '' and the name where it has none."""
     if not isinstance(name, str):
         raise unknown("algorithm", name, ALGORITHMS)

@@ -141,7 +141,8 @@ def _listed(fields: tuple[Field, ...]) -> str:
 
 def examples() -> dict[str, Algorithm]:
     """Every method of the catalogue, and compositions whose traffic is another, with the examples of the catalogue."""
-    from fedsolve.catalogue import ALGORITHMS, build, example_of
+    from fedsolve.building import build, example_of
+    from fedsolve.catalogue import ALGORITHMS
 
     def example(name: str, **more: Any) -> Algorithm:
         return build(name, example_of(name) | more)

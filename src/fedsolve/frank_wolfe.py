@@ -1,6 +1,6 @@
 """What the Frank-Wolfe methods (`fs.FedFW`, `fs.FedFWPlus`, `fs.FedFWSto`) are given: step schedules, split sets.
 
-fs.FedFW(L1Ball(10.0), fs.frank_wolfe.Convex(lam0=0.01))
+fs.FedFW(L1Ball(10.0), steps=fs.frank_wolfe.Convex(lam0=0.01))
 """
 
 from fedsolve.algorithms.frank_wolfe import FrankWolfe

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.catalogue import arguments, build
+from fedsolve.building import arguments, build
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.engine.grid import check_seeds
 from fedsolve.engine.sweep import SweepOptions, SweepProgress, run_sweep

@@ -6,7 +6,8 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.catalogue import ALGORITHMS, example_of
+from fedsolve.building import example_of
+from fedsolve.catalogue import ALGORITHMS
 from fedsolve.geometry import L1, L1Ball, L2Ball, PNorm
 
 CLIENT_LR = 0.3
@@ -60,7 +61,7 @@ def catalogue_entry(name):
 
 METHODS = {name: catalogue_entry(name) for name in ALGORITHMS} | COMPOSED
 
-# every pair of properties of a signature (tests/conformance/signatures.py) that a method has is here: what costs programs
+# every two properties of a signature (tests/conformance/signatures.py) that a method has together: what costs programs
 # of its own is run for these, for all others by `make test-all`
 REPRESENTATIVES = (
     "FedAvg",

@@ -78,7 +78,7 @@ def test_readme_command_lines_are_read():
     """Each command and option of them exists, and names of tasks, methods, data sets and experiments are right."""
     from typer.main import get_command
 
-    from fedsolve.catalogue import arguments
+    from fedsolve.building import arguments
     from fedsolve.cli.main import app
     from fedsolve.cli.values import parse_assignments
     from fedsolve.datasets.catalogue import DATASETS

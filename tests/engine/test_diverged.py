@@ -11,7 +11,8 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.catalogue import ALGORITHMS, arguments, build, example_of
+from fedsolve.building import arguments, build, example_of
+from fedsolve.catalogue import ALGORITHMS
 from fedsolve.client import Optax
 from fedsolve.engine.cast import cast
 from fedsolve.engine.diverged import cause, largest_value, rates

@@ -79,7 +79,8 @@ def _experiments() -> list[dict[str, Any]]:
 
 
 def _algorithms() -> list[dict[str, Any]]:
-    from fedsolve.catalogue import ALGORITHMS, WRAPPERS, own_arguments
+    from fedsolve.building import own_arguments
+    from fedsolve.catalogue import ALGORITHMS, WRAPPERS
     from fedsolve.cli.values import resolve_settings
 
     rows = [

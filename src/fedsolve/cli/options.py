@@ -96,7 +96,7 @@ def _chosen(methods: Sequence[MethodSection], names: Sequence[str]) -> list[dict
 
 def _with_settings(methods: list[dict[str, Any]], assigned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Methods with typed settings: each key goes to every method that has it, or to the one it names."""
-    from fedsolve.catalogue import arguments
+    from fedsolve.building import arguments
 
     known = {m.get("label") or m["name"]: arguments(m["name"]) for m in methods}
     result = {m.get("label") or m["name"]: {**m, "settings": dict(m.get("settings", {}))} for m in methods}

@@ -18,7 +18,7 @@ def keys_of(config: Config) -> list[str]:
     Raises:
         InvalidInput: an unknown method, task or partition.
     """
-    from fedsolve.catalogue import citations
+    from fedsolve.building import citations
     from fedsolve.cli.prepare import resolve_options
     from fedsolve.data.partitions import as_partition
     from fedsolve.tasks.catalogue import entry

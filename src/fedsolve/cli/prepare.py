@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.catalogue import arguments
-from fedsolve.catalogue import build as build_algorithm
+from fedsolve.building import arguments
+from fedsolve.building import build as build_algorithm
 from fedsolve.cli.config import Config, MethodSection, RunSection
 from fedsolve.cli.values import method_arguments, resolve_settings
 from fedsolve.data.base import Partition

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.catalogue import arguments, build
+from fedsolve.building import arguments, build
 from fedsolve.cli.config import Config, MethodSection, SweepSection, parse, to_table
 from fedsolve.cli.grids import EXAMPLE, axis_values, parse_grid, parse_seeds, with_values
 from fedsolve.cli.options import from_options, to_resume

@@ -68,7 +68,7 @@ def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInput: an unknown method or setting.
     """
-    from fedsolve.catalogue import arguments
+    from fedsolve.building import arguments
 
     known = arguments(name)
     for key in settings:
@@ -84,7 +84,7 @@ def method_arguments(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInput: an unknown setting, or a value of the wrong type (what was expected is named).
     """
-    from fedsolve.catalogue import arguments
+    from fedsolve.building import arguments
 
     resolved, known, own = resolve_settings(name, settings), arguments(name), is_reference(name)
     return {key: _argument(f"{name}: {key}", value, known[key].hint, own) for key, value in resolved.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.catalogue import build
+from fedsolve.building import build
 from fedsolve.data.partitions import Dirichlet, Shards
 from fedsolve.diagnostics import Objective
 from fedsolve.experiments.experiment import Context
