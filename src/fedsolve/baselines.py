@@ -143,10 +143,16 @@ def _solve(
         raise InvalidInput(f"iterations = {iterations!r} must be an integer of at least 1")
     with jax.enable_x64(dtype == "float64"):
         packed, work = pack(
-            task.data, task.loss, jnp.dtype(dtype), batch_size=None, epochs=1, local_steps=None
+            task.data,
+            task.loss,
+            jnp.dtype(dtype),
+            batch_size=None,
+            epochs=1,
+            local_steps=None,
+            frozen=task.frozen,
         )
         params = start_params(task, seed, dtype)
-        check_loss(f"the loss of task {task.name}", task.loss, params, task.data.examples)
+        check_loss(f"the loss of task {task.name}", task.loss, packed.model(params), task.data.examples)
         psi.check(params)
         if inside is not None:
             params = inside.project(params) if "project" in inside.faces else params

@@ -12,7 +12,7 @@ import fedsolve as fs
 from fedsolve import communication, introspect
 from fedsolve.algorithm import Cohort
 from fedsolve.engine.reduce import reduce_stacked
-from fedsolve.tasks.task import split_trainable
+from fedsolve.tasks.leaves import split_leaves
 from fedsolve.types import reports
 
 RNG = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def exported(algorithm, params):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__)
 def test_every_method_takes_the_model(kind):
     """All methods of the catalogue, and what wraps them: the model comes out as it went in."""
-    params = split_trainable(kind()[0])[0]
+    params = split_leaves(kind()[0]).trained
     more = {"Robust(Krum)": fs.build("Robust+FedAdam", {"reduction": fs.robust.Krum(1)})}
     for name, algorithm in (communication.examples() | more).items():
         after = exported(algorithm, params)

@@ -96,7 +96,7 @@ class ClientOracle(Oracle):
         self, params: Params, index: Array, rows: Array | None = None, key: Array | None = None
     ) -> tuple[Scalar, Any]:
         """Mean loss over the positions in the client's order that hold an example of it, and the new buffers."""
-        rows = index if rows is None else rows
+        rows, params = index if rows is None else rows, self.packed.model(params)
         if self.work.even:
             return mean_loss(self.work.loss, params, _rows(self.packed.examples, self.offset + rows), key=key)
         mask = index < self.num_examples

@@ -20,7 +20,8 @@ from fedsolve import trees
 from fedsolve.checks import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput
-from fedsolve.types import Batch, module
+from fedsolve.tasks.leaves import with_frozen
+from fedsolve.types import Batch, Params, module
 
 Loss = Callable[..., Any]
 """(params, batch) and what it asks for by name (`fedsolve.tasks.loss_arguments`) -> mean, or each example's own."""
@@ -36,12 +37,18 @@ class PackedClients:
     Attributes:
         examples: pytree of arrays (total, ...), client after client.
         offsets, counts, steps: first row, examples and local steps of each client, shape (clients,).
+        frozen: leaves of the model that do not train, `()` if all do: arguments of the program, not constants in it.
     """
 
     examples: Batch
     offsets: Int[Array, " clients"]
     counts: Int[Array, " clients"]
     steps: Int[Array, " clients"]
+    frozen: Params = ()
+
+    def model(self, params: Params) -> Any:
+        """What the task's loss and metrics take: the parameters, with the frozen leaves where there are any."""
+        return with_frozen(params, self.frozen)
 
 
 @dataclass(frozen=True)
@@ -75,15 +82,17 @@ def pack(
     batch_size: int | None,
     epochs: int | None,
     local_steps: int | None,
+    frozen: Params = (),
 ) -> tuple[PackedClients, LocalWork]:
-    """Put the data on the device in the run's type, and derive the local work.
+    """Put the data and the frozen leaves on the device in the run's type, and derive the local work.
 
     Raises:
         InvalidInput: both or neither of epochs and local_steps, or one that is not a positive integer.
     """
     work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
-    integers = [jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps)]
-    return PackedClients(on_device(data.examples, dtype), *integers), work
+    first, counts, steps = (jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps))
+    examples, frozen = on_device(data.examples, dtype), on_device(frozen, dtype)
+    return PackedClients(examples, first, counts, steps, frozen), work
 
 
 def local_work(

@@ -72,10 +72,10 @@ def _evaluate(
     metrics: Metrics, packed: PackedClients, test: Batch | None, last: Params, previous: Params
 ) -> tuple[dict[str, Array], Array]:
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
-    train = lax.map(lambda p: on_all(metrics, p, packed.examples), both)
+    train = lax.map(lambda p: on_all(metrics, packed.model(p), packed.examples), both)
     found = {f"train_{k}{s}": jnp.mean(v[i]) for k, v in train.items() for i, s in _ITERATES}
     if test is not None:
-        held_out = lax.map(lambda p: on_all(metrics, p, test), both)
+        held_out = lax.map(lambda p: on_all(metrics, packed.model(p), test), both)
         found |= {f"test_{k}{s}": jnp.mean(v[i]) for k, v in held_out.items() for i, s in _ITERATES}
     # by name: a mapped dict comes back in another order
     each = jnp.stack([train[name][0] for name in metrics.all], axis=1)

@@ -19,6 +19,7 @@ from fedsolve.engine.frozen import programs_inside
 from fedsolve.engine.train import AXIS
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
+from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
@@ -63,7 +64,12 @@ def chunk_size(
     largest = int(task.data.counts.max())
     rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     model = trees.nbytes(params)
-    step = step_bytes(task.loss, params, rows, largest if batch_size is None else min(batch_size, largest))
+    step = step_bytes(
+        task.loss,
+        with_frozen(params, task.frozen),
+        rows,
+        largest if batch_size is None else min(batch_size, largest),
+    )
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and model + step > _CPU_STEP_BYTES:
         return 1

@@ -46,6 +46,7 @@ def leave_out(prepared: PreparedRun) -> PreparedRun:
     data = FederatedData.from_partition(task.data.examples, rows, tuple(task.data.names[i] for i in kept))
     evaluated = data if task.eval_examples is None else data.sample(task.eval_examples)
     packed = pack(evaluated, task.loss, prepared.dtype, batch_size=None, epochs=1, local_steps=None)[0]
+    packed = replace(packed, frozen=prepared.packed.frozen)
     return replace(prepared, eval_clients=packed, remarks=(*prepared.remarks, _remark(task.data, lost)))
 
 
@@ -59,7 +60,7 @@ def lost_clients(prepared: PreparedRun) -> np.ndarray:
 @cache
 def _compiled() -> Any:
     def losses(loss: Loss, packed: PackedClients, params: Params) -> Array:
-        each = on_all(Metrics(loss, ()), params, packed.examples)["loss"]
+        each = on_all(Metrics(loss, ()), packed.model(params), packed.examples)["loss"]
         return client_means(each[:, None], packed)[:, 0]
 
     return jax.jit(losses, static_argnums=0, compiler_options=compiler_options())

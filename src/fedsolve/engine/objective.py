@@ -64,7 +64,7 @@ def objective(
         rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), packed.examples)
         new = start + jnp.arange(size) >= i * size  # the last block overlaps the one before
         share = jnp.where(new, lax.dynamic_slice_in_dim(weight, start, size), 0)
-        return jnp.sum(share * per_example(loss, params, rows))
+        return jnp.sum(share * per_example(loss, packed.model(params), rows))
 
     def add(i: Scalar, carry: tuple[Scalar, Params]) -> tuple[Scalar, Params]:
         if not needs_gradient:

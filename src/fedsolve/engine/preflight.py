@@ -31,6 +31,7 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
             clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
     """
     refuse_state(params)
+    params = packed.model(params)
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):
         raise InvalidInput(
             f"the test examples have fields {jax.tree.structure(test)}, the clients' "

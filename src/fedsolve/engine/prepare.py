@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from fedsolve.errors import InvalidInput, shown
 from fedsolve.options import RunOptions
 from fedsolve.sampling import Sampling, Uniform
 from fedsolve.tasks.task import Task
+from fedsolve.types import Params
 
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
@@ -45,7 +47,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     dtype, batch = jnp.dtype(options.dtype), _batch_size(options)
     packed, work = pack(
         task.data, task.loss, dtype,
-        batch_size=batch, epochs=options.epochs, local_steps=options.local_steps,
+        batch_size=batch, epochs=options.epochs, local_steps=options.local_steps, frozen=task.frozen,
     )  # fmt: skip
     label = label or name_of(algorithm)
     identity = _identity(algorithm, task, sampling, options, work)
@@ -53,7 +55,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     mesh = first_devices(options.devices)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     test = None if task.test is None else on_device(task.test, dtype)
-    unseen = None if task.unseen is None else _to_judge(task.unseen, task, dtype)
+    unseen = None if task.unseen is None else _to_judge(task.unseen, task, dtype, packed.frozen)
     mixing = check_task(task, params, packed, test)
     chunk = chunk_size(
         options.chunk, task, params, dtype, batch_size=batch, sampling=sampling, devices=options.devices
@@ -134,9 +136,12 @@ def _eval_clients(task: Task, packed: PackedClients, dtype: Any) -> tuple[Packed
     if task.eval_examples is None or task.eval_examples >= task.data.num_examples:
         return packed, ()
     sample = task.data.sample(task.eval_examples)
-    return _to_judge(sample, task, dtype), (_SAMPLED.format(sample.num_clients, sample.num_examples),)
+    return _to_judge(sample, task, dtype, packed.frozen), (
+        _SAMPLED.format(sample.num_clients, sample.num_examples),
+    )
 
 
-def _to_judge(data: FederatedData, task: Task, dtype: Any) -> PackedClients:
+def _to_judge(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
     """Clients on the device that a model is judged by."""
-    return pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
+    seen = pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
+    return replace(seen, frozen=frozen)

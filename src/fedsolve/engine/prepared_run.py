@@ -95,7 +95,7 @@ class PreparedRun:
             "data": arrays_digest(task.data.examples),
             "test": arrays_digest(task.test),
             **({} if task.unseen is None else {"unseen": arrays_digest(task.unseen.examples)}),
-            "start": arrays_digest(self.params),
+            "start": arrays_digest(self.packed.model(self.params)),
             "loss": function_name(task.loss),
             "metrics": ", ".join(f"{name} {function_name(f)}" for name, f in task.metrics.items()),
             "diagnostics": code_digest(self.diagnostics),
@@ -134,8 +134,9 @@ class PreparedRun:
         if self.whole:
             sets = {"train": self.eval_clients.examples} | self.held_out
             first, averaged = int(state.round) == 0, middle(model, state.previous)
-            values |= self.whole(model, sets, first)
-            values |= {f"{k}_averaged": v for k, v in self.whole(averaged, sets, first).items()}
+            whole = self.eval_clients.model
+            values |= self.whole(whole(model), sets, first)
+            values |= {f"{k}_averaged": v for k, v in self.whole(whole(averaged), sets, first).items()}
         uniform = self.algorithm.weighting == "uniform"
         return values | compute_diagnostics(
             self.diagnostics, self.task.loss, uniform, self.eval_clients, model

@@ -133,7 +133,10 @@ class RunningBatch:
             return {}
         params, shape = models(self.algorithms, self.states), self.states.failed.shape
         first = not np.asarray(self.states.round).any()
-        trials = [whole(jax.tree.map(lambda x, i=i: x[i], params), sets, first) for i in np.ndindex(*shape)]
+        model = self.work.prepared.eval_clients.model
+        trials = [
+            whole(model(jax.tree.map(lambda x, i=i: x[i], params)), sets, first) for i in np.ndindex(*shape)
+        ]
         return {name: np.array([one[name] for one in trials]).reshape(shape) for name in trials[0]}
 
     @property

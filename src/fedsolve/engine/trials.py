@@ -162,7 +162,7 @@ def _compiled_evaluate() -> Any:
                 measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
             )
             for part, examples in held_out.items():
-                means = on_all(what.means, params, examples)
+                means = on_all(what.means, eval_clients.model(params), examples)
                 found |= {f"{part}_{name}": jnp.mean(v) for name, v in means.items()}
             return found | {"finite": trees.all_finite(params)}
 

@@ -79,10 +79,10 @@ class Blocks:
             InvalidInput: a pattern that matches no leaf, a leaf matched twice, or a psi that has no meaning
                 on a leaf's shape.
         """
-        paths, leaves = _flatten(params)
+        paths, leaves = named_leaves(params)
         seen: dict[int, str] = {}
         for part in self.parts:
-            found = _matching(paths, part.pattern)
+            found = matching(paths, part.pattern)
             kind = type(part.psi).__name__
             if not found:
                 raise InvalidInput(
@@ -104,8 +104,8 @@ class Blocks:
 
     def free(self, params: Params) -> list[str]:
         """Paths of the leaves that nothing acts on."""
-        paths, _ = _flatten(params)
-        taken = {i for part in self.parts for i in _matching(paths, part.pattern)}
+        paths, _ = named_leaves(params)
+        taken = {i for part in self.parts for i in matching(paths, part.pattern)}
         return [path for i, path in enumerate(paths) if i not in taken]
 
     def value(self, w: Params) -> Scalar:
@@ -163,10 +163,10 @@ class Blocks:
         return trees.dot(g, trees.sub(w, self.lmo(g)))
 
     def _groups(self, tree: Params) -> list[_Group]:
-        paths, _ = _flatten(tree)
+        paths, _ = named_leaves(tree)
         groups: list[_Group] = []
         for part in self.parts:
-            found = _matching(paths, part.pattern)
+            found = matching(paths, part.pattern)
             apart = not part.together or (part.psi.separable and len(found) > 1)
             groups += [_Group(part.psi, [i]) for i in found] if apart else [_Group(part.psi, found)]
         return groups
@@ -280,21 +280,23 @@ def chosen_leaves(tree: Params, pattern: str) -> list[Any]:
     Raises:
         InvalidInput: there is none.
     """
-    paths, leaves = _flatten(tree)
-    found = [leaves[i] for i in _matching(paths, pattern)]
+    paths, leaves = named_leaves(tree)
+    found = [leaves[i] for i in matching(paths, pattern)]
     if not found:
         raise InvalidInput(f"no leaf of the model is called '{pattern}'; it has {', '.join(paths)}")
     return found
 
 
-def _flatten(tree: Params) -> tuple[list[str], list[Any]]:
+def named_leaves(tree: Params) -> tuple[list[str], list[Any]]:
+    """The paths of a model's leaves, written with dots, and the leaves."""
     found, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in found], [
         leaf for _, leaf in found
     ]
 
 
-def _matching(paths: list[str], pattern: str) -> list[int]:
+def matching(paths: list[str], pattern: str) -> list[int]:
+    """The numbers of the paths that a pattern matches, as a whole or at their end."""
     return [
         i for i, path in enumerate(paths) if fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
     ]

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from fedsolve.data.federated import FederatedData, as_arrays
-from fedsolve.errors import InvalidInput
 from fedsolve.tasks.checks import (
     check_data,
     check_diagnostics,
@@ -21,7 +18,7 @@ from fedsolve.tasks.checks import (
     check_sizes,
     check_unseen,
 )
-from fedsolve.tasks.loss_arguments import asked
+from fedsolve.tasks.leaves import split_leaves
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params, Scalar
@@ -59,6 +56,9 @@ class Task:
             `unseen_NAME_mean`, `_p10`, `_p90` and `_worst`.
         metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy). One that is found
             to be no mean over examples is computed on whole sets instead, in one piece.
+        frozen: the leaves of the model that do not train, a pytree of arrays; loss and metrics are then called with
+            `WithFrozen(trained, frozen)` (`fedsolve.tasks.leaves`). They reach the devices once, no message and no
+            checkpoint holds them. `()` if all train.
         whole: metrics of whole sets, computed on the host: name -> `Whole` (scikit-learn's F1 or AUC of gathered
             predictions), or a function of the parameters and a whole set as NumPy arrays, called as it is. They
             are logged as `train_NAME` and `test_NAME`; clients have none of their own.
@@ -93,6 +93,7 @@ class Task:
     truth: Params | None = None
     whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] = field(default_factory=dict)
     unseen: FederatedData | None = None
+    frozen: Params = ()
 
     def __post_init__(self) -> None:
         check_data(self.data, self.test)
@@ -119,6 +120,7 @@ class Task:
         unseen: FederatedData | Sequence[Batch] | None = None,
         metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
         whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
+        freeze: Sequence[str] = (),
         batch_size: int | None = 32,
         epochs: int | None = 1,
         local_steps: int | None = None,
@@ -128,8 +130,14 @@ class Task:
 
         `params` may be any pytree, an equinox or flax model included: leaves that are not
         floating-point arrays (activation functions, counters) stay as they are. A model that keeps running
-        statistics (BatchNorm) among its parameters is refused.
+        statistics (BatchNorm) among its parameters is refused. It is where training starts: the `params` of an
+        earlier result as well as fresh ones.
 
+        `freeze` names leaves that do not train, by patterns of their paths as `fedsolve.geometry` takes them:
+        `("encoder.*", "embedding")`. Loss and metrics see the whole model, the method what trains, and so do
+        messages, their bytes and checkpoints; `result.params` is the whole model again.
+
+        >>> import jax.numpy as jnp, numpy as np
         >>> clients = [np.ones((4, 2), np.float32), np.zeros((3, 2), np.float32)]
         >>> loss = lambda w, batch: jnp.mean((batch @ w - 1.0) ** 2)
         >>> Task.from_arrays(loss, jnp.zeros(2), clients).data.counts
@@ -137,11 +145,11 @@ class Task:
         """
         data = clients if isinstance(clients, FederatedData) else FederatedData.from_clients(clients)
         refuse_state(params)
-        trainable, merge = split_trainable(params)
-        wrap = _Merged.over(merge)
+        leaves = split_leaves(params, freeze)
+        trained, wrap = leaves.trained, leaves.wrap
         return cls(
             name=name,
-            init=lambda key: trainable,
+            init=lambda key: trained,
             loss=wrap(loss),
             data=data,
             test=None if test is None else as_arrays("test", test),
@@ -160,56 +168,6 @@ class Task:
             batch_size=batch_size,
             epochs=None if local_steps is not None else epochs,
             local_steps=local_steps,
-            assemble=merge or (lambda params: params),
+            assemble=leaves.assemble,
+            frozen=leaves.frozen,
         )
-
-
-def _is_trainable(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def _array(leaf: Any) -> Any:
-    """An array; one of NumPy stays, since a float64 run wants all its digits."""
-    return np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else jnp.asarray(leaf)
-
-
-def split_trainable(params: Params) -> tuple[Params, Callable[[Params], Params] | None]:
-    """The floating-point arrays of a model, and the function that puts other leaves back (None if none)."""
-    leaves, structure = jax.tree.flatten(params)
-    kept = [_is_trainable(leaf) for leaf in leaves]
-    if not any(kept):
-        raise InvalidInput("the parameters hold no floating-point array: nothing to train")
-    if all(kept):
-        return jax.tree.map(_array, params), None
-    trainable = [_array(leaf) for leaf, k in zip(leaves, kept, strict=True) if k]
-
-    def merge(values: Params) -> Params:
-        left = iter(values)
-        return structure.unflatten([next(left) if k else leaf for leaf, k in zip(leaves, kept, strict=True)])
-
-    return trainable, merge
-
-
-@dataclass(frozen=True)
-class _Merged:
-    """A function of the whole model as a function of its trainable leaves."""
-
-    function: Any
-    merge: Callable[[Params], Params]
-
-    @property
-    def asks(self) -> frozenset[str]:
-        return asked(self.function)
-
-    @property
-    def each(self) -> _Merged:
-        return _Merged(
-            self.function.each, self.merge
-        )  # raises where the function has none: then this has none
-
-    def __call__(self, params: Params, batch: Batch, **given: Any) -> Any:
-        return self.function(self.merge(params), batch, **given)
-
-    @classmethod
-    def over(cls, merge: Callable[[Params], Params] | None) -> Callable[[Any], Any]:
-        return (lambda f: f) if merge is None else (lambda f: cls(f, merge))

@@ -17,6 +17,7 @@ from fedsolve.engine.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work, on_device
 from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
 
@@ -57,7 +58,7 @@ class JaxOracle(LocalProblem):
         work, steps = local_work(
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
-        self._set(params, data.examples, work, int(data.counts[0]), int(steps[0]))
+        self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
 
     @classmethod
     def of_task(
@@ -90,13 +91,15 @@ class JaxOracle(LocalProblem):
         )
         params = jax.tree.map(np.asarray, task.init(jax.random.key(0)))
         new = cls.__new__(cls)
-        new._set(params, task.data.client(client), work, int(counts[client]), int(steps[client]))
+        new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
         return new
 
-    def _set(self, params: Params, examples: Batch, work: LocalWork, count: int, steps: int) -> None:
-        check_loss("the loss", work.loss, params, examples)
+    def _set(
+        self, params: Params, frozen: Params, examples: Batch, work: LocalWork, count: int, steps: int
+    ) -> None:
+        check_loss("the loss", work.loss, with_frozen(params, frozen), examples)
         self.params, self.num_examples = params, count
-        self._examples, self._work, self._steps = examples, work, steps
+        self._examples, self._frozen, self._work, self._steps = examples, frozen, work, steps
         self._packed: dict[Any, PackedClients] = {}
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:
@@ -110,7 +113,8 @@ class JaxOracle(LocalProblem):
         if dtype not in self._packed:
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
                 facts = [jnp.asarray(np.full(1, n, np.int32)) for n in (0, self.num_examples, self._steps)]
-                self._packed = {dtype: PackedClients(on_device(self._examples, dtype), *facts)}
+                arrays = on_device(self._examples, dtype), *facts, on_device(self._frozen, dtype)
+                self._packed = {dtype: PackedClients(*arrays)}
         return self._packed[dtype]
 
 

@@ -1,0 +1,158 @@
+"""Which leaves of a model train: floating-point arrays that are not frozen; the others are put back where they were."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.errors import InvalidInput, shown
+from fedsolve.geometry.blocks import matching, named_leaves
+from fedsolve.tasks.loss_arguments import asked
+from fedsolve.types import Batch, Params, module
+
+_NEAR = 3  # paths that an error names
+
+
+@module
+class WithFrozen:
+    """A model in two parts: what loss and metrics of a task with frozen leaves are called with.
+
+    Attributes:
+        trained: the leaves that train, all that a method sees.
+        frozen: those that do not, `Task.frozen`.
+    """
+
+    trained: Params
+    frozen: Params
+
+
+def with_frozen(params: Params, frozen: Params) -> Any:
+    """What a task's loss takes: the parameters as they are where nothing is frozen."""
+    return WithFrozen(params, frozen) if jax.tree.leaves(frozen) else params
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """A model's leaves apart.
+
+    Attributes:
+        trained: those that train.
+        frozen: those that do not, `()` if all do.
+        merge: trained (where leaves are frozen: `WithFrozen`) -> the model as it was given; None if it is `trained`.
+    """
+
+    trained: Params
+    frozen: Params
+    merge: Callable[[Any], Params] | None
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the whole model as one of what the engine has."""
+        return function if self.merge is None else Merged(function, self.merge)
+
+    def assemble(self, trained: Params) -> Params:
+        """The whole model."""
+        return trained if self.merge is None else self.merge(with_frozen(trained, self.frozen))
+
+
+def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
+    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.geometry.blocks`).
+
+    Raises:
+        InvalidInput: no floating-point array that trains, a pattern that matches no such leaf.
+    """
+    paths, leaves = named_leaves(params)
+    structure = jax.tree.structure(params)
+    floating = [_is_floating(leaf) for leaf in leaves]
+    if not any(floating):
+        raise InvalidInput("the parameters hold no floating-point array: nothing to train")
+    still = _chosen([p for p, f in zip(paths, floating, strict=True) if f], freeze)
+    kept = [f and p not in still for p, f in zip(paths, floating, strict=True)]
+    if not any(kept):
+        raise InvalidInput(f"freeze = {shown(list(freeze))} leaves nothing to train: freeze fewer leaves")
+    if all(kept):
+        return Leaves(jax.tree.map(_array, params), (), None)
+    if not still:
+        return Leaves(
+            [_array(x) for x, k in zip(leaves, kept, strict=True) if k], (), _merge(structure, leaves, kept)
+        )
+    # each part has the model's structure, so that paths stay what they are
+    cold = [f and not k for f, k in zip(floating, kept, strict=True)]
+    trained, frozen = (
+        structure.unflatten([_array(x) if here else None for x, here in zip(leaves, which, strict=True)])
+        for which in (kept, cold)
+    )
+    return Leaves(
+        trained,
+        frozen,
+        _merge(structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, cold),
+    )
+
+
+def _merge(
+    structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool] | None = None
+) -> Callable[[Any], Params]:
+    """Trained leaves in the places `kept`, frozen ones in those of `cold`, all others as they are in `fixed`."""
+
+    def merge(values: Any) -> Params:
+        trained, frozen = (values.trained, values.frozen) if isinstance(values, WithFrozen) else (values, ())
+        left, rest = iter(jax.tree.leaves(trained)), iter(jax.tree.leaves(frozen))
+        still = cold or [False] * len(kept)
+        return structure.unflatten(
+            [next(left) if k else next(rest) if c else x for x, k, c in zip(fixed, kept, still, strict=True)]
+        )
+
+    return merge
+
+
+def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:
+    """The paths that the patterns match."""
+    if isinstance(freeze, str) or not all(isinstance(pattern, str) for pattern in freeze):
+        raise InvalidInput(f"freeze = {shown(freeze)} must be patterns of paths, such as ('encoder.*',)")
+    found: set[str] = set()
+    for pattern in freeze:
+        here = {paths[i] for i in matching(paths, pattern)}
+        if not here:
+            near = difflib.get_close_matches(pattern, paths, _NEAR, cutoff=0) or paths[:_NEAR]
+            raise InvalidInput(
+                f"freeze = '{pattern}' matches no leaf of the model's {len(paths)} floating-point arrays: the nearest "
+                f"paths are {', '.join(near)}"
+            )
+        found |= here
+    return found
+
+
+def _is_floating(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _array(leaf: Any) -> Any:
+    """An array; one of NumPy stays, since a float64 run wants all its digits."""
+    return np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else jnp.asarray(leaf)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A function of the whole model as a function of the leaves that the engine has; it asks for what that asks for."""
+
+    function: Any
+    merge: Callable[[Any], Params]
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What the function asks for."""
+        return asked(self.function)
+
+    @property
+    def each(self) -> Merged:
+        """Its form for single examples; an `AttributeError` where the function has none: then this has none."""
+        return Merged(self.function.each, self.merge)
+
+    def __call__(self, params: Any, batch: Batch, **given: Any) -> Any:
+        """The function of the whole model."""
+        return self.function(self.merge(params), batch, **given)
