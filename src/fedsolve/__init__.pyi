@@ -43,6 +43,7 @@ from fedsolve.oracle import Oracle as Oracle
 from fedsolve.server.adaptive import FedAdagrad as FedAdagrad
 from fedsolve.server.adaptive import FedAdam as FedAdam
 from fedsolve.server.adaptive import FedYogi as FedYogi
+from fedsolve.server.diloco import DiLoCo as DiLoCo
 from fedsolve.server.dua import FedDuAdagrad as FedDuAdagrad
 from fedsolve.server.dua import FedDuAdam as FedDuAdam
 from fedsolve.server.fedexp import FedExP as FedExP

@@ -86,6 +86,11 @@ ALGORITHMS: dict[str, Entry] = {
     "FedDuA": Entry(
         "server.mirror:FedDuA", "takakura2025feddua", "doubly adaptive step in any mirror map", _PNORM
     ),
+    "DiLoCo": Entry(
+        "server.diloco:DiLoCo",
+        "douillard2023diloco",
+        "AdamW kept by clients, Nesterov momentum on the server",
+    ),
     "FedNova": Entry(
         "server.fednova:FedNova", "wang2020fednova", "normalised averaging: unequal local steps, no bias"
     ),

@@ -72,6 +72,13 @@ BIBTEX: dict[str, str] = {
   booktitle = {International Conference on Learning Representations},
   year      = {2023}
 }""",
+    "douillard2023diloco": """@article{douillard2023diloco,
+  title   = {{DiLoCo}: Distributed Low-Communication Training of Language Models},
+  author  = {Douillard, Arthur and Feng, Qixuan and Rusu, Andrei A. and Chhaparia, Rachita and Donchev, Yani
+             and Kuncoro, Adhiguna and Ranzato, Marc'Aurelio and Szlam, Arthur and Shen, Jiajun},
+  journal = {arXiv preprint arXiv:2311.08105},
+  year    = {2023}
+}""",
     "yurochkin2019bayesian": """@inproceedings{yurochkin2019bayesian,
   title     = {{B}ayesian Nonparametric Federated Learning of Neural Networks},
   author    = {Yurochkin, Mikhail and Agarwal, Mayank and Ghosh, Soumya and Greenewald, Kristjan

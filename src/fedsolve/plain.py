@@ -37,6 +37,8 @@ def _builder(hint: Any, is_table: bool) -> Callable[[str, Any], Any] | None:
     from fedsolve.geometry.faces import ArrayFunction
     from fedsolve.geometry.mirrors import Mirror
     from fedsolve.schedules import Schedule
+    from fedsolve.server.base import ServerOptimizer
+    from fedsolve.server.catalogue import build_server_optimizer
     from fedsolve.wrappers.robust.base import Reduction
     from fedsolve.wrappers.robust.catalogue import build_reduction
 
@@ -45,6 +47,7 @@ def _builder(hint: Any, is_table: bool) -> Callable[[str, Any], Any] | None:
         Mirror: build_mirror,
         FrankWolfeSteps: lambda where, value: build_part(f"steps of {where}", value, STEPS),
         Reduction: build_reduction,
+        ServerOptimizer: build_server_optimizer,
     }
     if is_table:  # a number is a rate already
         builders[Schedule] = schedule

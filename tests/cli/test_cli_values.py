@@ -18,6 +18,23 @@ def test_defaults_are_filled_in_and_numbers_kept():
     assert rate["client_lr"] == fs.schedules.Exponential(1.0, 0.5)
 
 
+def test_a_server_optimiser_is_a_table():
+    found = method_arguments(
+        "DiLoCo", {"server_optimizer": {"name": "Adaptive", "lr": 0.01, "second": "yogi"}}
+    )
+    assert found["server_optimizer"] == fs.server.Adaptive(0.01, second="yogi")
+    plain = method_arguments("DiLoCo", {"server_optimizer": "DoublyAdaptive"})
+    assert plain["server_optimizer"] == fs.server.DoublyAdaptive()
+    assert fs.build("DiLoCo", found).server_optimizer.second == "yogi"
+    for table, words in (
+        ({"name": "Adaptiv"}, "did you mean 'Adaptive'"),
+        ({"name": "Adaptive"}, "needs lr"),
+        (0.1, "a table"),
+    ):
+        with pytest.raises(fs.InvalidInput, match=words):
+            method_arguments("DiLoCo", {"server_optimizer": table})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

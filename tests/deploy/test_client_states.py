@@ -1,5 +1,6 @@
 """What a client keeps: damage is found, the round before is there to go back to, what was lost may be mended."""
 
+import shutil
 from dataclasses import replace
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from deploy_small import deploy
+from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.deploy.client import client_app
@@ -141,3 +143,30 @@ def test_a_state_of_which_nobody_keeps_a_mean_starts_anew(tmp_path, capsys):
     assert history.total("rejected") == 0
     assert "the state of client 1 after round 1 is not at" in (said := capsys.readouterr().out)
     assert "it starts with a new one" in said
+
+
+def count_of(folder, client, round):
+    """Steps that a client's AdamW has counted, in its file after a round."""
+    path = next(folder.rglob(f"client-{client}-round-{round}.safetensors"))
+    (count,) = [x for name, x in load_file(path).items() if "count" in name]
+    return int(count)
+
+
+def test_an_optimiser_that_is_kept_goes_on_after_a_restart(tmp_path, capsys):
+    """DiLoCo: served anew after two rounds of three, the model of the undisturbed run; two steps a round are counted.
+    Where a client's file is lost, its moments and its count start anew.
+    """
+    method = fs.DiLoCo(0.1)
+    wanted, *_ = deploy(method, tmp_path / "whole", rounds=3, **SMALL)
+    stopped, lost = tmp_path / "stopped", tmp_path / "lost"
+    deploy(method, stopped, rounds=2, **SMALL)
+    shutil.copytree(stopped, lost)
+    found, history, _ = deploy(method, stopped, rounds=3, resume=True, **SMALL)
+    np.testing.assert_array_equal(found["w"], wanted["w"])
+    assert [count_of(stopped, 1, round) for round in (2, 3)] == [4, 6]
+    next((lost / "node-102").rglob("client-1-round-2.safetensors")).unlink()
+    other, history, _ = deploy(method, lost, rounds=3, resume=True, **SMALL)
+    assert (count_of(lost, 0, 3), count_of(lost, 1, 3)) == (6, 2)
+    assert np.abs(other["w"] - wanted["w"]).max() > 1e-4
+    assert history.total("rejected") == 0
+    assert "it starts with a new one" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Unpack
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting
 from fedsolve.checks import check_range
-from fedsolve.client.base import LocalSolver
+from fedsolve.client.base import LocalSolver, refuse_kept
 from fedsolve.client.conjugate import ConjugateGradient
 from fedsolve.client.sgd import ClientOptions, local_sgd
 from fedsolve.diagnostics.optimality import measures_of
@@ -64,7 +64,7 @@ class DouglasRachford(Algorithm):
         alpha: relaxation in (0, 2); the authors' experiments take 1.95, 1 is stable.
 
     Raises:
-        InvalidInput: psi has no prox; eta or alpha out of range.
+        InvalidInput: psi has no prox; no local solver, or one that keeps a state; eta or alpha out of range.
     """
 
     weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -82,6 +82,7 @@ class DouglasRachford(Algorithm):
         object.__setattr__(self, "psi", require("FedDR", as_blocks(self.psi), "prox", instead))
         if not isinstance(self.local, LocalSolver):
             raise InvalidInput(f"local = {self.local!r} must be a local solver such as client.SGD(0.1)")
+        refuse_kept(self.name, self.local)
         check_range("eta", self.eta, above=0)
         check_range("alpha", self.alpha, above=0, below=2)
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Unpack
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting
 from fedsolve.checks import check_range
-from fedsolve.client.base import LocalSolver
+from fedsolve.client.base import LocalSolver, refuse_kept
 from fedsolve.client.sgd import ClientOptions, local_sgd
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.oracle import Oracle
@@ -59,7 +59,7 @@ class DynamicRegularization(Algorithm):
         alpha: weight of the regularisation, > 0, in units of the loss per squared parameter.
 
     Raises:
-        InvalidInput: no local solver, an alpha that is not positive.
+        InvalidInput: no local solver, or one that keeps a state; an alpha that is not positive.
     """
 
     weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -73,6 +73,7 @@ class DynamicRegularization(Algorithm):
     def __post_init__(self) -> None:
         if not isinstance(self.local, LocalSolver):
             raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
+        refuse_kept(self.name, self.local)
         check_range("alpha", self.alpha, above=0)
 
     def init(self, params: Params) -> FedDynServer:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve import trees
+from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 from fedsolve.types import Claim, Params, Scalar, module, reduced, reported
 
@@ -54,18 +55,41 @@ class LocalSolver(ABC):
     Attributes:
         sums_gradients: whether solutions tell `rate_sum`.
         searches: whether solutions tell `search`.
+        keeps_state: whether a client keeps something of it from round to round: `init_state` and `go_on` are then
+            its own.
     """
 
     sums_gradients: ClassVar[bool] = False
     searches: ClassVar[bool] = False
 
+    @property
+    def keeps_state(self) -> bool:
+        """No."""
+        return False
+
     @abstractmethod
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """`oracle.steps` local steps from `params`."""
+        """`oracle.steps` local steps from `params`; what it could keep starts anew."""
+
+    def init_state(self, params: Params) -> Any:
+        """What a client keeps before it ever takes part, from the first model that it is sent; `()` for nothing."""
+        return ()
+
+    def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
+        """`solve` with what the client kept, and what it keeps now, of the same shapes and types."""
+        return self.solve(params, oracle, round), state
 
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar | None:
         """`Solution.rate_sum` where it is known without solving, otherwise None (an adaptive optimiser)."""
         return None
+
+
+def refuse_kept(name: str, local: LocalSolver) -> None:
+    """Raise `InvalidInput` if this solver keeps a state, for a method that starts solvers anew in every round."""
+    if local.keeps_state:
+        raise InvalidInput(
+            f"{name} starts its clients' solver anew in every round: give local without keep=True, or take FedOpt"
+        )
 
 
 def local_loop(oracle: Oracle, body: Callable[[Scalar, Any], Any], carry: Any) -> Any:

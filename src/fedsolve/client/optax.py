@@ -1,4 +1,4 @@
-"""Any optax optimiser as the client's solver."""
+"""Any optax optimiser as the client's solver, started anew each round or kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from fedsolve import trees
+from fedsolve.checks import check_flag
 from fedsolve.client.base import LocalSolver, Solution, local_loop, mean_loss
 from fedsolve.optax_bridge import Transformation, transformation
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module
+from fedsolve.types import Params, Scalar, module, static
 
 if TYPE_CHECKING:
     import optax
@@ -19,43 +20,78 @@ if TYPE_CHECKING:
 
 @module
 class OptaxSolver(LocalSolver):
-    """An optax optimiser on the client, started anew each round. Make one with `Optax`.
+    """An optax optimiser on the client. Make one with `Optax`.
 
     Attributes:
         transformation: the optax function with its arguments, as `Optax` keeps it.
+        keep: whether its state is the client's, kept from round to round, or starts anew in each.
+
+    Raises:
+        InvalidInput: keep is no bool.
     """
 
     transformation: Transformation
+    keep: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        check_flag("keep", self.keep)
+
+    @property
+    def keeps_state(self) -> bool:
+        """As `keep` says."""
+        return self.keep
+
+    def init_state(self, params: Params) -> Any:
+        """The optimiser's initial state where it is kept, else nothing."""
+        return self.transformation.at(0).init(params) if self.keep else ()
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """`oracle.steps` steps of the optimiser from `params`."""
-        import optax
-
         tx = self.transformation.at(round)
+        return _run(tx, tx.init(params), params, oracle)[0]
 
-        def step(k: Scalar, carry: tuple[Params, Any, Scalar]) -> tuple[Params, Any, Scalar]:
-            y, state, total = carry
-            loss, g = oracle(y, k)
-            change, state = tx.update(g, state, y)
-            return optax.apply_updates(y, change), state, total + loss
-
-        start = (params, tx.init(params), jnp.zeros((), trees.dtype_of(params)))
-        last, _, total = local_loop(oracle, step, start)
-        return Solution(last, mean_loss(total, oracle))
+    def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
+        """The same from the state that was kept, and the state that they end in."""
+        if not self.keep:
+            return self.solve(params, oracle, round), state
+        return _run(self.transformation.at(round), state, params, oracle)
 
 
-def Optax(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> OptaxSolver:
+def _run(tx: Any, state: Any, params: Params, oracle: Oracle) -> tuple[Solution, Any]:
+    """`oracle.steps` steps of a transformation from its state; clients with fewer steps keep theirs of the last."""
+    import optax
+
+    def step(k: Scalar, carry: tuple[Params, Any, Scalar]) -> tuple[Params, Any, Scalar]:
+        y, state, total = carry
+        loss, g = oracle(y, k)
+        change, state = tx.update(g, state, y)
+        return optax.apply_updates(y, change), state, total + loss
+
+    start = (params, state, jnp.zeros((), trees.dtype_of(params)))
+    last, state, total = local_loop(oracle, step, start)
+    return Solution(last, mean_loss(total, oracle)), state
+
+
+def Optax(
+    factory: Callable[..., optax.GradientTransformation], *, keep: bool = False, **arguments: Any
+) -> OptaxSolver:
     """A client optimiser from an optax function and its arguments; numbers are leaves.
 
     Args:
         factory: an optax function that makes a transformation, such as `optax.adam`.
+        keep: False: the optimiser starts anew in every round. True: its state (Adam's moments and count) is the
+            client's own, waits while the client is not drawn, and goes on when it is; it takes as much memory for
+            each client of the population as the optimiser for one model. A schedule of optax given as an argument
+            then counts the client's local steps over all rounds; a schedule of fedsolve counts rounds either way.
         **arguments: its arguments by name; numbers are leaves, so that a sweep varies them in one program.
 
     Raises:
-        InvalidInput: `factory` is a transformation that is made already, in place of the function.
+        InvalidInput: `factory` is a transformation that is made already, in place of the function; keep is no bool.
 
     >>> import optax
     >>> Optax(optax.adam, learning_rate=0.01).transformation.values
     {'learning_rate': 0.01}
+    >>> Optax(optax.adam, keep=True, learning_rate=0.01).keeps_state
+    True
     """
-    return OptaxSolver(transformation(factory, **arguments))
+    return OptaxSolver(transformation(factory, **arguments), keep)

@@ -48,7 +48,7 @@ def to_spec(value: Any) -> Any:
 
     >>> from fedsolve import server
     >>> to_spec(server.ServerSGD(0.5))["fields"]
-    {'lr': 0.5, 'momentum': None, 'ema': False}
+    {'lr': 0.5, 'momentum': None, 'ema': False, 'nesterov': False}
     """
     if is_module(value):
         inits = [f.name for f in dataclasses.fields(value) if f.init]

@@ -17,7 +17,7 @@ def describe(value: object) -> str:
 
     >>> from fedsolve import server
     >>> describe(server.ServerSGD(0.5))
-    'ServerSGD(lr=0.5, momentum=None, ema=False)'
+    'ServerSGD(lr=0.5, momentum=None, ema=False, nesterov=False)'
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = ", ".join(f"{f.name}={describe(getattr(value, f.name))}" for f in dataclasses.fields(value))

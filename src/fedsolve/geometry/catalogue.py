@@ -75,7 +75,7 @@ def build_part(kind: str, table: Any, known: Mapping[str, Callable[..., Any]]) -
     for key, value in values.items():
         if key not in fields:
             raise unknown(f"parameter of {name}", key, fields)
-        if isinstance(value, str | bool):
+        if isinstance(value, str | bool) and not fields[key].metadata.get("static"):
             raise InvalidInput(f"{name}: {key} = {value!r} must be a number")
     for key, field in fields.items():
         if field.default is dataclasses.MISSING and key not in values:

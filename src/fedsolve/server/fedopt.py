@@ -1,4 +1,4 @@
-"""The stateless family: any local solver with any server optimiser (Reddi et al. 2021, Algorithm 1)."""
+"""Any local solver with any server optimiser (Reddi et al. 2021, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class FedOpt(Algorithm):
         server:  D = sum_i p_i D_i,   w <- step(w, D),   p_i = 1/|S| or n_i / sum of n
 
     Up: D_i (shapes of the model), the mean local loss, and what the server optimiser or a line search adds. Down: w
-    and the number of the round. Kept: the server optimiser's state; nothing on clients.
+    and the number of the round. Kept: the server optimiser's state; on clients what `local` keeps, most keep nothing.
 
     Args:
         local: the clients' solver, such as `client.SGD(0.1)`.
@@ -108,15 +108,13 @@ class FedOpt(Algorithm):
         """The model."""
         return FedOptBroadcast(server.params, cohort.round)
 
-    def init_client(self, broadcast: FedOptBroadcast) -> tuple[()]:
-        """Clients keep nothing."""
-        return ()
+    def init_client(self, broadcast: FedOptBroadcast) -> Any:
+        """What the local solver keeps, `()` for most."""
+        return self.local.init_state(broadcast.params)
 
-    def train(
-        self, broadcast: FedOptBroadcast, client: tuple[()], oracle: Oracle
-    ) -> tuple[FedOptMessage, tuple[()]]:
+    def train(self, broadcast: FedOptBroadcast, client: Any, oracle: Oracle) -> tuple[FedOptMessage, Any]:
         """Local work from the model."""
-        solution = self.local.solve(broadcast.params, oracle, broadcast.round)
+        solution, client = self.local.go_on(client, broadcast.params, oracle, broadcast.round)
         delta = trees.sub(solution.params, broadcast.params)
         stats = self.server_optimizer.client_stats(delta, solution, broadcast.params, oracle)
         sent = self.server_optimizer.direction(delta, solution)

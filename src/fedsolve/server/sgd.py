@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Cohort, Weighting
-from fedsolve.checks import check_range
+from fedsolve.checks import check_flag, check_range
 from fedsolve.client.sgd import ClientOptions
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.errors import InvalidInput
 from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.server.fedopt import FedOpt, compose
@@ -30,25 +30,35 @@ class ServerSGDState:
 class ServerSGD(ServerOptimizer):
     """w <- w + lr D; with momentum  m <- beta m + D (heavy ball),  w <- w + lr m.
 
+    Nesterov's momentum looks one step ahead:  m <- beta m + D,  w <- w + lr (D + beta m), as PyTorch's
+    SGD(nesterov=True) does on the gradient -D (Sutskever et al. 2013).
+
     Args:
         lr: server learning rate eta_g > 0, a number or a schedule by round.
         momentum: beta in [0, 1), None for none.
         ema: m <- beta m + (1 - beta) D instead, the same as heavy ball with lr (1 - beta).
+        nesterov: Nesterov's momentum in place of the heavy ball.
 
     Raises:
-        InvalidInput: a rate that is not positive, a momentum outside [0, 1).
+        InvalidInput: a rate that is not positive, a momentum outside [0, 1), nesterov without momentum.
+
+    Reference: Sutskever, Martens, Dahl and Hinton, "On the Importance of Initialization and Momentum in Deep Learning",
+    ICML 2013.
     """
 
     lr: Rate = 1.0
     _: KW_ONLY
     momentum: Scalar | None = None
     ema: bool = static(default=False)
+    nesterov: bool = static(default=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
         check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
-        if not isinstance(self.ema, bool):
-            raise InvalidInput(f"ema = {shown(self.ema)} must be True or False")
+        check_flag("ema", self.ema)
+        check_flag("nesterov", self.nesterov)
+        if self.nesterov and self.momentum is None:
+            raise InvalidInput("nesterov = True needs a momentum, such as momentum=0.9")
 
     def init(self, params: Params) -> ServerSGDState:
         """Zero momentum."""
@@ -63,7 +73,8 @@ class ServerSGD(ServerOptimizer):
         momentum = ()
         if self.momentum is not None:
             fresh = trees.scale(1 - self.momentum, delta) if self.ema else delta
-            delta = momentum = trees.axpy(self.momentum, state.momentum, fresh)
+            momentum = trees.axpy(self.momentum, state.momentum, fresh)
+            delta = trees.axpy(self.momentum, momentum, fresh) if self.nesterov else momentum
         return trees.axpy(lr, delta, params), ServerSGDState(momentum, jnp.asarray(lr, state.server_lr.dtype))
 
 

@@ -153,13 +153,14 @@ def check_inner(method: Algorithm, title: str) -> None:
 
 
 def check_stateless(method: Algorithm, server: Any) -> None:
-    """Raise `InvalidInput` if clients of `method` keep a state, which would not follow from what they sent."""
+    """Raise `InvalidInput` if clients of `method` keep a state: clipping, noise and accounting know none."""
     first = Cohort(jnp.int32(0), jnp.int32(1), 1)
     own = jax.eval_shape(lambda s: method.init_client(method.broadcast(s, first)), server)
     if jax.tree.leaves(own):
         raise InvalidInput(
-            f"{name_of(method)} keeps a state on each client and counts on it being what the client has sent: "
-            "clipped and noised messages would break that without an error. Take a method without client state"
+            f"{name_of(method)} keeps a state on each client: one that counts on being what the client has sent would "
+            "break without an error on clipped and noised messages, and no accounting here covers any other. Take a "
+            "method without client state, optimisers without keep=True"
         )
 
 

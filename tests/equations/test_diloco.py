@@ -1,0 +1,151 @@
+"""DiLoCo against Algorithm 1 of Douillard et al. 2023: AdamW written out, kept by its client; float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import optax
+import pytest
+
+import fedsolve as fs
+from equations.cases import EVERY, ROUNDS, SOME, displacement_error, federation
+from equations.server_rules import FedDuA
+from equations.transcript import shares
+from fedsolve.algorithm import Cohort
+from fedsolve.algorithms.feddr import DouglasRachford
+from fedsolve.algorithms.feddyn import DynamicRegularization
+from fedsolve.client import SGD
+from fedsolve.geometry import L1
+from harness import make_clients, make_task
+from verbs_harness import play
+
+LR, DECAY = 0.03, 0.2
+
+
+class NumpyAdamW:
+    """Loshchilov and Hutter 2019: m, v with bias correction, decay apart from the gradient; one for each client."""
+
+    def __init__(self, size, b1=0.9, b2=0.999, eps=1e-8):
+        self.b1, self.b2, self.eps = b1, b2, eps
+        self.m, self.v, self.count = np.zeros(size), np.zeros(size), 0
+
+    def step(self, y, g, lr, decay):
+        self.count += 1
+        self.m = self.b1 * self.m + (1 - self.b1) * g
+        self.v = self.b2 * self.v + (1 - self.b2) * g**2
+        m, v = self.m / (1 - self.b1**self.count), self.v / (1 - self.b2**self.count)
+        return y - lr * (m / (np.sqrt(v) + self.eps) + decay * y)
+
+
+class Nesterov:
+    """b = beta b - D, w -= eta (-D + beta b): SGD with Nesterov's momentum on the gradient -D."""
+
+    def __init__(self, eta=0.7, beta=0.9):
+        self.eta, self.beta, self.b = eta, beta, 0.0
+
+    def __call__(self, w, D, spread, size, t):
+        self.b = self.beta * self.b - D
+        return w - self.eta * (-D + self.beta * self.b), self.eta
+
+
+def diloco(fed, w, rule, weighting="uniform", mu=0.0):
+    """Iterates, server rates and every client's AdamW; whoever is not drawn keeps it as it was."""
+    inner = [NumpyAdamW(len(w)) for _ in fed.clients]
+    iterates, rates, eta = [w], [], 0.0
+    for t, cohort in enumerate(fed.cohorts):
+        if cohort:
+            deltas = []
+            for i in cohort:
+                y = w
+                for rows in fed.minibatches(t, i):
+                    y = inner[i].step(y, fed.gradient(i, y, rows) + mu * (y - w), LR, DECAY)
+                deltas.append(y - w)
+            p = shares(fed, cohort, weighting)
+            mean = sum(q * d for q, d in zip(p, deltas, strict=True))
+            spread = sum(q * (d @ d) for q, d in zip(p, deltas, strict=True))
+            w, eta = rule(w, mean, spread, len(cohort), t)
+        iterates.append(w)
+        rates.append(eta)
+    return np.stack(iterates), np.array(rates), inner
+
+
+def check(algorithm, rule, sampling, weighting="uniform", mu=0.0, **work):
+    """Every model, the logged rate, and moments and counts of all clients at the end."""
+    clients = make_clients()
+    run = play(algorithm, make_task(clients, **work), sampling, ROUNDS)
+    iterates, rates, inner = diloco(federation(run, clients, **work), run.iterates[0], rule, weighting, mu)
+    assert np.abs(iterates[1:] - iterates[0]).max() > 1e-2, "nothing moved: the test would prove nothing"
+    assert displacement_error(run.iterates[1:], iterates[1:], iterates[0]) < 1e-12
+    np.testing.assert_allclose(run.logs["server_lr"], rates, rtol=1e-12)
+    adam = run.state.clients[0]
+    assert adam.count.dtype == np.int32
+    np.testing.assert_array_equal(adam.count, [one.count for one in inner])
+    for ours, theirs in ((adam.mu, [one.m for one in inner]), (adam.nu, [one.v for one in inner])):
+        got = np.concatenate([np.reshape(x, (5, -1)) for x in ours], axis=1)
+        np.testing.assert_allclose(got, theirs, rtol=1e-9, atol=1e-12 * np.abs(theirs).max())
+
+
+@EVERY
+def test_diloco(sampling):
+    """Outer 0.7 and 0.9; clients of 3 to 12 examples take 2 to 6 steps, some rounds are without them, one without
+    anybody; client 2 is first drawn in round 2.
+    """
+    check(fs.DiLoCo(LR, weight_decay=DECAY), Nesterov(), sampling)
+
+
+def test_local_steps_other_rates_and_examples():
+    """H = 5 for everyone, another outer rate and momentum, clients by their examples."""
+    algorithm = fs.DiLoCo(LR, weight_decay=DECAY, server_lr=0.4, momentum=0.6, weighting="examples")
+    check(algorithm, Nesterov(0.4, 0.6), SOME, "examples", local_steps=5)
+
+
+def test_feddua_outside():
+    """FedDuAdam's server rule in place of Nesterov's: its step from |D_i|^2 of what AdamW reached."""
+    rule = fs.server.DoublyAdaptive(beta1=0.9, preconditioner="adam")
+    algorithm = fs.DiLoCo(LR, weight_decay=DECAY, server_optimizer=rule)
+    check(algorithm, FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), SOME)
+
+
+@pytest.mark.full
+def test_proximal():
+    """FedProx around it: the moments are those of the proximal gradients."""
+    check(fs.Proximal(fs.DiLoCo(LR, weight_decay=DECAY), 0.5), Nesterov(), SOME, mu=0.5)
+
+
+@pytest.mark.full
+def test_the_outer_step_is_pytorchs():
+    """`torch.optim.SGD(nesterov=True)` on the gradients -D, ten random ones."""
+    torch = pytest.importorskip("torch")
+    rng, rule = np.random.default_rng(0), fs.server.ServerSGD(0.7, momentum=0.9, nesterov=True)
+    w = rng.standard_normal(9)
+    theirs = torch.tensor(w, requires_grad=True)
+    optimiser = torch.optim.SGD([theirs], lr=0.7, momentum=0.9, nesterov=True)
+    import jax
+
+    with jax.enable_x64():
+        ours, state = w, rule.init(w)
+        for t, D in enumerate(rng.standard_normal((10, 9))):
+            ours, state = rule.step(ours, state, D, (), Cohort(t, 3, 5))
+            theirs.grad = torch.tensor(-D)
+            optimiser.step()
+            np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-13, atol=1e-13)
+
+
+KEPT = fs.client.Optax(optax.adamw, keep=True, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: fs.client.Optax(optax.adam, keep=1, learning_rate=0.1), "keep = 1 must be true or false"),
+        (lambda: fs.server.ServerSGD(nesterov=True), "nesterov = True needs a momentum"),
+        (lambda: fs.DiLoCo(weight_decay=-0.1), "weight_decay = -0.1 must be"),
+        (lambda: fs.DiLoCo(server_optimizer=SGD(0.1)), "must be one such as server.ServerSGD"),
+        (lambda: fs.ControlVariates(fs.DiLoCo()), "OptaxSolver is not: use option='I'"),
+        (lambda: DouglasRachford(L1(0.1), KEPT), "FedDR starts its clients' solver anew"),
+        (lambda: DynamicRegularization(KEPT), "FedDyn starts its clients' solver anew"),
+    ],
+)
+def test_refused(make, words):
+    """One line that says what would do."""
+    with pytest.raises(fs.InvalidInput, match=words):
+        make()
