@@ -218,3 +218,62 @@ def test_numpy_inside_a_metric():
     task = fs.Task.from_arrays(square, START, [TARGETS], metrics=score)
     with pytest.raises(fs.InvalidInput, match=r"score of a training batch .* fs.tasks.Whole"):
         fs.run(fs.FedAvg(0.1), task, rounds=1)
+
+
+def own_squares(w, batch):
+    return (margin(w, batch) - batch.y) ** 2
+
+
+def weighted(w, batch, weights=None):
+    weights = jnp.ones(len(batch.y)) if weights is None else weights
+    return jnp.sum(weights * own_squares(w, batch)) / jnp.maximum(jnp.sum(weights), 1)
+
+
+def centred(w, batch):
+    """Each example's own value, less their mean, of half of them: their mean over a batch tells little."""
+    return own_squares(w, batch) + batch.y - jnp.mean(batch.y)
+
+
+def test_values_of_examples_and_means_with_weights():
+    functions = {
+        "own": own_squares,
+        "weighted": weighted,
+        "centred": centred,
+        "divided by all": lambda w, b, weights=None: (
+            weighted(w, b, weights) * (1.0 if weights is None else jnp.mean(weights))
+        ),
+        "ignored": lambda w, b, weights=None: weighted(w, b),
+        "both": lambda w, b, weights=None: own_squares(w, b),
+    }
+    seen = not_means(functions, START, few_rows(TARGETS, START))
+    assert set(seen) == {"centred", "divided by all", "ignored"}
+    assert "example 0 of 16 has" in seen["centred"]
+    assert "with weights 1 for 8 of 16 examples" in seen["ignored"]
+
+
+def fails_without(w, batch, key):
+    return own_squares(w, batch) * jax.random.bernoulli(key, 0.5, batch.y.shape)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (fails_without, "fails with key=None, as evaluation calls it.*draw nothing where key is None"),
+        (lambda w, b: b.x * w["w"], r"has shape \(2, 5\) .* or one for each of its 2 examples"),
+        (lambda w, b, kye: 0.0, "unknown argument of the loss 'kye': did you mean 'key'"),
+        (lambda w, b, key=None: square(w, b) * jax.random.uniform(KEY), "one draw would serve"),
+    ],
+)
+def test_what_a_loss_may_not_do(loss, words):
+    with pytest.raises(fs.InvalidInput, match=words) as raised:
+        check_loss("the loss", loss, START, TARGETS)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_given_key_is_no_frozen_draw():
+    check_loss(
+        "the loss",
+        lambda w, b, key=None: jnp.mean((drop(b.x, key) if key is not None else b.x) @ w["w"]),
+        START,
+        TARGETS,
+    )
