@@ -7,7 +7,7 @@ import os
 import jax
 import pytest
 
-from programs import ProgramsDropped, cache_folder, collect_seldom, compile_quickly
+from programs import ProgramsDropped, cache_folder, collect_seldom, compile_quickly, one_thread_each
 
 pytest.register_assert_rewrite("equations.cases", "conformance.properties")
 
@@ -30,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--production-compile"):
         compile_quickly()
     collect_seldom()
+    one_thread_each()
     config.pluginmanager.register(ProgramsDropped())
 
 

@@ -27,6 +27,11 @@ def collect_seldom() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
+def one_thread_each() -> None:
+    """NumPy, SciPy and PyTorch in one thread: workers fill the cores, and threads that wait for them spin."""
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+
+
 def cache_folder() -> Path:
     """Where compiled programs are kept: the user's cache, by JAX's version, unless FEDSOLVE_TEST_CACHE says where."""
     if chosen := os.environ.get("FEDSOLVE_TEST_CACHE"):
