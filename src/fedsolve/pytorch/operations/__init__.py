@@ -1,6 +1,49 @@
 """The operations that have an equivalent in JAX, one file per family; importing this registers them all."""
 
-from fedsolve.pytorch.operations import basic, batch_norm
+from fedsolve.pytorch.operations import (
+    activations,
+    arithmetic,
+    attention,
+    batch_norm,
+    comparison,
+    convolutions,
+    creation,
+    elementwise,
+    embedding,
+    indexing,
+    linear,
+    normalisation,
+    padding,
+    pooling,
+    randomness,
+    recurrent,
+    reductions,
+    resizing,
+    scattering,
+    shapes,
+)
 from fedsolve.pytorch.registry import OPERATIONS
 
-__all__ = ["OPERATIONS", "basic", "batch_norm"]
+__all__ = [
+    "OPERATIONS",
+    "activations",
+    "arithmetic",
+    "attention",
+    "batch_norm",
+    "comparison",
+    "convolutions",
+    "creation",
+    "elementwise",
+    "embedding",
+    "indexing",
+    "linear",
+    "normalisation",
+    "padding",
+    "pooling",
+    "randomness",
+    "recurrent",
+    "reductions",
+    "resizing",
+    "scattering",
+    "shapes",
+]

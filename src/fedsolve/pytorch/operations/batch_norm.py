@@ -25,6 +25,7 @@ def functional(
     weights: Array | None = None,
 ) -> tuple[Array, ...]:
     """Normalised x, the mean and 1/deviation it took, and the new running statistics."""
+    running_mean, running_var = lax.stop_gradient((running_mean, running_var))
     if not training:
         return (
             *no_training(x, weight, bias, running_mean, running_var, momentum, eps),
@@ -33,12 +34,12 @@ def functional(
         )
     mean, var, count = _statistics(x, weights)
     out, rstd = _normalised(x, weight, bias, mean, var, eps)
-    unbiased = var * (count / jnp.maximum(count - 1, 1))
+    unbiased = lax.stop_gradient(var * (count / jnp.maximum(count - 1, 1)))
     return (
         out,
         mean,
         rstd,
-        (1 - momentum) * running_mean + momentum * mean,
+        (1 - momentum) * running_mean + momentum * lax.stop_gradient(mean),
         (1 - momentum) * running_var + momentum * unbiased,
     )
 
@@ -70,9 +71,11 @@ def no_training(
     momentum: float,
     eps: float,
 ) -> tuple[Array, ...]:
-    """Normalised by the running statistics."""
+    """Normalised by the running statistics, which get no gradient."""
+    running_mean, running_var = lax.stop_gradient((running_mean, running_var))
     out, _ = _normalised(x, weight, bias, running_mean, running_var, eps)
-    return out, x[:0, 0], x[:0, 0]  # PyTorch gives empty statistics
+    none = jnp.zeros(0, x.dtype)  # PyTorch gives empty statistics
+    return out, none, none
 
 
 def _statistics(x: Array, weights: Array | None) -> tuple[Array, Array, Any]:
