@@ -22,9 +22,16 @@ from fedsolve.tasks.losses import (
 )
 from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
+from fedsolve.tasks.networks.autoencoder import Autoencoder
+from fedsolve.tasks.networks.causal import CausalTransformer
+from fedsolve.tasks.networks.recurrent import GRU, LSTM
+from fedsolve.tasks.networks.resnet import ResNet18
+from fedsolve.tasks.networks.vit import ViT
 from fedsolve.tasks.news import news
 from fedsolve.tasks.pictures import Augmented, Scaled
+from fedsolve.tasks.reconstruction import ReconstructionError
 from fedsolve.tasks.regression import anisotropic_regression
+from fedsolve.tasks.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.voxels import voxels
@@ -32,20 +39,29 @@ from fedsolve.tasks.whole import Whole
 
 __all__ = [
     "CNN",
+    "GRU",
+    "LSTM",
     "MLP",
     "TASKS",
     "Accuracy",
     "Affine",
     "Augmented",
+    "Autoencoder",
     "BinaryAccuracy",
     "BinaryCrossEntropy",
+    "BitsPerToken",
+    "CausalTransformer",
     "CrossEntropy",
     "Examples",
     "LikeliestSet",
     "Linear",
     "Logistic",
     "MatrixLinear",
+    "NextToken",
+    "NextTokenAccuracy",
     "RecallAt",
+    "ReconstructionError",
+    "ResNet18",
     "Ridge",
     "Scaled",
     "Softmax",
@@ -53,6 +69,7 @@ __all__ = [
     "Task",
     "TaskEntry",
     "TopK",
+    "ViT",
     "Whole",
     "anisotropic_regression",
     "build",

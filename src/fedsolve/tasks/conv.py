@@ -8,7 +8,7 @@ matrix products, differentiated as such:
   per pair of channels instead of 36, as Y = A' ((G g G') * (B' d B)) A. It is an identity, not an
   approximation; rounding stays of the order of the direct sum's.
 
-On other platforms both functions are the ordinary operations.
+On other platforms they are the ordinary operations.
 """
 
 from __future__ import annotations
@@ -33,6 +33,20 @@ def conv3x3(
         dims = ("NHWC", "HWIO", "NHWC")
         return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
     return (by_tiles if tiles_pay(x, kernel) else by_patches)(x, kernel) + bias
+
+
+def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array:
+    """Convolution of images x (n, h, w, c) with a kernel (h', w', c, out), the same stride and padding on both axes.
+
+    For deep networks: by patches on a CPU, since tiles take twice as long to compile there and are no faster
+    (benchmarks/FINDINGS.md).
+    """
+    if jax.default_backend() != "cpu":
+        dims, pad = ("NHWC", "HWIO", "NHWC"), [(padding, padding)] * 2
+        return lax.conv_general_dilated(x, kernel, (stride, stride), pad, dimension_numbers=dims)
+    if padding:
+        x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
+    return by_patches(x, kernel, strides=(stride, stride))
 
 
 def tiles_pay(x: Array, kernel: Array) -> bool:

@@ -5,7 +5,6 @@ Parameters take JAX's default float type. `init` draws He weights (zeros for the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,20 +15,7 @@ from jaxtyping import Array
 from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.conv import conv3x3, max_pool2x2
-
-
-class Affine(NamedTuple):
-    """Weight and bias of one layer: dense (out, in) or (3, 3, in, out), and (out,); bias None for none.
-
-    Of one output: (in,) or, for a matrix, (rows, columns), and ().
-
-    Attributes:
-        weight: of the layer, of the shapes above.
-        bias: one number an output, or None.
-    """
-
-    weight: Any
-    bias: Any
+from fedsolve.tasks.layers import Affine, as_numbers, check_rate, dense, dropout, flat, he, he_dense
 
 
 class CNNParams(NamedTuple):
@@ -39,25 +25,6 @@ class CNNParams(NamedTuple):
     conv2: Affine
     hidden: Affine
     output: Affine
-
-
-def _he(key: Array, shape: tuple[int, ...], fan_in: int) -> Affine:
-    """Normal weights of variance 2 / fan_in and a zero bias (He et al. 2015); the last of shape is out."""
-    spread = math.sqrt(2.0 / fan_in)
-    return Affine(spread * jax.random.normal(key, shape), jnp.zeros(shape[-1]))
-
-
-def _he_dense(key: Array, fan_in: int, out: int) -> Affine:
-    return Affine(_he(key, (out, fan_in), fan_in).weight, jnp.zeros(out))
-
-
-def _dense(layer: Affine, x: Array) -> Array:
-    """W x + b for each row of x, computed on columns: products and sums are then fast on a CPU."""
-    return (layer.weight @ x.T + layer.bias[:, None]).T
-
-
-def _flat(x: Array) -> Array:
-    return jnp.reshape(x, (x.shape[0], -1))
 
 
 @dataclass(frozen=True)
@@ -84,7 +51,7 @@ class Linear:
 
     def __call__(self, params: Affine, x: Array) -> Array:
         """Predictions of shape (n,)."""
-        y = params.weight @ _flat(x).T  # weights first: fast for many settings of weights at once
+        y = params.weight @ flat(x).T  # weights first: fast for many settings of weights at once
         return y + params.bias if self.bias else y
 
 
@@ -117,13 +84,14 @@ class MatrixLinear:
         """Predictions of shape (n,)."""
         if x.shape[1:] != params.weight.shape:  # flattening would hide a transposed matrix
             raise ValueError(f"matrices of shape {x.shape[1:]} for a weight of shape {params.weight.shape}")
-        y = params.weight.ravel() @ _flat(x).T
+        y = params.weight.ravel() @ flat(x).T
         return y + params.bias if self.bias else y
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """Logits W x + b of logistic regression on classes, or tags; starts at zero. x is flattened to (n, features).
+    """Logits W x + b of logistic regression on classes, or tags; starts at zero. x is flattened to (n, features);
+    bytes are taken as x / 255.
 
     Attributes:
         features: numbers of an example, at least 1.
@@ -146,12 +114,14 @@ class Softmax:
 
     def __call__(self, params: Affine, x: Array) -> Array:
         """Logits of shape (n, classes)."""
-        return _dense(params, _flat(x))
+        return dense(params, flat(as_numbers(x, params.weight)))
 
 
 @dataclass(frozen=True)
 class MLP:
     """Dense layers of the given sizes (input, hidden ..., output) with ReLU between; x is flattened.
+
+    Bytes are taken as x / 255.
 
     Attributes:
         sizes: of the input, the hidden layers and the output: two numbers or more, each at least 1.
@@ -171,22 +141,23 @@ class MLP:
         """He weights; layer j has weight (sizes[j + 1], sizes[j]) and bias (sizes[j + 1],)."""
         keys = jax.random.split(key, len(self.sizes) - 1)
         shapes = zip(self.sizes[:-1], self.sizes[1:], strict=True)
-        return tuple(_he_dense(k, *shape) for k, shape in zip(keys, shapes, strict=True))
+        return tuple(he_dense(k, *shape) for k, shape in zip(keys, shapes, strict=True))
 
     def __call__(self, params: tuple[Affine, ...], x: Array) -> Array:
         """Outputs of shape (n, sizes[-1])."""
-        x = _flat(x)
+        x = flat(as_numbers(x, params[0].weight))
         for layer in params[:-1]:
-            x = jax.nn.relu(_dense(layer, x))
-        return _dense(params[-1], x)
+            x = jax.nn.relu(dense(layer, x))
+        return dense(params[-1], x)
 
 
 @dataclass(frozen=True)
 class CNN:
     """Two 3x3 convolutions (no padding, ReLU), 2x2 max-pool, one hidden dense layer (ReLU), logits.
 
-    The network of the FEMNIST experiments of Takakura et al. 2025 and Reddi et al. 2021 without dropout;
-    1,206,590 parameters by default. x has shape (n, height, width, inputs) or (n, height, width).
+    The network of the FEMNIST experiments of Takakura et al. 2025; with dropout (0.25, 0.5) that of Reddi et al. 2021.
+    1,206,590 parameters by default. x has shape (n, height, width, inputs) or (n, height, width), numbers or bytes
+    (taken as x / 255).
 
     Attributes:
         classes: outputs.
@@ -195,9 +166,10 @@ class CNN:
         channels: outputs of the two convolutions.
         hidden: units of the dense layer.
         inputs: channels of a picture: 1 for grey, 3 for colours.
+        dropout: rates after the pooling and after the hidden layer, each at least 0 and below 1.
 
     Raises:
-        InvalidInput: a number out of its range, or channels that are not two numbers.
+        InvalidInput: a number out of its range, or channels or rates that are not two numbers.
     """
 
     classes: int = 62
@@ -206,6 +178,7 @@ class CNN:
     channels: tuple[int, int] = (32, 64)
     hidden: int = 128
     inputs: int = 1
+    dropout: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
         for name in ("classes", "hidden", "inputs"):
@@ -215,6 +188,12 @@ class CNN:
         object.__setattr__(self, "channels", _sizes("channels", self.channels))
         if len(self.channels) != 2:
             raise InvalidInput(f"channels = {self.channels} must be two numbers, one for each convolution")
+        object.__setattr__(self, "dropout", _rates("dropout", self.dropout))
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """A key where it drops anything (`fedsolve.tasks.loss_arguments`)."""
+        return frozenset({"key"} if any(self.dropout) else ())
 
     def init(self, key: Array) -> CNNParams:
         """He weights: conv (3, 3, in, out), hidden (hidden, pooled), output (classes, hidden)."""
@@ -222,18 +201,22 @@ class CNN:
         first, second = self.channels
         pooled = second * ((self.height - 4) // 2) * ((self.width - 4) // 2)
         return CNNParams(
-            _he(k1, (3, 3, self.inputs, first), 9 * self.inputs),
-            _he(k2, (3, 3, first, second), 9 * first),
-            _he_dense(k3, pooled, self.hidden),
-            _he_dense(k4, self.hidden, self.classes),
+            he(k1, (3, 3, self.inputs, first), 9 * self.inputs),
+            he(k2, (3, 3, first, second), 9 * first),
+            he_dense(k3, pooled, self.hidden),
+            he_dense(k4, self.hidden, self.classes),
         )
 
-    def __call__(self, params: CNNParams, x: Array) -> Array:
-        """Logits of shape (n, classes)."""
+    def __call__(self, params: CNNParams, x: Array, key: Array | None = None) -> Array:
+        """Logits of shape (n, classes); with a key for dropout in training, without one in evaluation."""
+        after_pooling, after_hidden = (None, None) if key is None else jax.random.split(key)
+        x = as_numbers(x, params.output.weight)
         x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
         x = jax.nn.relu(conv3x3(x, *params.conv1))
         x = jax.nn.relu(max_pool2x2(conv3x3(x, *params.conv2)))  # ReLU and maximum commute
-        return _dense(params.output, jax.nn.relu(_dense(params.hidden, _flat(x))))
+        x = dropout(after_pooling, self.dropout[0], flat(x))
+        x = dropout(after_hidden, self.dropout[1], jax.nn.relu(dense(params.hidden, x)))
+        return dense(params.output, x)
 
 
 def check_model(model: Any, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -252,6 +235,13 @@ def check_model(model: Any, shape: tuple[int, ...], outputs: tuple[int, ...]) ->
         raise InvalidInput(
             f"model {model!r} gives outputs of shape {found[1:]} for an example, the task needs {outputs}"
         )
+
+
+def _rates(name: str, values: Any) -> tuple[float, ...]:
+    """Two rates of dropout as a tuple."""
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise InvalidInput(f"{name} = {values!r} must be two rates, such as (0.25, 0.5)")
+    return tuple(check_rate(name, rate) for rate in values)
 
 
 def _sizes(name: str, values: Any) -> tuple[int, ...]:

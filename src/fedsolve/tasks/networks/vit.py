@@ -1,0 +1,78 @@
+"""A vision transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.layers import as_numbers, dense, dense_of
+from fedsolve.tasks.networks.attention import (
+    NORMAL,
+    TransformerParams,
+    check_transformer,
+    init_transformer,
+    transform,
+)
+
+
+@dataclass(frozen=True)
+class ViT:
+    """A vision transformer (Dosovitskiy et al. 2021): patches as tokens, learned positions, norms before, GELU.
+
+    The logits come from the mean over the patches (Beyer et al. 2022). x has shape (n, image, image, inputs), numbers
+    or bytes (taken as x / 255).
+
+    Attributes:
+        classes: outputs.
+        image: side of a picture in pixels, a multiple of the patch's.
+        patch: side of a patch.
+        inputs: channels of a picture: 1 for grey, 3 for colours.
+        width: numbers of a patch; the dense layers between have four times as many.
+        layers: blocks of attention and dense layers.
+        heads: of attention; must divide the width.
+        dropout: rate after the embedding, attention and dense layers, at least 0 and below 1.
+
+    Raises:
+        InvalidInput: a number out of its range, or one that does not divide another as it must.
+    """
+
+    classes: int = 10
+    image: int = 32
+    patch: int = 4
+    inputs: int = 3
+    width: int = 192
+    layers: int = 6
+    heads: int = 3
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_transformer(self, "classes", "image", "patch", "inputs")
+        if self.image % self.patch:
+            raise InvalidInput(
+                f"patch = {self.patch} does not divide image = {self.image}: give a divisor of it"
+            )
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """A key where it drops anything (`fedsolve.tasks.loss_arguments`)."""
+        return frozenset({"key"} if self.dropout else ())
+
+    def init(self, key: Array) -> TransformerParams:
+        """Normal weights of deviation 0.02, zero biases; norms with scale 1 and shift 0."""
+        k1, k2 = jax.random.split(key)
+        embedding = dense_of(NORMAL, k1, self.patch**2 * self.inputs, self.width)
+        return init_transformer(
+            k2, embedding, (self.image // self.patch) ** 2, self.width, self.layers, self.classes
+        )
+
+    def __call__(self, params: TransformerParams, x: Array, key: Array | None = None) -> Array:
+        """Logits of shape (n, classes); with a key for dropout in training, without one in evaluation."""
+        side, n = self.image // self.patch, x.shape[0]
+        x = as_numbers(x, params.output.weight).reshape(n, side, self.patch, side, self.patch, self.inputs)
+        patches = jnp.swapaxes(x, 2, 3).reshape(n, side * side, -1)
+        y = transform(params, dense(params.embedding, patches), self.heads, self.dropout, key, False)
+        return dense(params.output, jnp.mean(y, axis=1))
