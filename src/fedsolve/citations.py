@@ -96,6 +96,17 @@ BIBTEX: dict[str, str] = {
   pages     = {965--978},
   year      = {2022}
 }""",
+    "myers2020conversational": """@article{myers2020conversational,
+  title  = {Conversational Scaffolding: An Analogy-Based Approach to Response Prioritization in Open-Domain Dialogs},
+  author = {Myers, Will and Etchart, Tyler and Fulda, Nancy},
+  year   = {2020}
+}""",
+    "xiao2017fashion": """@article{xiao2017fashion,
+  title   = {{Fashion-MNIST}: a Novel Image Dataset for Benchmarking Machine Learning Algorithms},
+  author  = {Xiao, Han and Rasul, Kashif and Vollgraf, Roland},
+  journal = {arXiv preprint arXiv:1708.07747},
+  year    = {2017}
+}""",
     "caldas2018leaf": """@article{caldas2018leaf,
   title   = {{LEAF}: A Benchmark for Federated Settings},
   author  = {Caldas, Sebastian and Duddu, Sai Meher Karthik and Wu, Peter and Li, Tian

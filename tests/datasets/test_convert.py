@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import io
 import json
 import struct
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedsolve import tasks
-from fedsolve.datasets import cifar, femnist, libsvm, mnist, news, voxels
+from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, voxels
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.cifar import decode
 from tasks.small_files import DATA, needs
@@ -84,6 +85,23 @@ def test_mnist_as_it_is_gives_the_known_files(tmp_path):
     got = np.load(to / "mnist" / "mnist_writers.npz")
     assert all((got[name] == z[name]).all() and got[name].dtype == z[name].dtype for name in z.files)
     assert not list(to.glob("mnist/*.gz.sha256"))
+
+
+def test_fashion(tmp_path, monkeypatch):
+    """The four idx files, zipped or not, as they are; others are refused."""
+    source, to, sums = tmp_path / "from", tmp_path / "to", {}
+    source.mkdir()
+    for name in fashion.CONTENT:
+        a = rng.integers(0, 10, (12, 28, 28) if "images" in name else (12,), dtype=np.uint8)
+        (source / name.removesuffix(".gz")).write_bytes(idx(a, 8))
+        sums[name] = hashlib.sha256(a.tobytes()).hexdigest()
+    monkeypatch.setattr(fashion, "CONTENT", sums)
+    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.fashion"), "CONTENT", sums)
+    fashion.convert(source, to)
+    assert tasks.fashion_mnist(to, 2, "iid").data.counts.tolist() == [6, 6]
+    (source / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(12, np.uint8), 8))
+    with pytest.raises(InvalidInput, match="its content has another check sum"):
+        fashion.convert(source, to)
 
 
 def test_cifar(tmp_path):

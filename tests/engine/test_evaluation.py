@@ -88,6 +88,13 @@ def test_unseen_clients_in_a_sweep_and_refused():
         replace(task, unseen=[])
 
 
+def test_the_worst_client_has_the_most_bits():
+    means = np.array([[1.0, 0.5, 2.0], [3.0, 0.1, 1.0]])
+    found = evaluation.by_client(["loss", "accuracy", "bits_per_character"], means)
+    worst = [found[f"client_{name}_worst"] for name in ("loss", "accuracy", "bits_per_character")]
+    assert worst == [3.0, 0.1, 2.0]
+
+
 def test_blocks_of_rows_are_joined():
     """1100 rows are seen 512 at a time (the last block overlaps the one before): each has its own metrics."""
     many = make_clients((1100,), seed=6)[0]

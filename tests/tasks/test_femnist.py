@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks import Softmax, build, femnist
+from fedsolve.tasks import Softmax, build, femnist, femnist_autoencoder
 from tasks.small_files import DATA, needs, write
 
 MODULE = importlib.import_module("fedsolve.tasks.femnist")
@@ -31,7 +31,7 @@ def test_writers_train_are_tested_and_others_are_unseen(characters):
     assert task.data.names == ("writer f0000_00", "writer f0002_00", "writer f0003_00")
     assert task.unseen.names == ("writer f0001_00", "writer f0004_00")
     assert (task.data.counts.tolist(), task.unseen.counts.tolist()) == ([4, 4, 4], [6, 6])
-    np.testing.assert_array_equal(task.data.client(1).x[..., 0], z["x"][12:18][2:])
+    np.testing.assert_array_equal(task.data.client(1).x[..., 0], 255 - z["x"][12:18][2:])
     np.testing.assert_array_equal(task.unseen.client(1).y, z["y"][24:])
     np.testing.assert_array_equal(task.test.y, z["y"][[0, 1, 12, 13, 18, 19]])
     assert task.data.examples.x.dtype == np.uint8
@@ -42,13 +42,27 @@ def test_writers_train_are_tested_and_others_are_unseen(characters):
     np.testing.assert_array_equal(some.test.y, task.test.y)
 
 
-def test_paper_is_one_unless_told_otherwise(characters):
-    """The paper's background of 1: an empty picture is all ones; softmax sums 784 weights of 1 / 784."""
-    white = np.zeros((1, 28, 28, 1), np.uint8)
-    for flip, sum_ in ((True, 1.0), (False, 0.0)):
-        model = femnist(characters, model="softmax", flip=flip).loss.model
-        params = jax.tree.map(lambda a: a + 1 / 784, model.init(jax.random.key(0)))
-        np.testing.assert_allclose(model(params, white), sum_ + 1 / 784, rtol=1e-4)
+def test_paper_is_white_unless_told_otherwise(characters):
+    """The papers' background of 1: the file's 0, where there is no ink, is 255, which models take as 1."""
+    white, black = femnist(characters), femnist(characters, flip=False)
+    x = np.load(characters / MODULE.FILE)["x"]
+    np.testing.assert_array_equal(black.data.client(0).x[..., 0], x[2:6])
+    for one, other in ((white.data, black.data), (white.unseen, black.unseen)):
+        np.testing.assert_array_equal(one.examples.x, 255 - other.examples.x)
+    np.testing.assert_array_equal(white.test.x, 255 - black.test.x)
+
+
+def test_the_autoencoder_is_judged_by_the_mean_square_of_a_pixel(characters):
+    task = femnist_autoencoder(characters, model="small")
+    assert task.unseen.counts.tolist() == [6, 6]
+    params = task.init(jax.random.key(0))
+    x = task.unseen.examples.x / 255
+    outputs = np.asarray(task.loss.model(params, task.unseen.examples.x))
+    assert outputs.shape == x.shape
+    found = float(task.loss(params, task.unseen.examples))
+    assert found == pytest.approx(np.mean((outputs - x) ** 2), rel=1e-5)
+    with pytest.raises(InvalidInput, match=r"the task needs \(28, 28, 1\)"):
+        femnist_autoencoder(characters, model=Softmax(784, 784))
 
 
 @pytest.mark.parametrize(

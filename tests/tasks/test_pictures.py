@@ -1,4 +1,4 @@
-"""Bytes to numbers, against NumPy: scaled, flipped, standardised; and what is drawn in training."""
+"""Augmentation of pictures against NumPy: standardised middles in evaluation, and what is drawn in training."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks import Augmented, Scaled, Softmax
+from fedsolve.tasks import Augmented, Softmax
 
 X = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
 W = {"w": jnp.ones(())}
@@ -39,13 +39,6 @@ def standardised(x):
     return (x - x.mean((1, 2, 3), keepdims=True)) / np.maximum(spread, x[0].size ** -0.5)
 
 
-def test_bytes_become_numbers():
-    np.testing.assert_allclose(Scaled(Seen())(W, X), X / 255, atol=1e-7)
-    np.testing.assert_allclose(Scaled(Seen(), flip=True)(W, X), 1 - X / 255, atol=1e-7)
-    assert Scaled(Softmax(3, 2)) == Scaled(Softmax(3, 2))
-    assert hash(Augmented(Softmax(3, 2))) == hash(Augmented(Softmax(3, 2)))
-
-
 def test_evaluation_takes_the_middle_standardised():
     """TensorFlow's central crop: half of what is cut, rounded down, lies before it. A flat picture becomes 0."""
     flat = np.full_like(X, 7)
@@ -70,9 +63,7 @@ def test_training_draws_places_and_mirrors_for_each_picture():
 
 def test_a_model_that_asks_gets_a_key_of_its_own():
     key = jax.random.key(0)
-    assert Scaled(Keyed())(W, X) is None
     assert Augmented(Keyed())(W, np.zeros((1, 24, 24, 3), np.uint8)) is None
-    assert (jax.random.key_data(Scaled(Keyed())(W, X, key=key)) == jax.random.key_data(key)).all()
     own = Augmented(Keyed(), 3)(W, X, key=key)
     assert (jax.random.key_data(own) != jax.random.key_data(key)).any()
 
@@ -80,3 +71,4 @@ def test_a_model_that_asks_gets_a_key_of_its_own():
 def test_a_crop_is_checked():
     with pytest.raises(InvalidInput, match="crop = 0"):
         Augmented(Seen(), crop=0)
+    assert hash(Augmented(Softmax(3, 2))) == hash(Augmented(Softmax(3, 2)))

@@ -311,7 +311,16 @@ def test_whole_numbers_are_numbers():
 
 
 def test_every_task_is_summarised_and_cited():
-    files = ["voxels", "handwriting", "femnist", "cifar10", "cifar100", "libsvm", "news"]
+    files = [
+        "voxels",
+        "handwriting",
+        "femnist",
+        "femnist-autoencoder",
+        "fashion-mnist",
+        "cifar10",
+        "cifar100",
+    ]
+    files += ["shakespeare", "next-word", "libsvm", "news"]
     assert list(TASKS) == [*HERE[:3], "mnist", *HERE[3:], *files]
     for name, entry in TASKS.items():
         assert entry.summary

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.datasets import cifar, femnist, libsvm, mnist, news, voxels
+from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, voxels
 from fedsolve.errors import unknown
+from fedsolve.tasks.fashion import CONTENT as FASHION
+from fedsolve.tasks.fashion import FOLDER
+from fedsolve.tasks.femnist import FILE as FEMNIST_SAMPLE
 from fedsolve.tasks.mnist import SHA256 as MNIST
+from fedsolve.tasks.shakespeare import FILE as SHAKESPEARE
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class DataSet:
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _QMNIST = "https://github.com/facebookresearch/qmnist/raw/94061367ec2e099ea18c553c75727ecf849ddb9b/"
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 _PYMVPA = "https://github.com/PyMVPA/PyMVPA/raw/20f0335f98bbb59a0e11bc0b7a469edf8681a9a1/mvpa2/data/"
 _ANOTHER = "not the very file behind the results in experiments/, which no public copy holds"
@@ -124,6 +129,17 @@ DATASETS: dict[str, DataSet] = {
         convert=cifar.convert_100,
         remark=f"another draw of as many images: {_ANOTHER}",
     ),
+    "fashion-mnist": DataSet(
+        title="Fashion-MNIST, 70,000 pictures of clothes; Debian has it as the package dataset-fashion-mnist",
+        home="https://github.com/zalandoresearch/fashion-mnist",
+        licence="MIT",
+        megabytes=31,
+        run="fedsolve run fashion-mnist --algorithm FedAvg",
+        files=tuple(f"{FOLDER}/{name}" for name in FASHION),
+        originals=tuple(Original(_FASHION + name, 30_000_000) for name in FASHION),
+        convert=fashion.convert,
+        remark="the same pictures as those behind Debian's package, zipped anew",
+    ),
     "voxels": DataSet(
         title="fMRI of one subject who looked at pictures, 530 voxels of one slice",
         home="https://github.com/PyMVPA/PyMVPA",
@@ -159,6 +175,39 @@ DATASETS: dict[str, DataSet] = {
         originals=(),
         convert=femnist.convert,
         remark="LEAF's script data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes the folder for --from",
+    ),
+    "femnist-sample": DataSet(
+        title="FEMNIST sample, 300 + 240 writers, of LEAF's 3,550",
+        home="https://leaf.cmu.edu and https://github.com/TalwalkarLab/leaf",
+        licence="the images are NIST Special Database 19",
+        megabytes=0,
+        run="fedsolve run femnist --algorithm FedAvg",
+        files=(FEMNIST_SAMPLE,),
+        originals=(),
+        convert=None,
+        remark="it joins three public samples of LEAF and no converter is here: take femnist, with dataset=leaf",
+    ),
+    "shakespeare": DataSet(
+        title="Shakespeare's plays by role, Moby's edition, 1,353 roles",
+        home="https://github.com/okfn/shakespeare-material",
+        licence="public domain",
+        megabytes=0,
+        run="fedsolve run shakespeare --algorithm FedAvg",
+        files=(SHAKESPEARE,),
+        originals=(),
+        convert=None,
+        remark="made from the XML files texts/moby/*_moby.xml there; no converter is here",
+    ),
+    "chitchat": DataSet(
+        title="ChitChat, 258,145 messages of 1,315 senders, in the Python package chitchat-dataset",
+        home="https://github.com/BYU-PCCL/chitchat-dataset",
+        licence="MIT",
+        megabytes=8,
+        run="fedsolve run next-word --algorithm FedAvg",
+        files=(),
+        originals=(),
+        convert=None,
+        remark="pip install chitchat-dataset: the task next-word finds it there",
     ),
     "handwriting": DataSet(
         title="UNIPEN, handwritten characters by writer, drawn from pen strokes",

@@ -41,7 +41,7 @@ def evaluate(
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two.
 
     `train_NAME` and `test_NAME` are means over all examples; `client_NAME_mean`, `_p10`, `_p90` and
-    `_worst` describe the clients' own means (worst: largest loss, smallest of anything else).
+    `_worst` describe the clients' own means (worst: largest loss, error or bits, smallest of anything else).
     """
     pooled, means = jax.device_get(compiled_evaluate()(metrics, packed, test, last, previous))
     return {name: float(value) for name, value in pooled.items()} | by_client(metrics.all, means)
@@ -130,13 +130,17 @@ def client_means(values: Array, packed: PackedClients) -> Array:
     return sums / packed.counts.astype(values.dtype)[:, None]
 
 
+_BAD = {"loss", "error", "bits"}
+"""Words of a metric's name that say it is better small."""
+
+
 def by_client(names: Iterable[str], means: np.ndarray) -> dict[str, float]:
     """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
     found: dict[str, float] = {}
     for name, column in zip(names, means.T, strict=True):
         with np.errstate(invalid="ignore"):  # infinite losses
             p10, p90 = np.percentile(column, [10, 90])
-        worst = column.max() if name == "loss" else column.min()
+        worst = column.max() if _BAD & set(name.split("_")) else column.min()
         found |= {
             f"client_{name}_mean": float(column.mean()),
             f"client_{name}_p10": float(p10),

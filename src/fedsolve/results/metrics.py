@@ -67,6 +67,7 @@ def describe(name: str) -> Metric:
     title = _TITLES.get(base, base.replace("_", " ").capitalize())
     fraction = "accuracy" in words
     unit = _UNITS.get(base, "%" if fraction else "mean per example" if "loss" in words else "")
+    unit = "bits" if "bits" in words else unit
     return Metric(
         name,
         title + (", averaged iterate" if name != base else ""),

@@ -4,7 +4,9 @@ from fedsolve.tasks.catalogue import TASKS, TaskEntry, build
 from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
+from fedsolve.tasks.fashion import fashion_mnist
 from fedsolve.tasks.femnist import femnist
+from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.losses import (
@@ -28,10 +30,13 @@ from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.networks.resnet import ResNet18
 from fedsolve.tasks.networks.vit import ViT
 from fedsolve.tasks.news import news
-from fedsolve.tasks.pictures import Augmented, Scaled
+from fedsolve.tasks.next_word import WordAccuracy, next_word
+from fedsolve.tasks.pictures import Augmented
 from fedsolve.tasks.reconstruction import ReconstructionError
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
+from fedsolve.tasks.sequences import check_sequences, windows
+from fedsolve.tasks.shakespeare import shakespeare
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.voxels import voxels
@@ -63,7 +68,6 @@ __all__ = [
     "ReconstructionError",
     "ResNet18",
     "Ridge",
-    "Scaled",
     "Softmax",
     "SquaredError",
     "Task",
@@ -71,19 +75,26 @@ __all__ = [
     "TopK",
     "ViT",
     "Whole",
+    "WordAccuracy",
     "anisotropic_regression",
     "build",
     "check_labels",
+    "check_sequences",
     "cifar10",
     "cifar100",
     "digits",
+    "fashion_mnist",
     "femnist",
+    "femnist_autoencoder",
     "handwriting",
     "lasso",
     "libsvm",
     "lowrank",
     "mnist_by_writer",
     "news",
+    "next_word",
+    "shakespeare",
     "synthetic",
     "voxels",
+    "windows",
 ]

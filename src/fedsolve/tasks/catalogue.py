@@ -13,12 +13,16 @@ from fedsolve.references import construct, is_reference, load
 from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.composite import lasso, lowrank
 from fedsolve.tasks.digits import digits
+from fedsolve.tasks.fashion import fashion_mnist
 from fedsolve.tasks.femnist import femnist
+from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.news import news
+from fedsolve.tasks.next_word import next_word
 from fedsolve.tasks.regression import anisotropic_regression
+from fedsolve.tasks.shakespeare import shakespeare
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.voxels import voxels
@@ -83,6 +87,17 @@ TASKS: dict[str, TaskEntry] = {
         "FEMNIST sample, 300 + 240 writers: 62 classes, clients that train and unseen ones (needs the data folder)",
         "caldas2018leaf",
     ),
+    "femnist-autoencoder": TaskEntry(
+        femnist_autoencoder,
+        "FEMNIST sample, 300 + 240 writers: pictures to compress and give back (needs the data folder)",
+        "reddi2021fedopt",
+    ),
+    "fashion-mnist": TaskEntry(
+        fashion_mnist,
+        "Fashion-MNIST, 60,000 pictures, 100 clients, Dirichlet(0.3) or any partition (Debian's package, or the data "
+        "folder)",
+        "xiao2017fashion",
+    ),
     "cifar10": TaskEntry(
         cifar10,
         "CIFAR-10 subset, 20,000 images, 100 clients, Dirichlet(0.3) or any partition (needs the data folder)",
@@ -92,6 +107,16 @@ TASKS: dict[str, TaskEntry] = {
         cifar100,
         "CIFAR-100 subset, 20,000 images, 200 clients by Pachinko or any partition (needs the data folder)",
         "krizhevsky2009cifar",
+    ),
+    "shakespeare": TaskEntry(
+        shakespeare,
+        "the next character of Shakespeare's plays by role, Moby's edition, not LEAF's (needs the data folder)",
+        "caldas2018leaf",
+    ),
+    "next-word": TaskEntry(
+        next_word,
+        "the next word of chat messages by sender (needs the package chitchat-dataset)",
+        "myers2020conversational",
     ),
     "libsvm": TaskEntry(
         libsvm,

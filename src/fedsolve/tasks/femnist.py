@@ -15,13 +15,16 @@ from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.handwriting import FEMNIST
 from fedsolve.tasks.models import CNN, MLP, Softmax
-from fedsolve.tasks.pictures import Scaled
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "femnist_leaf_sample.npz"
 SHA256 = "bab00599b4ae8be2755d3c49ff3c2d280331e15c46d185334cdc0e59038bafe2"
 
-MODELS = {"cnn": CNN(classes=62), "mlp": MLP((784, 200, 200, 62)), "softmax": Softmax(784, 62)}
+MODELS = {
+    "cnn": CNN(classes=62, dropout=(0.25, 0.5)),
+    "mlp": MLP((784, 200, 200, 62)),
+    "softmax": Softmax(784, 62),
+}
 """Models of the task by name."""
 
 
@@ -35,16 +38,17 @@ def femnist(
 ) -> Task:
     """FEMNIST sample, 300 + 240 writers: 43,552 training images of 300 clients, 62 classes (Caldas et al. 2018).
 
-    Real FEMNIST in LEAF's form and LEAF's split of each writer, but a sample: LEAF has about 3,550 writers, Reddi et
-    al. 2021 train on 3,400 with 671,585 images, Takakura et al. 2025 on 100 drawn ones. Clients are writers (1 to 326
-    images, median 150). The test set is the 5,050 test images of the same writers; 240 other writers with 7,348 images
-    are `unseen`. x is uint8 of shape (n, 28, 28, 1), which the model takes as floats; y int32: digits, capitals, small
-    letters. Batches of 20 and 1 epoch are those of Reddi et al., who draw 10 clients a round.
+    Real FEMNIST in LEAF's form and LEAF's split of each writer, but a sample: LEAF has about 3,550 writers, Reddi
+    et al. 2021 train on 3,400 with 671,585 images, Takakura et al. 2025 on 100 drawn ones. Clients are writers (1
+    to 326 images, median 150). The test set is the 5,050 test images of the same writers; 240 other writers with
+    7,348 images are `unseen`. x is uint8 of shape (n, 28, 28, 1), which the model takes as floats; y int32:
+    digits, capitals, small letters. Batches of 20 and 1 epoch are those of Reddi et al., who draw 10 clients a
+    round.
 
     Args:
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
-        model: "cnn" (that of Reddi et al., with dropout), "mlp", "softmax", or any model of such inputs in [0, 1] and
-            62 logits.
+        model: "cnn" (that of Reddi et al., with dropout), "mlp", "softmax", or any model of such inputs and 62
+            logits.
         num_clients: that many writers, drawn at random; default all.
         seed: of the drawn writers.
         flip: paper is 1 and ink 0, as in TensorFlow's federated EMNIST and in LEAF; without, ink is 1.
@@ -53,14 +57,14 @@ def femnist(
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """
-    chosen = Scaled(pick("model", model, MODELS), flip)
-    data, test, unseen = pictures(data_dir, num_clients, seed, dataset)
+    chosen = pick("model", model, MODELS)
+    data, test, unseen = pictures(data_dir, num_clients, seed, dataset, flip)
     task = classification(f"femnist-{dataset}", chosen, 62, data, test, "caldas2018leaf")
     return replace(task, unseen=unseen, batch_size=20, eval_examples=2_000)
 
 
 def pictures(
-    data_dir: str | Path | None, num_clients: int | None, seed: int, dataset: str
+    data_dir: str | Path | None, num_clients: int | None, seed: int, dataset: str, flip: bool
 ) -> tuple[FederatedData, Examples, FederatedData | None]:
     """Writers that train, the test images of all such writers, and writers that only have test images.
 
@@ -71,6 +75,8 @@ def pictures(
     if dataset not in files:
         raise unknown("data set of femnist", dataset, files)
     z = read_checked(data_dir, *files[dataset], ["x", "y", "writer", "is_test", "writers"])
+    if flip:
+        z["x"] = 255 - z["x"]
     known = np.isin(z["writer"], z["writer"][~z["is_test"]])
     test, unseen = np.flatnonzero(known & z["is_test"]), np.flatnonzero(~known)
     train = np.flatnonzero(~z["is_test"])

@@ -219,13 +219,15 @@ class CNN:
         return dense(params.output, x)
 
 
-def check_model(model: Any, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-    """Check that a model takes examples of a shape and gives outputs of a shape, without computing.
+def check_model(
+    model: Any, shape: tuple[int, ...], outputs: tuple[int, ...], dtype: Any = jnp.float32
+) -> None:
+    """Check that a model takes examples of a shape and type and gives outputs of a shape, without computing.
 
     Raises:
         InvalidInput: it refuses the examples, or its outputs have another shape.
     """
-    x = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    x = jax.ShapeDtypeStruct((1, *shape), dtype)
     try:
         found = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), x).shape
     except (TypeError, ValueError, AttributeError) as error:

@@ -1,10 +1,8 @@
-"""Pictures kept as bytes: models around models that turn them into numbers, and in training crop and flip them."""
+"""Augmentation inside the program: a model around a model crops, mirrors and standardises pictures of bytes."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import jax
@@ -12,28 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedsolve.checks import check_integer
+from fedsolve.tasks.layers import as_numbers
+from fedsolve.tasks.loss_arguments import asked
 from fedsolve.types import Params
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A model of pictures in [0, 1], given bytes: x / 255, or 1 - x / 255 with `flip`.
-
-    Attributes:
-        model: with init and call, of pictures (n, ...) as floats.
-        flip: what was 0 is 1, so that black ink on white paper becomes paper 1 and ink 0, or the reverse.
-    """
-
-    model: Any
-    flip: bool = False
-
-    def init(self, key: Array) -> Params:
-        """The model's."""
-        return self.model.init(key)
-
-    def __call__(self, params: Params, x: Array, key: Array | None = None) -> Array:
-        """Outputs of the model; x of integers of 0 to 255, shape (n, ...)."""
-        return through(self.model, params, scaled(x, params, self.flip), key)
 
 
 @dataclass(frozen=True)
@@ -62,6 +41,11 @@ class Augmented:
         if self.crop is not None:
             check_integer("crop", self.crop, 1)
 
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for: a key."""
+        return frozenset({"key"})
+
     def init(self, key: Array) -> Params:
         """The model's."""
         return self.model.init(key)
@@ -69,9 +53,10 @@ class Augmented:
     def __call__(self, params: Params, x: Array, key: Array | None = None) -> Array:
         """Outputs of the model; x of integers of 0 to 255, shape (n, height, width, channels)."""
         if key is None:
-            return through(self.model, params, standardised(self._middle(x), params), None)
+            return self.model(params, standardised(self._middle(x), params))
         draw, rest = jax.random.split(key)
-        return through(self.model, params, standardised(self._drawn(x, draw), params), rest)
+        given = {"key": rest} if asked(self.model, "the model") else {}
+        return self.model(params, standardised(self._drawn(x, draw), params), **given)
 
     def _middle(self, x: Array) -> Array:
         if self.crop is None:
@@ -92,25 +77,9 @@ class Augmented:
         return x
 
 
-def through(model: Any, params: Params, x: Array, key: Array | None) -> Array:
-    """The outputs of a model, which is given the key if it asks for one by the name `key`."""
-    return model(params, x, key=key) if _asks(type(model).__call__) else model(params, x)
-
-
-@cache
-def _asks(call: Any) -> bool:
-    return "key" in inspect.signature(call).parameters
-
-
-def scaled(x: Array, params: Params, flip: bool = False) -> Array:
-    """Bytes as floats in [0, 1] of the parameters' type; 1 minus that with `flip`."""
-    x = x.astype(jax.tree.leaves(params)[0].dtype) / 255
-    return 1 - x if flip else x
-
-
 def standardised(x: Array, params: Params) -> Array:
     """Each picture of bytes with zero mean and unit variance, as floats of the parameters' type."""
-    x = scaled(x, params)
+    x = as_numbers(x, jax.tree.leaves(params)[0])
     axes, numbers = tuple(range(1, x.ndim)), x[0].size
     centred = x - jnp.mean(x, axes, keepdims=True)
     spread = jnp.sqrt(jnp.mean(jnp.square(centred), axes, keepdims=True))
