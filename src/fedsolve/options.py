@@ -99,6 +99,15 @@ class RunOptions:
             "floating-point type of the whole run, float32 or float64", words=("float32", "float64")
         ),
     )
+    matmul_dtype: Literal["bfloat16"] | None = field(
+        default=None,
+        metadata=_about(
+            "bfloat16: matrix products and convolutions of local training take operands rounded to it and add up in "
+            "float32; all else stays in a `dtype` of float32",
+            "the run's type",
+            words=("bfloat16",),
+        ),
+    )
     chunk: int | None = field(
         default=None,
         metadata=_about("clients trained side by side", "by what a local step writes", least=1),
@@ -114,6 +123,11 @@ class RunOptions:
             object.__setattr__(self, option.name, about.check(option.name, value))
             if about.instead_of and getattr(self, about.instead_of) is not None:
                 raise InvalidInput(f"give {about.instead_of} or {option.name}, not both")
+        if self.matmul_dtype is not None and self.dtype == "float64":
+            raise InvalidInput(
+                f"matmul_dtype = {self.matmul_dtype!r} in a run of dtype = 'float64': products would keep 8 bits of "
+                "53; leave it out, or run in float32"
+            )
 
     def keywords(self) -> RunKeywords:
         """The options as keywords of `fedsolve.run`."""
@@ -141,6 +155,7 @@ class SweepKeywords(TypedDict, total=False):
     local_steps: int | None
     eval_every: int | None
     dtype: Literal["float32", "float64"]
+    matmul_dtype: Literal["bfloat16"] | None
     chunk: int | None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from fedsolve.engine.clients import LocalWork, PackedClients
+from fedsolve.engine.half_products import with_half_products
 from fedsolve.engine.mean_loss import mean_loss
 from fedsolve.oracle import Oracle
 from fedsolve.shuffle import DIFFERENT_EPOCHS, shuffled
@@ -59,17 +61,22 @@ class ClientOracle(Oracle):
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
-        (loss, _), gradient = jax.value_and_grad(self._minibatch, has_aux=True)(params, step)
+        (loss, _), gradient = self._products(jax.value_and_grad(self._minibatch, has_aux=True))(params, step)
         return loss, gradient
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
         """Loss on the minibatch of a local step, with what is drawn there."""
-        return self._minibatch(params, step)[0]
+        return self._products(self._minibatch)(params, step)[0]
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Loss and gradient on all of the client's examples, as in evaluation: nothing is drawn."""
-        (loss, _), gradient = jax.value_and_grad(self._mean, has_aux=True)(params, jnp.arange(self.work.rows))
+        value = self._products(jax.value_and_grad(self._mean, has_aux=True))
+        (loss, _), gradient = value(params, jnp.arange(self.work.rows))
         return loss, gradient
+
+    def _products(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with the products that the local work asks for."""
+        return with_half_products(function) if self.work.half else function
 
     def step_key(self, step: Scalar) -> Array | None:
         """The key of a local step, the same for every look at it; None if the loss asks for none."""

@@ -63,6 +63,7 @@ class LocalWork:
         passes: shuffled passes over the data that any client needs; 0 if each step sees all of it.
         even: all clients have as many examples, all minibatches are full.
         in_step: all clients take as many local steps.
+        half: products of local training take operands in bfloat16.
     """
 
     loss: Loss
@@ -72,6 +73,7 @@ class LocalWork:
     passes: int
     even: bool
     in_step: bool
+    half: bool = False
 
 
 def pack(

@@ -83,12 +83,13 @@ def _evaluate(jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[A
             called = equation.params["jaxpr"]
             results = _evaluate(called.jaxpr, called.consts, values)
         else:
-            results = _bind(equation, values)
+            results = bind(equation, values)
         known.update(zip(equation.outvars, results, strict=True))
     return [v.val if isinstance(v, core.Literal) else known[v] for v in jaxpr.outvars]
 
 
-def _bind(equation: core.JaxprEqn, values: list[Any]) -> list[Any]:
+def bind(equation: core.JaxprEqn, values: list[Any]) -> list[Any]:
+    """The results of one operation of a traced function."""
     parameters = equation.primitive.get_bind_params(equation.params)
     functions: Sequence[Any] = ()
     if isinstance(parameters, tuple):  # the functions of a custom derivative apart, until JAX 0.10.1

@@ -49,6 +49,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         task.data, task.loss, dtype,
         batch_size=batch, epochs=options.epochs, local_steps=options.local_steps, frozen=task.frozen,
     )  # fmt: skip
+    work = replace(work, half=options.matmul_dtype is not None)
     label = label or name_of(algorithm)
     identity = _identity(algorithm, task, sampling, options, work)
     key, params = run_key(options.seed), start_params(task, options.seed, dtype)
@@ -128,6 +129,7 @@ def _identity(
         "local_steps": options.local_steps,
         "dtype": options.dtype,
         "devices": options.devices,
+        **({"matmul_dtype": options.matmul_dtype} if work.half else {}),  # older records have no such line
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.engine.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work, on_device
 from fedsolve.engine.preflight import check_loss
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
@@ -28,16 +28,18 @@ class JaxOracle(LocalProblem):
     The shuffles follow from the round's key, the client's number, the epoch and the number of examples.
 
     Args:
-        loss: (params, batch) -> mean over the batch, shape (), differentiable by JAX.
+        loss: (params, batch) -> mean over the batch, shape (), or each example's own, shape (n,), differentiable by
+            JAX; what else it asks for by name it is given (docs/networks.md), with the engine's keys.
         params: a model of the right shapes and types, float32 or float64; its values do not matter.
         examples: the client's examples, a pytree of arrays of shape (examples, ...).
         batch_size: examples of a minibatch, 1 .. examples; None sees all of them in each step.
         epochs: passes over the examples in a round, >= 1; or
         local_steps: local steps of a round, >= 1; exactly one of the two.
+        matmul_dtype: "bfloat16" for products of local training as `fs.run` has them under that name.
 
     Raises:
         InvalidInput: no example, fields of different lengths, numbers that are not finite, a number of steps
-            that is not a positive integer, a loss that mixes examples or draws at random.
+            that is not a positive integer, a loss that mixes examples or draws with a key of its own.
 
     >>> problem = JaxOracle(lambda w, x: jnp.mean((x - w) ** 2), jnp.zeros(()), np.arange(4.0), batch_size=2, epochs=3)
     >>> problem.begin(jax.random.key(0), 7, jnp.float32).steps
@@ -53,11 +55,13 @@ class JaxOracle(LocalProblem):
         batch_size: int | None,
         epochs: int | None = None,
         local_steps: int | None = None,
+        matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> None:
         data = FederatedData.from_clients([examples], ["this client"])
         work, steps = local_work(
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
+        work = _with_products(work, matmul_dtype)
         self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
 
     @classmethod
@@ -69,6 +73,7 @@ class JaxOracle(LocalProblem):
         batch_size: int | None = None,
         epochs: int | None = None,
         local_steps: int | None = None,
+        matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> JaxOracle:
         """One client of a task, with the task's own local work unless told otherwise.
 
@@ -89,6 +94,7 @@ class JaxOracle(LocalProblem):
         work, steps = local_work(
             counts, task.loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
+        work = _with_products(work, matmul_dtype)
         params = jax.tree.map(np.asarray, task.init(jax.random.key(0)))
         new = cls.__new__(cls)
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
@@ -104,6 +110,11 @@ class JaxOracle(LocalProblem):
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:
         """The oracle of one round (see `LocalProblem.begin`)."""
+        if self._work.half and jnp.dtype(dtype) == jnp.float64:
+            raise InvalidInput(
+                "this client has matmul_dtype = 'bfloat16', and the federation runs in float64: leave it out, or run "
+                "in float32"
+            )
         packed = self._on_device(jnp.dtype(dtype))
         client = jnp.asarray(client, jnp.int32)
         return replace(_compiled_oracle()(self._work, packed, key, client), noise=noise)
@@ -116,6 +127,12 @@ class JaxOracle(LocalProblem):
                 arrays = on_device(self._examples, dtype), *facts, on_device(self._frozen, dtype)
                 self._packed = {dtype: PackedClients(*arrays)}
         return self._packed[dtype]
+
+
+def _with_products(work: LocalWork, matmul_dtype: str | None) -> LocalWork:
+    if matmul_dtype not in (None, "bfloat16"):
+        raise InvalidInput(f"matmul_dtype = {shown(matmul_dtype)} must be 'bfloat16' or None")
+    return replace(work, half=matmul_dtype is not None)
 
 
 @cache
