@@ -71,8 +71,8 @@ _value_and_grad = jax.jit(jax.value_and_grad(nested_loss))
 
 
 class HandOracle(Oracle):
-    """One client with its minibatches written out. Its loss alone is compiled, whatever asks for it: its operations one by
-    one would be several hundred small programs.
+    """One client with its minibatches written out. Its loss alone is compiled, whatever asks for it: its operations one
+    by one would be several hundred small programs.
     """
 
     def __init__(self, rows: Any, batches: list[np.ndarray], client: int) -> None:
