@@ -36,10 +36,10 @@ def cohort(t, drawn):
     return Cohort(jnp.int32(t), jnp.int64(drawn), 6)
 
 
-CASES = [
-    ("uneven", {}, "float32"),
+CASES = [  # every kind of clients, of local work and type once
+    pytest.param("uneven", {}, "float32", marks=pytest.mark.full),
     ("uneven", {"local_steps": 5}, "float64"),
-    ("even", {}, "float64"),
+    pytest.param("even", {}, "float64", marks=pytest.mark.full),
     ("even", {"batch_size": 100, "epochs": 2}, "float32"),
     ("one client fits", {}, "float32"),
 ]
