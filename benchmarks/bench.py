@@ -28,6 +28,7 @@ from rich.table import Table
 
 import fedsolve as fs
 import handwritten
+import networks
 from fedsolve.engine.prepare import prepare
 from fedsolve.geometry import L1, L1Ball, L2Ball
 from fedsolve.options import RunOptions
@@ -369,6 +370,9 @@ WORKS = {
     "w2": w2,
     "w4": w4,
     "w5": w5,
+    "n1": partial(networks.n1, library, by_hand),
+    "n2": partial(networks.n2, library, by_hand),
+    "n3": partial(networks.n3, library, by_hand),
     "sweeps": sweeps,
     "torch-client": torch_client,
     "federation": federation,
