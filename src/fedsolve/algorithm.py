@@ -62,6 +62,7 @@ class Algorithm(ABC):
     privacy: Privacy = ""  # a wrapper that sends more than such a method must refuse it
     secret_cohorts: bool = False
     message_mu: float = math.inf
+    remembers: ClassVar[bool] = False  # whether `train` writes mutable arrays (`fedsolve.buffers`)
     updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
 
     @abstractmethod

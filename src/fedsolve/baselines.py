@@ -141,6 +141,10 @@ def _solve(
     check_weighting(weighting)
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
         raise InvalidInput(f"iterations = {iterations!r} must be an integer of at least 1")
+    if task.buffers is not None:
+        raise InvalidInput(
+            f"task {task.name} has buffers, which minibatches make: a baseline sees all at once"
+        )
     with jax.enable_x64(dtype == "float64"):
         packed, work = pack(
             task.data,

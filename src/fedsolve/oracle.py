@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxtyping import Array
 
+from fedsolve.errors import InvalidInput
 from fedsolve.types import Params, Scalar
 
 GradientMap = Callable[[Params, Params], Params]
@@ -56,6 +57,14 @@ class Oracle(ABC):
     @abstractmethod
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Loss and gradient on all of the client's examples, as means over them: the cost of a pass over its data."""
+
+    def remembering(self, memory: Any) -> Oracle:
+        """This oracle with buffers (`fedsolve.buffers.Memory`), which gradients of minibatches write.
+
+        Raises:
+            InvalidInput: its loss has no buffers.
+        """
+        raise InvalidInput(f"a {type(self).__name__} has no buffers")
 
     def map_gradient(self, function: GradientMap) -> Oracle:
         """This oracle with a function (clipping, weight decay) applied to its minibatch gradients.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
+from fedsolve.buffers import Memory
 from fedsolve.engine.clients import LocalWork, PackedClients
 from fedsolve.engine.half_products import with_half_products
 from fedsolve.engine.mean_loss import mean_loss
@@ -35,6 +37,7 @@ class ClientOracle(Oracle):
         batches: minibatches of one pass.
         round_key: the key of the round.
         noise: a key for the client's own randomness; None if it follows from the round's.
+        memory: the client's buffers, which gradients of minibatches write; None if the loss has none.
     """
 
     work: LocalWork
@@ -48,6 +51,7 @@ class ClientOracle(Oracle):
     client: Any
     round_key: Any
     noise: Any = None
+    memory: Memory | None = None
 
     @property
     def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -61,17 +65,27 @@ class ClientOracle(Oracle):
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
-        (loss, _), gradient = self._products(jax.value_and_grad(self._minibatch, has_aux=True))(params, step)
+        buffers, value = self._buffers(), self._products(jax.value_and_grad(self._minibatch, has_aux=True))
+        (loss, new), gradient = value(params, step, buffers)
+        if self.memory is not None:  # clients with fewer steps than others of their chunk stand still
+            self.memory.write(new, True if isinstance(self.steps, int) else step < self.steps)
         return loss, gradient
+
+    def remembering(self, memory: Memory) -> ClientOracle:
+        """This oracle with buffers."""
+        return replace(self, memory=memory)
+
+    def _buffers(self) -> Any:
+        return None if self.memory is None else self.memory.read().given()
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
         """Loss on the minibatch of a local step, with what is drawn there."""
-        return self._products(self._minibatch)(params, step)[0]
+        return self._products(self._minibatch)(params, step, self._buffers())[0]
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Loss and gradient on all of the client's examples, as in evaluation: nothing is drawn."""
-        value = self._products(jax.value_and_grad(self._mean, has_aux=True))
-        (loss, _), gradient = value(params, jnp.arange(self.work.rows))
+        mean, rows = partial(self._mean, buffers=self._buffers()), jnp.arange(self.work.rows)
+        (loss, _), gradient = self._products(jax.value_and_grad(mean, has_aux=True))(params, rows)
         return loss, gradient
 
     def _products(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,11 +99,11 @@ class ClientOracle(Oracle):
         own = jax.random.fold_in(own_key(self.round_key, self.client), TAG_STEP)
         return jax.random.fold_in(own, step)
 
-    def _minibatch(self, params: Params, step: Scalar) -> tuple[Scalar, Any]:
+    def _minibatch(self, params: Params, step: Scalar, buffers: Any) -> tuple[Scalar, Any]:
         """Loss on the minibatch of a local step, and the new buffers."""
         key = self.step_key(step)
         if self.order is None:
-            return self._mean(params, jnp.arange(self.work.rows), key=key)
+            return self._mean(params, jnp.arange(self.work.rows), key=key, buffers=buffers)
         # a client that fits in one batch sees all of it each step, whatever the pass
         epoch = jnp.minimum(step // self.batches, self.work.passes - 1)
         if self.work.passes > DIFFERENT_EPOCHS:
@@ -97,18 +111,24 @@ class ClientOracle(Oracle):
         start = (step % self.batches) * self.work.batch_size
         index = start + jnp.arange(self.work.batch_size)
         rows = lax.dynamic_slice(self.order, (epoch, start), (1, len(index)))[0]
-        return self._mean(params, index, rows, key)
+        return self._mean(params, index, rows, key, buffers)
 
     def _mean(
-        self, params: Params, index: Array, rows: Array | None = None, key: Array | None = None
+        self,
+        params: Params,
+        index: Array,
+        rows: Array | None = None,
+        key: Array | None = None,
+        buffers: Any = None,
     ) -> tuple[Scalar, Any]:
         """Mean loss over the positions in the client's order that hold an example of it, and the new buffers."""
         rows, params = index if rows is None else rows, self.packed.model(params)
         if self.work.even:
-            return mean_loss(self.work.loss, params, _rows(self.packed.examples, self.offset + rows), key=key)
+            batch = _rows(self.packed.examples, self.offset + rows)
+            return mean_loss(self.work.loss, params, batch, None, key, buffers)
         mask = index < self.num_examples
         batch = _rows(self.packed.examples, self.offset + jnp.where(mask, rows, 0))
-        return mean_loss(self.work.loss, params, batch, mask, key)
+        return mean_loss(self.work.loss, params, batch, mask, key, buffers)
 
 
 def own_key(round_key: Array, client: Scalar) -> Array:

@@ -14,6 +14,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve import trees
+from fedsolve.buffers import WithBuffers
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.mean_loss import per_example
@@ -113,7 +114,7 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
     values: dict[str, Array] = {}
     for name, f in metrics.all.items():
         model, of = getattr(f, "model", None), getattr(f, "of", None)
-        if model is None or of is None:
+        if model is None or of is None or isinstance(params, WithBuffers):
             values[name] = per_example(f, params, rows)
             continue
         if model not in outputs:

@@ -52,7 +52,7 @@ def leave_out(prepared: PreparedRun) -> PreparedRun:
 
 def lost_clients(prepared: PreparedRun) -> np.ndarray:
     """The clients whose loss at the initial model is not finite, shape (clients,); none if they are half or more."""
-    losses = np.asarray(_compiled()(prepared.task.loss, prepared.packed, prepared.params))
+    losses = np.asarray(_compiled()(prepared.task.loss, prepared.packed, prepared.first_model))
     lost = ~np.isfinite(losses)
     return lost if 2 * lost.sum() < len(lost) else np.zeros_like(lost)
 
@@ -60,7 +60,7 @@ def lost_clients(prepared: PreparedRun) -> np.ndarray:
 @cache
 def _compiled() -> Any:
     def losses(loss: Loss, packed: PackedClients, params: Params) -> Array:
-        each = on_all(Metrics(loss, ()), packed.model(params), packed.examples)["loss"]
+        each = on_all(Metrics(loss, ()), params, packed.examples)["loss"]
         return client_means(each[:, None], packed)[:, 0]
 
     return jax.jit(losses, static_argnums=0, compiler_options=compiler_options())

@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve import trees
+from fedsolve.buffers import bare
 from fedsolve.diagnostics.base import Diagnostic, Point
 from fedsolve.engine.clients import Loss, PackedClients
 from fedsolve.engine.compiled import compiler_options
@@ -41,7 +42,7 @@ def measured(
     """The body of `compute_diagnostics`."""
     needs_gradient = any(m.needs_gradient for m in diagnostics)
     value, gradient = objective(loss, uniform, packed, params, needs_gradient)
-    point = Point(params, value, gradient)
+    point = Point(bare(params), value, bare(gradient))
     return {name: x for m in diagnostics for name, x in m(point).items()}
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.buffers import bare
 from fedsolve.engine.clients import Loss, PackedClients, on_device
 from fedsolve.engine.frozen import check_frozen
 from fedsolve.engine.probe import built_in, few_rows, not_means
@@ -30,7 +31,7 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
         InvalidInput: the function that is not, with the shape it has, or how it fails; test fields unlike the
             clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
     """
-    refuse_state(params)
+    refuse_state(bare(params))
     params = packed.model(params)
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):
         raise InvalidInput(

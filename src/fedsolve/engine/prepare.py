@@ -8,7 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.buffers import with_buffers
 from fedsolve.data.federated import FederatedData
+from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import LocalWork, PackedClients, on_device, pack
 from fedsolve.engine.evaluate import Metrics
@@ -52,14 +54,17 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     work = replace(work, half=options.matmul_dtype is not None)
     label = label or name_of(algorithm)
     identity = _identity(algorithm, task, sampling, options, work)
+    algorithm = task.around(algorithm)
     key, params = run_key(options.seed), start_params(task, options.seed, dtype)
     mesh = first_devices(options.devices)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     test = None if task.test is None else on_device(task.test, dtype)
     unseen = None if task.unseen is None else _to_judge(task.unseen, task, dtype, packed.frozen)
-    mixing = check_task(task, params, packed, test)
+    model = with_buffers(params, task.buffers)
+    check_buffers(task, work, packed.model(model), packed.examples)
+    mixing = check_task(task, model, packed, test)
     chunk = chunk_size(
-        options.chunk, task, params, dtype, batch_size=batch, sampling=sampling, devices=options.devices
+        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=options.devices
     )
     eval_clients, remarks = _eval_clients(task, packed, dtype)
     state = start(algorithm, params, task.data.num_clients, mesh)

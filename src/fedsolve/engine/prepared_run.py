@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.algorithm import ASSUMED, Algorithm
+from fedsolve.buffers import with_buffers
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.evaluate import Metrics, evaluate, middle, on_unseen
@@ -86,6 +87,11 @@ class PreparedRun:
         """What the record says the run was: its identity, its length and how often it was evaluated."""
         return {**self.identity, "rounds": self.rounds, "eval_every": self.eval_every}
 
+    @property
+    def first_model(self) -> Any:
+        """The initial model as the loss takes it, with frozen leaves and buffers."""
+        return self.packed.model(with_buffers(self.params, self.task.buffers))
+
     def digests(self) -> dict[str, Any]:
         """What else decides a bit of the results: a checkpoint shares it, too, with the run that continues it."""
         task = self.task
@@ -95,7 +101,7 @@ class PreparedRun:
             "data": arrays_digest(task.data.examples),
             "test": arrays_digest(task.test),
             **({} if task.unseen is None else {"unseen": arrays_digest(task.unseen.examples)}),
-            "start": arrays_digest(self.packed.model(self.params)),
+            "start": arrays_digest(self.first_model),
             "loss": function_name(task.loss),
             "metrics": ", ".join(f"{name} {function_name(f)}" for name, f in task.metrics.items()),
             "diagnostics": code_digest(self.diagnostics),

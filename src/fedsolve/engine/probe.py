@@ -14,9 +14,10 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve import trees
+from fedsolve.buffers import WithBuffers
 from fedsolve.engine.frozen import programs_inside
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
-from fedsolve.types import Batch, Params
+from fedsolve.types import Batch, Params, replace
 
 Function = Callable[..., Any]
 
@@ -117,7 +118,11 @@ def _steps(params: Params) -> Params:
         size = max(float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))), max(a.shape, default=1) ** -0.5)
         return (size * draw.standard_normal(a.shape)).astype(a.dtype)
 
-    return jax.tree.map(leaf, params)
+    steps = jax.tree.map(leaf, params)
+    if not isinstance(params, WithBuffers):
+        return steps
+    # a variance moved at random may be negative
+    return replace(steps, buffers=jax.tree.map(np.zeros_like, params.buffers))
 
 
 @cache

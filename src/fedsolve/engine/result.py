@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,12 @@ class Result:
     Attributes:
         params: the final model, with the structure in which the task's parameters were given.
         history: the whole record: settings, evaluations, rounds, times, notes.
+        buffers: what the model keeps beside its parameters (`Task.buffers`), None if it keeps nothing.
     """
 
     params: Params
     history: History
+    buffers: Any = None
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:

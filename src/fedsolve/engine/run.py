@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
+from fedsolve.buffers import WithBuffers, bare
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.diverged import cause, largest_value, rates
@@ -128,7 +129,9 @@ def _loop(
     history = recorder.history(
         prepared.label, prepared.task.name, prepared.settings, clock.seconds, prepared.warnings(recorder)
     )
-    return Result(prepared.task.assemble(prepared.algorithm.export(state.server)), history)
+    model = prepared.algorithm.export(state.server)
+    buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
+    return Result(prepared.task.assemble(bare(model)), history, buffers)
 
 
 def _check_alive(

@@ -164,6 +164,9 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
     def each(common: Any, own: Any) -> Any:
         return one(*common, *own)
 
+    if common[0].remembers:  # JAX (0.10) takes no mutable array inside a custom_vmap
+        return jax.vmap(each, in_axes=(None, 0))(common, own)
+
     @custom_vmap
     def clients(common: Any, own: Any) -> Any:
         return jax.vmap(each, in_axes=(None, 0))(common, own)

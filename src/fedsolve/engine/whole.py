@@ -91,13 +91,13 @@ def _scored(metric: Whole, params: Params, examples: Batch) -> Any:
 
 
 def _on_host(metric: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
-    return metric(params, jax.tree.map(np.asarray, examples))
+    return call(metric, params, jax.tree.map(np.asarray, examples))[0]
 
 
 @cache
 def _gathered() -> Any:
     def gathered(outputs: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
-        return by_blocks(outputs, params, examples)
+        return by_blocks(lambda *given: call(outputs, *given)[0], params, examples)
 
     return jax.jit(gathered, static_argnums=0, compiler_options=compiler_options())
 

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.buffers import WithBuffers
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.geometry.blocks import matching, named_leaves
 from fedsolve.tasks.loss_arguments import asked
-from fedsolve.types import Batch, Params, module
+from fedsolve.types import Batch, Params, module, replace
 
 _NEAR = 3  # paths that an error names
 
@@ -33,7 +34,9 @@ class WithFrozen:
 
 
 def with_frozen(params: Params, frozen: Params) -> Any:
-    """What a task's loss takes: the parameters as they are where nothing is frozen."""
+    """What a task's loss takes: the parameters as they are where nothing is frozen; buffers stay beside both."""
+    if isinstance(params, WithBuffers):
+        return replace(params, params=with_frozen(params.params, frozen))
     return WithFrozen(params, frozen) if jax.tree.leaves(frozen) else params
 
 

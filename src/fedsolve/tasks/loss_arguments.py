@@ -20,6 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from fedsolve.buffers import WithBuffers
 from fedsolve.errors import unknown
 from fedsolve.types import Batch, Params, Scalar
 
@@ -77,12 +78,14 @@ def call(
 
     Args:
         function: a loss or a metric.
-        params: the model.
+        params: the model; one that is evaluated may come with its buffers (`WithBuffers`).
         batch: examples, arrays of shape (n, ...).
         key: for what is drawn; None in evaluation.
         weights: 0 or 1 for each example, shape (n,); None where all count.
         buffers: what the model keeps beside `params`.
     """
+    if isinstance(params, WithBuffers):
+        params, buffers = params.params, params.buffers.given()
     given = {"key": key, "weights": weights, "buffers": buffers}
     names = asked(function)
     found = function(params, batch, **{name: value for name, value in given.items() if name in names})

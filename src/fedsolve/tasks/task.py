@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fedsolve.algorithm import Algorithm
 from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.tasks.checks import (
     check_data,
@@ -22,6 +23,7 @@ from fedsolve.tasks.leaves import split_leaves
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params, Scalar
+from fedsolve.wrappers.buffers import keeps_buffers
 
 
 class Examples(NamedTuple):
@@ -59,6 +61,10 @@ class Task:
         frozen: the leaves of the model that do not train, a pytree of arrays; loss and metrics are then called with
             `WithFrozen(trained, frozen)` (`fedsolve.tasks.leaves`). They reach the devices once, no message and no
             checkpoint holds them. `()` if all train.
+        buffers: what the model keeps beside its parameters (BatchNorm's statistics), as they are at first: a pytree of
+            floating-point arrays and integers. The loss then asks for `buffers` and returns (value, new buffers);
+            clients start a round from the server's, whose next ones are the plain mean of theirs, integers rounded.
+            None if it keeps nothing.
         whole: metrics of whole sets, computed on the host: name -> `Whole` (scikit-learn's F1 or AUC of gathered
             predictions), or a function of the parameters and a whole set as NumPy arrays, called as it is. They
             are logged as `train_NAME` and `test_NAME`; clients have none of their own.
@@ -94,6 +100,7 @@ class Task:
     whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] = field(default_factory=dict)
     unseen: FederatedData | None = None
     frozen: Params = ()
+    buffers: Any = None
 
     def __post_init__(self) -> None:
         check_data(self.data, self.test)
@@ -109,6 +116,14 @@ class Task:
         check_metrics(self.metrics, self.whole)
         check_diagnostics(self.diagnostics)
 
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        """The method as runs of this task have it: with buffers beside its parameters where the task has some.
+
+        Raises:
+            InvalidInput: a private method of a task with buffers.
+        """
+        return keeps_buffers(algorithm, self.buffers)
+
     @classmethod
     def from_arrays(
         cls,
@@ -121,6 +136,7 @@ class Task:
         metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
         whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
         freeze: Sequence[str] = (),
+        buffers: Any = None,
         batch_size: int | None = 32,
         epochs: int | None = 1,
         local_steps: int | None = None,
@@ -136,6 +152,8 @@ class Task:
         `freeze` names leaves that do not train, by patterns of their paths as `fedsolve.geometry` takes them:
         `("encoder.*", "embedding")`. Loss and metrics see the whole model, the method what trains, and so do
         messages, their bytes and checkpoints; `result.params` is the whole model again.
+
+        `buffers` are what the model keeps beside its parameters, such as BatchNorm's statistics: see `Task.buffers`.
 
         >>> import jax.numpy as jnp, numpy as np
         >>> clients = [np.ones((4, 2), np.float32), np.zeros((3, 2), np.float32)]
@@ -170,4 +188,5 @@ class Task:
             local_steps=local_steps,
             assemble=leaves.assemble,
             frozen=leaves.frozen,
+            buffers=buffers,
         )
