@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -185,3 +185,20 @@ def _number(name: str, value: Any) -> float | None:
         return float(value)
     except OverflowError:  # an integer of hundreds of digits
         return math.inf
+
+
+def check_same(kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput`, naming the first difference, unless two sets of named shapes are the same.
+
+    >>> check_same("parameter", {"w": (3,)}, {"w": (2,)})
+    Traceback (most recent call last):
+    ...
+    fedsolve.errors.InvalidInput: parameter 'w' has shape (3,), the model here has (2,): build both from the same code
+    """
+    for name in [*wanted, *given]:
+        theirs = f"has shape {tuple(given[name])}" if name in given else "is missing"
+        ours = f"has {tuple(wanted[name])}" if name in wanted else "has none"
+        if name not in given or name not in wanted or tuple(given[name]) != tuple(wanted[name]):
+            raise InvalidInput(
+                f"{kind} '{name}' {theirs}, the model here {ours}: build both from the same code"
+            )

@@ -15,11 +15,11 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import fedsolve as fs
 from fake_grid import over_the_wire
 from fedsolve import wire
+from fedsolve.checks import check_same
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.collect import read_and_validate
 from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.message import Reply, signature_digest
-from fedsolve.deploy.oracles.base import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.records import order_to_record, reply_to_record
 from fedsolve.deploy.serve import ROUNDS

@@ -15,7 +15,8 @@ import fedsolve as fs
 from conformance.entries import METHODS
 from conformance.properties import task as nested
 from fedsolve.algorithm import Cohort
-from fedsolve.deploy.oracles.base import check_needs, check_same
+from fedsolve.checks import check_same
+from fedsolve.deploy.oracles.base import check_needs
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.engine.client_oracle import client_oracle
 from fedsolve.engine.prepare import prepare as engine_prepare

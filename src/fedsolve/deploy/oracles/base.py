@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.checks import check_same
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar
@@ -89,20 +90,3 @@ def check_needs(algorithm: Algorithm, problem: LocalProblem) -> None:
             f"{name_of(algorithm)} searches along a line and needs exact losses, which this "
             f"{type(problem).__name__} does not give (exact_loss = False): take a method with a rate"
         )
-
-
-def check_same(kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput`, naming the first difference, unless two sets of named shapes are the same.
-
-    >>> check_same("parameter", {"w": (3,)}, {"w": (2,)})
-    Traceback (most recent call last):
-    ...
-    fedsolve.errors.InvalidInput: parameter 'w' has shape (3,), the model here has (2,): build both from the same code
-    """
-    for name in [*wanted, *given]:
-        theirs = f"has shape {tuple(given[name])}" if name in given else "is missing"
-        ours = f"has {tuple(wanted[name])}" if name in wanted else "has none"
-        if name not in given or name not in wanted or tuple(given[name]) != tuple(wanted[name]):
-            raise InvalidInput(
-                f"{kind} '{name}' {theirs}, the model here {ours}: build both from the same code"
-            )

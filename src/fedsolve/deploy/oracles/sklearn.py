@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 from sklearn import linear_model, svm
 
-from fedsolve.deploy.oracles.base import check_same
+from fedsolve.checks import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.task import Examples

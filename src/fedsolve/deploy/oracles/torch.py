@@ -20,10 +20,10 @@ from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.deploy.oracles.callback import Host
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
-from fedsolve.deploy.oracles.torch_model import assign, buffers, parameters
 from fedsolve.engine.client_oracle import own_key
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
+from fedsolve.pytorch.arrays import assign, buffers, parameters
 from fedsolve.types import Params, Scalar
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]

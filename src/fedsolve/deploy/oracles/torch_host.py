@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsolve.deploy.oracles.base import check_same
+from fedsolve.checks import check_same
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
-from fedsolve.deploy.oracles.torch_model import (
+from fedsolve.deploy.oracles.torch_seeds import seed_of, seeded
+from fedsolve.errors import InvalidInput
+from fedsolve.pytorch.arrays import (
     as_tensor,
     buffer_tensors,
     check_weights,
     substituted,
     trainable,
 )
-from fedsolve.deploy.oracles.torch_seeds import seed_of, seeded
-from fedsolve.errors import InvalidInput
 
 Tensors = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]

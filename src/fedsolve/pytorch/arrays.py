@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsolve.deploy.oracles.base import check_same
+from fedsolve.checks import check_same
 from fedsolve.errors import InvalidInput
 
 

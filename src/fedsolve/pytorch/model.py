@@ -1,0 +1,227 @@
+"""A module of PyTorch and what is made of its outputs, as functions of JAX arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from jaxtyping import Array
+from torch import Tensor, nn
+
+from fedsolve.errors import InvalidInput
+from fedsolve.pytorch.arrays import buffer_tensors, check_weights, trainable
+from fedsolve.pytorch.dtypes import array_of
+from fedsolve.pytorch.export import exported
+from fedsolve.pytorch.translate import Program
+
+Values = Mapping[str, Any]
+
+_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\w+)\n\s+(?P<code>.+)')
+
+
+class Model:
+    """A module in JAX: in training mode where a key is given, else in evaluation mode.
+
+    Args:
+        module: parameters of one floating-point type; it stays as it is.
+        x: an example batch, as the module takes it, of at least 2 rows.
+
+    Attributes:
+        params: parameters that train (`requires_grad`), by name.
+        frozen: those that do not.
+        buffers: what training writes to, such as running statistics.
+        depends: whether training mode differs from evaluation mode.
+        dtype: the type of the parameters.
+
+    Raises:
+        InvalidInput: a module that cannot be exported (which line of it), or with operations that have no equivalent.
+    """
+
+    def __init__(self, module: nn.Module, x: Any) -> None:
+        check_weights(module)
+        self.dtype = next(iter(trainable(module).values())).dtype
+        everything = dict(module.named_parameters(remove_duplicate=False)) | dict(
+            module.named_buffers(remove_duplicate=False)
+        )
+        first: dict[int, str] = {}
+        self._first = {
+            name: first.setdefault(id(t), name) for name, t in everything.items()
+        }  # shared weights
+        self._training, self._evaluation = (
+            Program(_exported(type(module).__name__, module, (x,), mode), self.dtype)
+            for mode in (True, False)
+        )
+        values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
+        written = {self._first[name] for name in self._training.written}
+        for name in sorted(written - buffer_tensors(module).keys()):
+            raise InvalidInput(f"the module writes to '{name}', which is no buffer that it saves")
+        self.params = {name: values.pop(name) for name in trainable(module)}
+        self.buffers = {name: values.pop(name) for name in sorted(written)}
+        self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}
+        self._constants = values
+        programs = self._training, self._evaluation
+        self.depends = bool(self._training.random or written) or len({p.digest for p in programs}) > 1
+        self.mixing = self._training.mixing
+        self.digest = [p.digest for p in programs], sorted(values.items())
+
+    def __call__(self, params: Values, x: Any, key: Array | None = None) -> Any:
+        """Its outputs: an array, or a tuple where there are several.
+
+        Args:
+            params: `params`; it may hold other values of `frozen` too.
+            x: inputs, arrays of shape (n, ...).
+            key: for dropout and the like in training; None in evaluation.
+        """
+        return self.apply(params, self.buffers, x, key)[0]
+
+    def apply(
+        self, params: Values, buffers: Values, x: Any, key: Array | None, weights: Array | None = None
+    ) -> tuple[Any, dict[str, Array]]:
+        """Outputs and new buffers; `weights`: 0 or 1 for each example, shape (n,), or None where all count."""
+        run = next(iter(params.values())).dtype
+        kept = {**self._constants, **self.frozen, **buffers}
+        own = {name: _cast(value, run) for name, value in kept.items()} | dict(params)
+        values = {name: own[first] for name, first in self._first.items()}
+        program = self._evaluation if key is None else self._training
+        outputs, written = program(values, jax.tree.leaves(x), key, weights)
+        after = {
+            first: written[name].astype(jnp.result_type(buffers[first]))
+            for name, first in self._first.items()
+            if name in written
+        }
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), {**buffers, **after}
+
+
+class OnRows:
+    """A loss or a metric of PyTorch, (outputs, targets) -> tensor, as the value of each example.
+
+    It is applied to one row of the outputs at a time (vmapped): the mean of that is what it gives for the batch, or
+    it is refused. So the model itself sees whole batches, and no example counts that should not.
+
+    Args:
+        name: what errors call it.
+        function: an `nn.Module` or a function; its value a scalar, the mean over the batch, or one for each row.
+        outputs, targets: an example batch, as tensors.
+        dtype: the type of the module's parameters.
+
+    Raises:
+        InvalidInput: a function that cannot be exported, that has parameters of its own, or is no mean over examples.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], outputs: Any, targets: Any, dtype: torch.dtype
+    ) -> None:
+        _check_mean(name, function, outputs, targets)
+        wrapped = _Applied(function)
+        program = _exported(name, wrapped, (outputs, targets), False)
+        self._program = Program(program, dtype)
+        tensors = {**dict(wrapped.named_parameters()), **program.constants}
+        for tensor, held in tensors.items():
+            if isinstance(held, Tensor) and held.requires_grad:
+                raise InvalidInput(
+                    f"{name} has a parameter of its own ({tensor}), which would not be trained: move it into the module"
+                )
+        self._values = {n: array_of(t) for n, t in wrapped.state_dict().items()}
+        leaves = pytree.tree_leaves((outputs, targets))
+        rows = _rows(outputs)
+        self._axes = tuple(0 if isinstance(t, Tensor) and t.ndim and len(t) == rows else None for t in leaves)
+        self.digest = self._program.digest, sorted(self._values.items())
+
+    def __call__(self, outputs: Any, targets: Any) -> Array:
+        """The value of each example, shape (n,)."""
+        leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
+        run = next(x.dtype for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
+        values = {name: _cast(v, run) for name, v in self._values.items()}
+
+        def one(*row: Any) -> Array:
+            batch = [x if axis is None else x[None] for x, axis in zip(row, self._axes, strict=True)]
+            return jnp.mean(self._program(values, batch)[0][0].astype(run))
+
+        return jax.vmap(one, in_axes=self._axes)(*leaves)
+
+
+class _Applied(nn.Module):
+    """A function of outputs and targets as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, outputs: Any, targets: Any) -> Any:
+        return self.function(outputs, targets)
+
+
+def _cast(value: Any, run: Any) -> Any:
+    return jnp.asarray(value, run if jnp.issubdtype(value.dtype, jnp.floating) else None)
+
+
+def _rows(outputs: Any) -> int:
+    return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
+
+
+def outputs_of(module: nn.Module, x: Any) -> Any:
+    """What the module gives in evaluation mode, which changes none of its buffers."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        with torch.no_grad():
+            return module.eval()(x)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _exported(name: str, module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:
+    try:
+        return exported(module, inputs, training)
+    except Exception as error:  # whatever `torch.export` says, and whatever the user's code raises
+        raise InvalidInput(f"{name} cannot be translated: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """One line: what is wrong, and on which line of the module."""
+    text = str(error)
+    places = list(_LINE.finditer(text))
+    where = ""
+    if places:
+        at = places[-1]
+        where = f" at {at['file']}:{at['line']}, `{at['code'].strip()}`"
+    remedy = "; pass translate=False to run the module in PyTorch"
+    if "data-dependent" in text:
+        return f"what it does depends on the values of tensors{where}: use torch.where{remedy}"
+    if "specialized it to be a constant" in text:
+        return f"it works for batches of one size alone{where}: take sizes from x.shape[0], or -1{remedy}"
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first.strip()}{where}{remedy}"
+
+
+def _check_mean(name: str, function: Callable[..., Any], outputs: Any, targets: Any) -> None:
+    """Raise `InvalidInput` unless the value of a batch is the mean of the values of its rows."""
+    rows = _rows(outputs)
+    with torch.no_grad():
+        whole = function(outputs, targets)
+        if not isinstance(whole, Tensor) or (whole.ndim and len(whole) != rows):
+            what = (
+                f"of shape {tuple(whole.shape)}" if isinstance(whole, Tensor) else f"a {type(whole).__name__}"
+            )
+            raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, or one value a row")
+        each = [
+            function(*pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets))).double().mean()
+            for i in range(rows)
+        ]
+    mean, value = float(torch.stack(each).mean()), float(whole.double().mean())
+    if np.isfinite(value) and not abs(mean - value) <= 1e-3 * max(abs(value), 1e-3):
+        raise InvalidInput(
+            f"{name} of {rows} examples is {value:.6g}, the mean of its values on each of them {mean:.6g}: it must be "
+            "a mean over examples (no sum, no class weights, no ignored targets that count otherwise); give each "
+            "example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none')"
+        )
+
+
+def _row(t: Any, i: int, rows: int) -> Any:
+    return t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t

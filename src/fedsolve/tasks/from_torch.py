@@ -1,0 +1,155 @@
+"""A task from a PyTorch module: translated to JAX, it trains like any other model of the compiled engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedsolve.data.federated import FederatedData
+from fedsolve.errors import InvalidInput, shown
+from fedsolve.tasks.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
+from fedsolve.tasks.task import Examples, Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
+
+
+def from_torch(
+    module: nn.Module,
+    loss: Callable[[Any, Any], torch.Tensor],
+    clients: FederatedData | Sequence[Any],
+    *,
+    test: Any = None,
+    metrics: Mapping[str, Callable[[Any, Any], torch.Tensor]] | None = None,
+    batch_size: int | None = 32,
+    epochs: int | None = 1,
+    local_steps: int | None = None,
+    name: str | None = None,
+) -> Task:
+    """A task from your own PyTorch module, loss and per-client data.
+
+    The module is exported (`torch.export`) in training and in evaluation mode, and every operation of it becomes its
+    JAX equivalent: it then trains vmapped over clients, on any device, with any method. Training starts from the
+    module's weights. Parameters that need no gradient stay as they are; running statistics are averaged plainly.
+
+    Args:
+        module: called with the inputs of a batch; its parameters of one floating-point type. It is not changed.
+        loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`; or one value for
+            each example.
+        clients: for each client a pair (inputs, targets) of arrays or tensors of shape (examples, ...), or a
+            `torch.utils.data.Dataset` of such pairs; or `FederatedData` of `Examples`. Inputs may be a tuple, list or
+            dictionary of arrays, given to the module as one argument.
+        test: held-out examples, in the form of a client's.
+        metrics: further means over a batch, name -> (outputs, targets) -> tensor as for `loss`; None for the accuracy
+            where targets are classes, one for each row of outputs (n, classes, ...).
+        batch_size: examples of a local step; None is the full batch.
+        epochs: local epochs of a round.
+        local_steps: local steps of a round instead of epochs.
+        name: what tables call the task; None for the module's class.
+
+    Raises:
+        InvalidInput: a module that cannot be translated (which line or operation), a loss or metric that is no mean
+            over examples, PyTorch missing, or data of another form.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
+    from fedsolve.pytorch.model import Model, OnRows, outputs_of
+
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
+    data = clients if isinstance(clients, FederatedData) else _federated(clients)
+    held_out = None if test is None else _examples("test", test)
+    x, y = _sample(data.examples, next(module.parameters(), torch.zeros(())).dtype)
+    model, outputs = Model(module, x), outputs_of(module, x)
+    if metrics is None:
+        metrics = {"accuracy": _accuracy} if _classes(outputs, y) else {}
+    rows = {
+        key: OnRows(what, f, outputs, y, model.dtype)
+        for key, what, f in [("", "the loss", loss), *((k, f"metric {k}", f) for k, f in metrics.items())]
+    }
+    if model.buffers:
+        raise InvalidInput("buffers are not there yet")
+    return Task(
+        name=name or type(module).__name__,
+        init=_Start(model.params),
+        loss=OfModule(model, rows.pop("")),
+        data=data,
+        test=held_out,
+        metrics={key: OfModule(model, row) for key, row in rows.items()},
+        batch_size=batch_size,
+        epochs=None if local_steps is not None else epochs,
+        local_steps=local_steps,
+    )
+
+
+class _Start:
+    """Initial parameters, whatever the key."""
+
+    def __init__(self, params: Mapping[str, np.ndarray]) -> None:
+        self.params = dict(params)
+
+    def __call__(self, key: Any) -> dict[str, np.ndarray]:
+        return self.params
+
+
+def _federated(clients: Any) -> FederatedData:
+    if not isinstance(clients, Sequence) or isinstance(clients, str):
+        raise InvalidInput(f"clients = {shown(clients)} must be a list, (inputs, targets) for each client")
+    return FederatedData.from_clients([_examples(f"client {i}", c) for i, c in enumerate(clients)])
+
+
+def _examples(who: str, data: Any) -> Examples:
+    """A client's pair, or all of its data set, as NumPy arrays."""
+    from torch import Tensor
+    from torch.utils.data import Dataset, default_collate
+
+    if isinstance(data, Dataset):
+        data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
+    convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else np.asarray(a)  # noqa: E731
+    return Examples(*(jax.tree.map(convert, part) for part in data))
+
+
+def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A few examples as tensors, in the types in which PyTorch has them."""
+    import torch
+
+    if not isinstance(examples, Examples):
+        raise InvalidInput(
+            f"the clients' examples are {shown(type(examples))}: give Examples(inputs, targets)"
+        )
+
+    def tensor(a: np.ndarray) -> torch.Tensor:
+        spread = np.linspace(0, len(a) - 1, _ROWS).astype(int)
+        t = torch.from_numpy(np.array(a[spread]))
+        if t.is_floating_point():
+            return t.to(dtype)
+        return t.long() if t.dtype in (torch.int16, torch.int32) else t
+
+    return jax.tree.map(tensor, examples.x), jax.tree.map(tensor, examples.y)
+
+
+def _classes(outputs: Any, y: Any) -> bool:
+    """Whether targets are classes, one for each row of outputs of shape (n, classes, ...)."""
+    import torch
+
+    return (
+        isinstance(outputs, torch.Tensor)
+        and isinstance(y, torch.Tensor)
+        and y.dtype == torch.long
+        and outputs.ndim >= 2
+        and y.shape == (outputs.shape[0], *outputs.shape[2:])
+    )
+
+
+def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) == targets).float().mean()
