@@ -36,7 +36,7 @@ class Model:
         params: parameters that train (`requires_grad`), by name.
         frozen: those that do not.
         buffers: what training writes to, such as running statistics.
-        depends: whether training mode differs from evaluation mode.
+        asks: its arguments beside parameters and inputs: a key, if training mode differs from evaluation mode.
         dtype: the type of the parameters.
 
     Raises:
@@ -66,7 +66,7 @@ class Model:
         self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}
         self._constants = values
         programs = self._training, self._evaluation
-        self.depends = bool(self._training.random or written) or len({p.digest for p in programs}) > 1
+        self.asks = ("key",) if self._training.digest != self._evaluation.digest else ()
         self.mixing = self._training.mixing
         self.digest = [p.digest for p in programs], sorted(values.items())
 
@@ -169,8 +169,8 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     """What the module gives in evaluation mode, which changes none of its buffers."""
     modes = [(part, part.training) for part in module.modules()]
     try:
-        with torch.no_grad():
-            return module.eval()(x)
+        with torch.no_grad():  # copies: of a view, `torch.export` would follow what it is a view of
+            return pytree.tree_map_only(Tensor, torch.clone, module.eval()(x))
     finally:
         for part, mode in modes:
             part.training = mode

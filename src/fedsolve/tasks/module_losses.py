@@ -31,22 +31,9 @@ class OfModule(OfOutputs):
     model: Model  # pyright: ignore[reportIncompatibleMethodOverride]
     rows: OnRows
 
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch: a key, where training mode differs from evaluation mode."""
-        return ("key",) if self.model.depends else ()
-
     def of(self, outputs: Any, y: Any) -> Array:
         """The value of each example, shape (n,), from outputs and targets."""
         return self.rows(outputs, y)
-
-    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
-        """The value of each example, shape (n,)."""
-        return self.of(self.model(params, batch.x, key), batch.y)
-
-    def __call__(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
-        """The mean over the batch, shape ()."""
-        return jnp.mean(self.each(params, batch, key))
 
 
 @dataclass(frozen=True)
