@@ -91,7 +91,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         key=key,
         traffic=sent,
         identity=identity | {"chunk": chunk},
-        remarks=(*(_MIXING.format(name, seen) for name, seen in mixing.items()), *remarks),
+        remarks=(*task.notes, *(_MIXING.format(name, seen) for name, seen in mixing.items()), *remarks),
     )
 
 

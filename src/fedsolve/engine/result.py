@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.errors import unknown
+from fedsolve.errors import InvalidInput, unknown
 from fedsolve.report.plots import curves
 from fedsolve.results.history import History
 from fedsolve.types import Params
@@ -25,11 +26,23 @@ class Result:
         params: the final model, with the structure in which the task's parameters were given.
         history: the whole record: settings, evaluations, rounds, times, notes.
         buffers: what the model keeps beside its parameters (`Task.buffers`), None if it keeps nothing.
+        make: what `module` calls (`Task.module`); None where the model is its parameters.
     """
 
     params: Params
     history: History
     buffers: Any = None
+    make: Callable[[Params, Any], Any] | None = field(default=None, repr=False)
+
+    def module(self) -> Any:
+        """The trained model as the module that `fs.tasks.from_torch` was given: a copy, its buffers included.
+
+        Raises:
+            InvalidInput: the task came from no module.
+        """
+        if self.make is None:
+            raise InvalidInput(f"the model of {self.history.task} is no module: it is result.params itself")
+        return self.make(self.params, self.buffers)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:

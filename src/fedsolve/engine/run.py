@@ -131,7 +131,7 @@ def _loop(
     )
     model = prepared.algorithm.export(state.server)
     buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
-    return Result(prepared.task.assemble(bare(model)), history, buffers)
+    return Result(prepared.task.assemble(bare(model)), history, buffers, prepared.task.module)
 
 
 def _check_alive(

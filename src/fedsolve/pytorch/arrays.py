@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -47,6 +48,19 @@ def assign(
         for _, own, given in pairs:
             for name, tensor in own.items():
                 tensor.copy_(as_tensor(given[name], tensor))
+
+
+def trained_copy(
+    module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """A copy of a module with other parameters, and with other values of some of its buffers."""
+    own = copy.deepcopy(module)
+    mine = trainable(own)
+    assign(own, {name: params[name] for name in mine})
+    with torch.no_grad():
+        for name, value in (buffers or {}).items():
+            own.get_buffer(name).copy_(as_tensor(value, own.get_buffer(name)))
+    return own
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:

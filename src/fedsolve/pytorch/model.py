@@ -18,6 +18,7 @@ from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.arrays import buffer_tensors, check_weights, trainable
 from fedsolve.pytorch.dtypes import array_of
 from fedsolve.pytorch.export import exported
+from fedsolve.pytorch.registry import NotTranslatable
 from fedsolve.pytorch.translate import Program
 
 Values = Mapping[str, Any]
@@ -40,7 +41,7 @@ class Model:
         dtype: the type of the parameters.
 
     Raises:
-        InvalidInput: a module that cannot be exported (which line of it), or with operations that have no equivalent.
+        NotTranslatable: a module that cannot be exported (which line of it), or with operations without equivalent.
     """
 
     def __init__(self, module: nn.Module, x: Any) -> None:
@@ -54,8 +55,7 @@ class Model:
             name: first.setdefault(id(t), name) for name, t in everything.items()
         }  # shared weights
         self._training, self._evaluation = (
-            Program(_exported(type(module).__name__, module, (x,), mode), self.dtype)
-            for mode in (True, False)
+            Program(_exported(module, (x,), mode), self.dtype) for mode in (True, False)
         )
         values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
         written = {self._first[name] for name in self._training.written}
@@ -101,8 +101,8 @@ class Model:
 class OnRows:
     """A loss or a metric of PyTorch, (outputs, targets) -> tensor, as the value of each example.
 
-    It is applied to one row of the outputs at a time (vmapped): the mean of that is what it gives for the batch, or
-    it is refused. So the model itself sees whole batches, and no example counts that should not.
+    It is applied to one row of the outputs at a time (vmapped), whose mean it is for the batch (`check_mean`): so the
+    model itself sees whole batches, and padding can be left out.
 
     Args:
         name: what errors call it.
@@ -111,15 +111,15 @@ class OnRows:
         dtype: the type of the module's parameters.
 
     Raises:
-        InvalidInput: a function that cannot be exported, that has parameters of its own, or is no mean over examples.
+        NotTranslatable: a function that cannot be exported.
+        InvalidInput: one that has parameters of its own.
     """
 
     def __init__(
         self, name: str, function: Callable[..., Any], outputs: Any, targets: Any, dtype: torch.dtype
     ) -> None:
-        _check_mean(name, function, outputs, targets)
         wrapped = _Applied(function)
-        program = _exported(name, wrapped, (outputs, targets), False)
+        program = _exported(wrapped, (outputs, targets), False)
         self._program = Program(program, dtype)
         tensors = {**dict(wrapped.named_parameters()), **program.constants}
         for tensor, held in tensors.items():
@@ -176,11 +176,11 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
             part.training = mode
 
 
-def _exported(name: str, module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:
+def _exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:
     try:
         return exported(module, inputs, training)
     except Exception as error:  # whatever `torch.export` says, and whatever the user's code raises
-        raise InvalidInput(f"{name} cannot be translated: {_why(error)}") from error
+        raise NotTranslatable(_why(error)) from error
 
 
 def _why(error: Exception) -> str:
@@ -191,16 +191,15 @@ def _why(error: Exception) -> str:
     if places:
         at = places[-1]
         where = f" at {at['file']}:{at['line']}, `{at['code'].strip()}`"
-    remedy = "; pass translate=False to run the module in PyTorch"
     if "data-dependent" in text:
-        return f"what it does depends on the values of tensors{where}: use torch.where{remedy}"
+        return f"what it does depends on the values of tensors{where}: use torch.where"
     if "specialized it to be a constant" in text:
-        return f"it works for batches of one size alone{where}: take sizes from x.shape[0], or -1{remedy}"
+        return f"it works for batches of one size alone{where}: take sizes from x.shape[0], or -1"
     first = next((line for line in text.splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first.strip()}{where}{remedy}"
+    return f"{type(error).__name__}: {first.strip()}{where}"
 
 
-def _check_mean(name: str, function: Callable[..., Any], outputs: Any, targets: Any) -> None:
+def check_mean(name: str, function: Callable[..., Any], outputs: Any, targets: Any) -> None:
     """Raise `InvalidInput` unless the value of a batch is the mean of the values of its rows."""
     rows = _rows(outputs)
     with torch.no_grad():

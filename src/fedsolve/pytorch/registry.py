@@ -6,6 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedsolve.errors import InvalidInput
+
+
+class NotTranslatable(InvalidInput):
+    """A module or a function of PyTorch that has no equivalent in JAX; it can still run in PyTorch."""
+
 
 @dataclass(frozen=True)
 class Operation:

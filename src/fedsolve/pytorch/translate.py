@@ -15,10 +15,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.dtypes import array_of, computing
 from fedsolve.pytorch.operations import OPERATIONS
-from fedsolve.pytorch.registry import Operation
+from fedsolve.pytorch.registry import NotTranslatable, Operation
 
 _CHECKS = ("aten._assert", "aten.sym_constrain_range")
 _SIZES = {"aten.sym_size.int": lambda x, axis: x.shape[axis], "aten.sym_numel.default": lambda x: x.size}
@@ -41,7 +40,7 @@ class Program:
         digest: what it does, as a short name that is the same in every process.
 
     Raises:
-        InvalidInput: operations that have no equivalent here; all are named.
+        NotTranslatable: operations that have no equivalent here; all are named.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
@@ -144,9 +143,9 @@ def _batched(node: Node) -> bool:
     shape = node.args[0].meta["val"].shape  # pyright: ignore
     where = [axis for axis, size in enumerate(shape) if not isinstance(size, int) and axis != 1]
     if where and (where != [0] or not str(shape[0]).isidentifier()):
-        raise InvalidInput(
-            f"{name_of(node)} mixes examples along axes of lengths {tuple(map(str, shape))}, of which the first is not "
-            "the batch alone: pass translate=False to run the module in PyTorch"
+        raise NotTranslatable(
+            f"{name_of(node)} of it mixes examples along axes of lengths {tuple(map(str, shape))}, of which the "
+            "first is not the batch alone"
         )
     return bool(where)
 
@@ -161,13 +160,11 @@ def _is_check(node: Node) -> bool:
 
 
 def _check_known(graph: Graph) -> None:
-    """Raise `InvalidInput` that names all operations without an equivalent."""
+    """Raise `NotTranslatable` that names all operations without an equivalent."""
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output") and not _is_check(n)]
     missing = {name_of(n) for n in calls if name_of(n) not in {*OPERATIONS, *_SIZES} and not _on_sizes(n)}
     if missing:
-        raise InvalidInput(
-            f"no JAX equivalent of {', '.join(sorted(missing))}: pass translate=False to run the module in PyTorch"
-        )
+        raise NotTranslatable(f"{', '.join(sorted(missing))} of it has no equivalent in JAX")
 
 
 def _on_sizes(node: Node) -> bool:

@@ -7,6 +7,7 @@ from fedsolve.tasks.digits import digits
 from fedsolve.tasks.fashion import fashion_mnist
 from fedsolve.tasks.femnist import femnist
 from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
+from fedsolve.tasks.from_torch import from_torch
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.losses import (
@@ -86,6 +87,7 @@ __all__ = [
     "fashion_mnist",
     "femnist",
     "femnist_autoencoder",
+    "from_torch",
     "handwriting",
     "lasso",
     "libsvm",

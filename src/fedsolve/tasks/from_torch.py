@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput, shown
+from fedsolve.tasks.leaves import Merged, WithFrozen
 from fedsolve.tasks.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
 from fedsolve.tasks.task import Examples, Task
 
@@ -30,6 +33,7 @@ def from_torch(
     batch_size: int | None = 32,
     epochs: int | None = 1,
     local_steps: int | None = None,
+    translate: bool | None = None,
     name: str | None = None,
 ) -> Task:
     """A task from your own PyTorch module, loss and per-client data.
@@ -37,6 +41,8 @@ def from_torch(
     The module is exported (`torch.export`) in training and in evaluation mode, and every operation of it becomes its
     JAX equivalent: it then trains vmapped over clients, on any device, with any method. Training starts from the
     module's weights. Parameters that need no gradient stay as they are; running statistics are averaged plainly.
+    A module that cannot be translated runs in PyTorch instead: the compiled program calls it, one client after another,
+    which takes many times as long; the run's notes say that it does, and why.
 
     Args:
         module: called with the inputs of a batch; its parameters of one floating-point type. It is not changed.
@@ -51,6 +57,7 @@ def from_torch(
         batch_size: examples of a local step; None is the full batch.
         epochs: local epochs of a round.
         local_steps: local steps of a round instead of epochs.
+        translate: False runs the module in PyTorch; True raises where it cannot be translated; None decides.
         name: what tables call the task; None for the module's class.
 
     Raises:
@@ -61,33 +68,83 @@ def from_torch(
         import torch
     except ImportError as error:
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
-    from fedsolve.pytorch.model import Model, OnRows, outputs_of
+    from fedsolve.pytorch.arrays import trained_copy
+    from fedsolve.pytorch.model import check_mean, outputs_of
+    from fedsolve.pytorch.registry import NotTranslatable
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
     x, y = _sample(data.examples, next(module.parameters(), torch.zeros(())).dtype)
-    model, outputs = Model(module, x), outputs_of(module, x)
+    outputs = outputs_of(module, x)
     if metrics is None:
         metrics = {"accuracy": _accuracy} if _classes(outputs, y) else {}
-    rows = {
-        key: OnRows(what, f, outputs, y, model.dtype)
-        for key, what, f in [("", "the loss", loss), *((k, f"metric {k}", f) for k, f in metrics.items())]
-    }
-    if model.buffers:
-        raise InvalidInput("buffers are not there yet")
+    functions = {"loss": loss, **metrics}
+    for what, function in functions.items():
+        check_mean("the loss" if what == "loss" else f"metric {what}", function, outputs, y)
+    parts, notes = None, ()
+    if translate is not False:
+        try:
+            parts = _translated(module, functions, x, outputs, y)
+        except NotTranslatable as error:
+            why = f"{type(module).__name__} cannot be translated: {error}"
+            if translate:
+                raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
+            notes = (f"{why}; it runs in PyTorch, one client after another",)
+    else:
+        notes = ("the module runs in PyTorch, one client after another: translate=False",)
+    parts = _in_pytorch(module, functions) if parts is None else parts
     return Task(
         name=name or type(module).__name__,
-        init=_Start(model.params),
-        loss=OfModule(model, rows.pop("")),
+        init=_Start(parts.params),
+        loss=parts.functions.pop("loss"),
         data=data,
         test=held_out,
-        metrics={key: OfModule(model, row) for key, row in rows.items()},
+        metrics=parts.functions,
         batch_size=batch_size,
         epochs=None if local_steps is not None else epochs,
         local_steps=local_steps,
+        frozen=parts.frozen or (),
+        buffers=parts.buffers or None,
+        assemble=_Whole(parts.frozen) if parts.frozen else _same,
+        module=partial(trained_copy, copy.deepcopy(module)),
+        notes=notes,
     )
+
+
+class _Parts(NamedTuple):
+    """What a task is made of."""
+
+    params: dict[str, np.ndarray]
+    frozen: dict[str, np.ndarray]
+    buffers: dict[str, np.ndarray]
+    functions: dict[str, Any]
+
+
+def _translated(module: nn.Module, functions: Mapping[str, Any], x: Any, outputs: Any, y: Any) -> _Parts:
+    from fedsolve.pytorch.model import Model, OnRows
+
+    model, made = Model(module, x), {}
+    for name, function in functions.items():
+        what = "the loss" if name == "loss" else f"metric {name}"
+        kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
+        made[name] = kind(model, OnRows(what, function, outputs, y, model.dtype))
+    if model.frozen:
+        whole = _Whole(model.frozen)
+        made = {name: Merged(function, whole) for name, function in made.items()}
+    return _Parts(model.params, model.frozen, model.buffers, made)
+
+
+def _in_pytorch(module: nn.Module, functions: Mapping[str, Any]) -> _Parts:
+    from fedsolve.pytorch.behind import HostLoss, HostValues, Module
+
+    own = Module(module)
+    made = {
+        name: (HostLoss if name == "loss" else HostValues)(own, function, bool(own.buffers))
+        for name, function in functions.items()
+    }
+    return _Parts(own.params, {}, own.buffers, made)
 
 
 class _Start:
@@ -98,6 +155,22 @@ class _Start:
 
     def __call__(self, key: Any) -> dict[str, np.ndarray]:
         return self.params
+
+
+class _Whole:
+    """Trained parameters -> with those that do not train, which are given beside them or are as at first."""
+
+    def __init__(self, frozen: Mapping[str, np.ndarray]) -> None:
+        self.frozen = dict(frozen)
+
+    def __call__(self, params: Any) -> dict[str, Any]:
+        if isinstance(params, WithFrozen):
+            return {**params.frozen, **params.trained}
+        return {**self.frozen, **params}
+
+
+def _same(params: Any) -> Any:
+    return params
 
 
 def _federated(clients: Any) -> FederatedData:

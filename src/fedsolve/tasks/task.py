@@ -75,6 +75,9 @@ class Task:
         eval_examples: training metrics look at whole clients, drawn at random, of at least so many examples
             together; None looks at all.
         assemble: trained parameters -> the model as the user gave it.
+        module: (assembled parameters, buffers) -> what `Result.module` returns, such as a PyTorch module; None if the
+            model is its parameters.
+        notes: what a run's record says of the task, lines.
         diagnostics: diagnostics of the model and the full objective that evaluations add (`fedsolve.diagnostics`).
         truth: the parameters that made the data, of the shapes of `init`, where they are known: measures of
             recovery compare with them. None if unknown.
@@ -95,6 +98,8 @@ class Task:
     citation: str = ""
     eval_examples: int | None = None
     assemble: Callable[[Params], Params] = lambda params: params
+    module: Callable[[Params, Any], Any] | None = None
+    notes: tuple[str, ...] = ()
     diagnostics: tuple[Any, ...] = ()
     truth: Params | None = None
     whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] = field(default_factory=dict)

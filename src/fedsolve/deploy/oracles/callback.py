@@ -10,17 +10,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.experimental import io_callback
 from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.deploy.oracles.packing import Packing
+from fedsolve.pytorch.words import is_wide, narrow, shape_of_words, to_words, widen
 from fedsolve.types import Params, Scalar
 
 
 def numpy_view(x: Array, wide: bool) -> np.ndarray:
-    """An array of the program as one of NumPy, in place; `wide`: float64 that came as words (see below)."""
+    """An array of the program as one of NumPy, in place; `wide`: float64 that came as words."""
     array = np.asarray(x)
     return array.view(np.float64)[..., 0] if wide else array
 
@@ -75,39 +75,12 @@ class Host:
         def host(sent: list[Array], words: Array) -> list[np.ndarray]:
             try:
                 with self.lock:
-                    views = [self.view(x, _is_wide(old)) for x, old in zip(sent, flat, strict=True)]
+                    views = [self.view(x, is_wide(old)) for x, old in zip(sent, flat, strict=True)]
                     result = self.function(tree.unflatten(packing.unpack(views)), np.asarray(words))
-                    return [_to_words(x) for x in results(packing, result)]
+                    return [to_words(x) for x in results(packing, result)]
             except Exception as error:
                 self.failed(error)
                 raise
 
-        words_back = io_callback(
-            host, [_shape_of_words(s) for s in shapes], [_narrow(x) for x in flat], words
-        )
-        return [_widen(x, _is_wide(s)) for x, s in zip(words_back, shapes, strict=True)]
-
-
-# A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says, and float64
-# would lose half its digits on the way. So it travels as pairs of 32-bit words, which costs no arithmetic.
-
-
-def _is_wide(x: Any) -> bool:
-    return x.dtype == np.float64
-
-
-def _narrow(x: Any) -> Array:
-    return lax.bitcast_convert_type(x, jnp.uint32) if _is_wide(x) else x
-
-
-def _widen(x: Array, wide: bool) -> Array:
-    return lax.bitcast_convert_type(x, jnp.float64) if wide else x
-
-
-def _shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
-    wide = _is_wide(x)
-    return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
-
-
-def _to_words(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x, order="C")[..., None].view(np.uint32) if _is_wide(x) else x
+        words_back = io_callback(host, [shape_of_words(s) for s in shapes], [narrow(x) for x in flat], words)
+        return [widen(x, is_wide(s)) for x, s in zip(words_back, shapes, strict=True)]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from fedsolve.deploy.oracles.torch_seeds import all_seeded, seed_of
 from fedsolve.errors import InvalidInput
+from fedsolve.pytorch.seeds import all_seeded, seed_of
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
 

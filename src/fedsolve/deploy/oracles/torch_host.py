@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fedsolve.checks import check_same
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
-from fedsolve.deploy.oracles.torch_seeds import seed_of, seeded
 from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.arrays import (
     as_tensor,
@@ -20,6 +19,7 @@ from fedsolve.pytorch.arrays import (
     substituted,
     trainable,
 )
+from fedsolve.pytorch.seeds import seed_of, seeded
 
 Tensors = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]

@@ -1,0 +1,241 @@
+"""A module that stays in PyTorch: the compiled program calls it, one client after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from jaxtyping import Array
+from torch import Tensor, nn
+
+from fedsolve.errors import InvalidInput
+from fedsolve.pytorch.arrays import as_tensor, buffer_tensors, check_weights, substituted, trainable
+from fedsolve.pytorch.dtypes import array_of
+from fedsolve.pytorch.seeds import seed_of, seeded
+from fedsolve.pytorch.words import is_wide, narrow, shape_of_words, to_words, widen
+
+Function = Callable[[Any, Any], Any]
+
+
+class Module:
+    """A copy of a module, in PyTorch.
+
+    Attributes:
+        params: parameters that train, by name.
+        buffers: what it saves besides, such as running statistics.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        check_weights(module)
+        self._module, self._lock = copy.deepcopy(module), Lock()
+        self._params, self._buffers = trainable(self._module), buffer_tensors(self._module)
+        self.params = {name: array_of(p) for name, p in self._params.items()}
+        self.buffers = {name: array_of(b) for name, b in self._buffers.items()}
+
+    def values(self, function: Function, params: Any, buffers: Any, batch: Any) -> np.ndarray:
+        """What a function of outputs and targets gives for each example alone, in evaluation mode."""
+        with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
+            x, y = _tensors(batch, dtype)
+            outputs = self._module(x)
+            rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
+            each = [_mean(function(_row(outputs, i, rows), _row(y, i, rows))) for i in range(rows)]
+            return torch.stack(each).to(dtype).numpy()
+
+    def loss(
+        self,
+        function: Function,
+        params: Any,
+        buffers: Any,
+        batch: Any,
+        words: np.ndarray | None,
+        gradient: bool,
+    ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The loss of a batch, its gradient ({} if not wanted) and the new buffers; in training mode given `words`."""
+        seed = 0 if words is None else seed_of(words.tobytes())
+        with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
+            x, y = _tensors(batch, dtype)
+            value = _mean(function(self._module(x), y))
+            slope = {}
+            if gradient:
+                leaves = list(self._params.values())
+                parts = torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True)
+                slope = {n: g.detach().numpy() for n, g in zip(self._params, parts, strict=True)}
+            after = {n: np.array(b.detach().numpy()) for n, b in self._buffers.items()}
+            return np.asarray(value.detach().to(dtype).numpy()), slope, after
+
+    @contextmanager
+    def _with(self, params: Any, buffers: Any, training: bool, seed: int) -> Iterator[torch.dtype]:
+        """The module with other values, for one thread at a time, its random numbers from a seed; the values' type."""
+        values = {n: torch.tensor(np.asarray(v)) for n, v in params.items()}
+        dtype = next(iter(values.values())).dtype
+        still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
+        values |= {n: p.detach().to(dtype) for n, p in still.items()}
+        for name, own in self._buffers.items():
+            kind = dtype if own.is_floating_point() else own.dtype
+            values[name] = as_tensor(buffers.get(name, self.buffers[name]), own.new_empty(0, dtype=kind))
+        tensors = self._params | self._buffers | still
+        with self._lock, substituted(self._module, tensors, values), seeded(seed):
+            self._module.train(training)
+            yield dtype
+
+
+@dataclass(frozen=True, eq=False)
+class HostLoss:
+    """A loss of a module that stays in PyTorch.
+
+    Attributes:
+        module: the module.
+        function: (outputs, targets) -> scalar tensor, the mean over the batch.
+        buffered: whether it takes and returns buffers.
+    """
+
+    module: Module
+    function: Function
+    buffered: bool
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("key", "weights", "buffers") if self.buffered else ("key", "weights")
+
+    def __call__(
+        self,
+        params: Any,
+        batch: Any,
+        key: Array | None = None,
+        weights: Array | None = None,
+        buffers: Any = None,
+    ) -> Any:
+        """The mean over the examples that count; with buffers, their new values too."""
+        words = None if key is None else _words(key)
+        value, after = _value(self, params, (tuple(batch), words, weights, buffers or {}))
+        return (value, after) if self.buffered else value
+
+    def host(self, gradient: bool, params: Any, rest: Any) -> tuple[Any, Any, Any]:
+        """What the host computes: padding never reaches the module."""
+        batch, words, weights, buffers = rest
+        if weights is not None:
+            rows = np.asarray(weights) > 0
+            rows[0] |= not rows.any()  # a step that is not taken
+            batch = jax.tree.map(lambda a: np.asarray(a)[rows], batch)
+        return self.module.loss(self.function, params, buffers, batch, words, gradient)
+
+    def each(self, params: Any, batch: Any, key: Array | None = None, buffers: Any = None) -> Any:
+        """The value of each example, shape (n,), in evaluation mode."""
+        found = HostValues(self.module, self.function, self.buffered)(params, batch, buffers)
+        return (found, buffers) if self.buffered else found
+
+
+@dataclass(frozen=True)
+class HostValues:
+    """A metric of a module that stays in PyTorch, as the value of each example; fields as in `HostLoss`."""
+
+    module: Module
+    function: Function
+    buffered: bool
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("buffers",) if self.buffered else ()
+
+    def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Array:
+        """The value of each example, shape (n,), in evaluation mode."""
+        run = next(iter(params.values())).dtype
+        rows = len(jax.tree.leaves(batch)[0])
+
+        def host(params: Any, batch: Any, buffers: Any) -> np.ndarray:
+            return self.module.values(self.function, params, buffers, batch)
+
+        return _call(host, jax.ShapeDtypeStruct((rows,), run), params, tuple(batch), buffers or {})
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _value(loss: HostLoss, params: Any, rest: Any) -> tuple[Any, Any]:
+    value, _, after = _evaluate(loss, False, params, rest)
+    return value, after
+
+
+def _forward(loss: HostLoss, params: Any, rest: Any) -> Any:
+    value, slope, after = _evaluate(loss, True, params, rest)
+    return (value, after), slope
+
+
+def _backward(loss: HostLoss, slope: Any, cotangent: Any) -> Any:
+    return jax.tree.map(lambda g: cotangent[0].astype(g.dtype) * g, slope), None
+
+
+_value.defvjp(_forward, _backward)
+
+
+def _evaluate(loss: HostLoss, gradient: bool, params: Any, rest: Any) -> Any:
+    run, buffers = next(iter(params.values())).dtype, rest[3]
+    shape = lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))  # noqa: E731
+    slope = jax.tree.map(shape, params) if gradient else {}
+    results = jax.ShapeDtypeStruct((), run), slope, jax.tree.map(shape, buffers)
+
+    def host(params: Any, rest: Any) -> Any:
+        value, slope, after = loss.host(gradient, params, rest)
+        kept = {n: after[n].astype(s.dtype) for n, s in results[2].items()}
+        return value, slope, kept
+
+    return _call(host, results, params, rest)
+
+
+def _call(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
+    """A function of the host as part of a program; its arguments and results as NumPy arrays."""
+    leaves, tree = jax.tree.flatten(arguments)
+    wide = [is_wide(x) for x in leaves]
+    shapes, form = jax.tree.flatten(results)
+
+    def host(*sent: Any) -> list[np.ndarray]:
+        arrays = [
+            np.asarray(x).view(np.float64)[..., 0] if w else np.asarray(x)
+            for x, w in zip(sent, wide, strict=True)
+        ]
+        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
+
+    back = jax.pure_callback(
+        host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
+    )
+    return form.unflatten([widen(x, is_wide(s)) for x, s in zip(back, shapes, strict=True)])
+
+
+def _words(key: Array) -> Array:
+    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+
+
+def _tensors(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A batch in the types in which PyTorch has it."""
+
+    def tensor(a: Any) -> Tensor:
+        t = torch.tensor(np.asarray(a))
+        return (
+            t.to(dtype) if t.is_floating_point() else t.long() if t.dtype in (torch.int16, torch.int32) else t
+        )
+
+    x, y = batch
+    return jax.tree.map(tensor, x), jax.tree.map(tensor, y)
+
+
+def _row(tree: Any, i: int, rows: int) -> Any:
+    return pytree.tree_map(
+        lambda t: t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
+    )
+
+
+def _mean(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"the loss of a batch is a {type(value).__name__}: it must be a scalar tensor")
+    return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

@@ -1,0 +1,41 @@
+"""Arrays on their way between a program and a function of the host.
+
+A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says, and float64
+would lose half its digits on the way. So it travels as pairs of 32-bit words, which costs no arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+
+def is_wide(x: Any) -> bool:
+    """Whether an array travels as words."""
+    return x.dtype == np.float64
+
+
+def narrow(x: Any) -> Array:
+    """An array as it travels."""
+    return lax.bitcast_convert_type(x, jnp.uint32) if is_wide(x) else x
+
+
+def widen(x: Array, wide: bool) -> Array:
+    """An array that has travelled, as it was."""
+    return lax.bitcast_convert_type(x, jnp.float64) if wide else x
+
+
+def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
+    """The shape and type in which an array travels."""
+    wide = is_wide(x)
+    return jax.ShapeDtypeStruct((*x.shape, 2) if wide else x.shape, jnp.uint32 if wide else x.dtype)
+
+
+def to_words(x: np.ndarray) -> np.ndarray:
+    """A result of the host as it travels."""
+    return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
