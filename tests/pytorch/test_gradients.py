@@ -75,7 +75,9 @@ CASES = [
 def test_values_gradients_and_buffers_are_pytorchs(kind, inputs):
     torch.manual_seed(0)
     module = kind()
-    if kind is Attention:  # in float32 PyTorch's attention in evaluation mode takes another path, with other rounding
+    if (
+        kind is Attention
+    ):  # in float32 PyTorch's attention in evaluation mode takes another path, with other rounding
         torch.backends.mha.set_fastpath_enabled(False)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
         own = copy.deepcopy(module).to(dtype)
@@ -83,11 +85,15 @@ def test_values_gradients_and_buffers_are_pytorchs(kind, inputs):
         x = x.to(dtype) if x.is_floating_point() else x
         model = Model(module, inputs(31))  # translated as float32 whatever the run
         sample = inputs(31)
-        loss = OnRows("the loss", nn.CrossEntropyLoss(), outputs_of(module, sample), torch.arange(31) % 3, model.dtype)
+        loss = OnRows(
+            "the loss", nn.CrossEntropyLoss(), outputs_of(module, sample), torch.arange(31) % 3, model.dtype
+        )
         for training in (True, False):
             wanted = own.train(training)(x)
             value = F.cross_entropy(wanted, y)
-            gradient = dict(zip(model.params, torch.autograd.grad(value, list(own.parameters())), strict=True))
+            gradient = dict(
+                zip(model.params, torch.autograd.grad(value, list(own.parameters())), strict=True)
+            )
             with jax.enable_x64(dtype == torch.float64):
                 as_run = lambda tree: {n: np.asarray(v, str(dtype)[6:]) for n, v in tree.items()}  # noqa: E731
 
@@ -96,7 +102,9 @@ def test_values_gradients_and_buffers_are_pytorchs(kind, inputs):
                     outputs, after = model.apply(params, as_run(model.buffers), x.numpy(), key)
                     return loss(outputs, y.numpy()).mean(), (outputs, after)
 
-                (got, (outputs, after)), slope = jax.jit(jax.value_and_grad(mean, has_aux=True))(as_run(model.params))
+                (got, (outputs, after)), slope = jax.jit(jax.value_and_grad(mean, has_aux=True))(
+                    as_run(model.params)
+                )
             np.testing.assert_allclose(outputs, wanted.detach(), atol=tolerance)
             assert abs(float(got) - value.item()) < tolerance
             assert slope.keys() == gradient.keys()
