@@ -1,4 +1,4 @@
-"""Tasks of PyTorch modules: rounds equal PyTorch's by hand, translated or not; what cannot be said is said in a line."""
+"""Tasks of PyTorch modules: rounds equal PyTorch's by hand, translated or not; errors are one line."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_translated_runs_in_pytorch_and_says_so():
         fs.FedDuAdam(client_lr=0.1),
         fs.ControlVariates(fs.FedAvg(client_lr=0.1)),
         fs.Proximal(fs.FedExP(client_lr=0.1), 0.1),
-        fs.FedAvg(fs.client.Armijo()),
+        fs.FedOpt(fs.client.Armijo(), fs.server.ServerSGD(1.0)),
     ],
     ids=lambda m: type(m).__name__,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import jax
 import numpy as np
@@ -59,6 +60,10 @@ class Attention(nn.Module):
         return self.last(self.body(self.embed(x)).mean(1) * scale)[:, :3]
 
 
+def cast(dtype, tree):
+    return {name: np.asarray(value, dtype) for name, value in tree.items()}
+
+
 def perceptron():
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
@@ -95,7 +100,7 @@ def test_values_gradients_and_buffers_are_pytorchs(kind, inputs):
                 zip(model.params, torch.autograd.grad(value, list(own.parameters())), strict=True)
             )
             with jax.enable_x64(dtype == torch.float64):
-                as_run = lambda tree: {n: np.asarray(v, str(dtype)[6:]) for n, v in tree.items()}  # noqa: E731
+                as_run = partial(cast, str(dtype)[6:])
 
                 def mean(params, model=model, loss=loss, training=training, x=x, y=y, as_run=as_run):
                     key = jax.random.key(0) if training else None

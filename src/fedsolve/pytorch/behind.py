@@ -118,7 +118,7 @@ class HostLoss:
     ) -> Any:
         """The mean over the examples that count; with buffers, their new values too."""
         words = None if key is None else _words(key)
-        value, after = _value(self, params, (tuple(batch), words, weights, buffers or {}))
+        value, after = _value(self, params, (tuple(batch), words, weights, buffers or {}))  # pyright: ignore
         return (value, after) if self.buffered else value
 
     def host(self, gradient: bool, params: Any, rest: Any) -> tuple[Any, Any, Any]:
