@@ -70,7 +70,7 @@ def perceptron():
 
 CASES = [
     (perceptron, lambda n: torch.randn(n, 4)),
-    (Pictures, lambda n: torch.randn(n, 1, 10, 10)),
+    pytest.param(Pictures, lambda n: torch.randn(n, 1, 10, 10), marks=pytest.mark.full),
     pytest.param(Words, lambda n: torch.randint(0, 7, (n, 6)), marks=pytest.mark.full),
     pytest.param(Attention, lambda n: torch.randint(0, 7, (n, 6)), marks=pytest.mark.full),
 ]
