@@ -24,7 +24,7 @@ def clients():
 
 def network():
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
     module[3].bias.requires_grad_(False)
     return module
 
@@ -44,7 +44,7 @@ def by_hand(module):
 
 @pytest.mark.parametrize("translate", [True, False])
 def test_a_round_is_pytorchs(translate):
-    """Uneven clients and a frozen leaf: padding does not count."""
+    """Uneven clients, BatchNorm and a frozen leaf: padding enters neither loss nor statistics."""
     module = network()
     before = copy.deepcopy(module.state_dict())
     task = fs.tasks.from_torch(

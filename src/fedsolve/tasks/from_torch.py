@@ -40,7 +40,7 @@ def from_torch(
 
     The module is exported (`torch.export`) in training and in evaluation mode, and every operation of it becomes its
     JAX equivalent: it then trains vmapped over clients, on any device, with any method. Training starts from the
-    module's weights. Parameters that need no gradient stay as they are.
+    module's weights. Parameters that need no gradient stay as they are; running statistics are averaged plainly.
     A module that cannot be translated runs in PyTorch instead: the compiled program calls it, one client after another,
     which takes many times as long; the run's notes say that it does, and why.
 
@@ -95,11 +95,6 @@ def from_torch(
     else:
         notes = ("the module runs in PyTorch, one client after another: translate=False",)
     parts = _in_pytorch(module, functions) if parts is None else parts
-    if parts.buffers:
-        raise InvalidInput(
-            f"{type(module).__name__} keeps running statistics ({next(iter(parts.buffers))}), which a compiled run "
-            "does not train: take GroupNorm or LayerNorm instead of BatchNorm"
-        )
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
@@ -111,6 +106,7 @@ def from_torch(
         epochs=None if local_steps is not None else epochs,
         local_steps=local_steps,
         frozen=parts.frozen or (),
+        buffers=parts.buffers or None,
         assemble=_Whole(parts.frozen) if parts.frozen else _same,
         module=partial(trained_copy, copy.deepcopy(module)),
         notes=notes,
