@@ -87,6 +87,8 @@ def test_the_real_sample_has_its_writers():
     assert (task.data.num_clients, task.data.num_examples, len(task.test.y)) == (300, 43_552, 5_050)
     assert (task.unseen.num_clients, task.unseen.num_examples) == (240, 7_348)
     assert (task.data.counts.min(), int(np.median(task.data.counts)), task.data.counts.max()) == (1, 150, 326)
+    digits = [(part.y < 10).mean() for part in (task.data.examples, task.unseen.examples)]
+    assert np.round(digits, 2).tolist() == [0.71, 0.34]  # what the docstring says of them
     assert not set(task.data.names) & set(task.unseen.names)
     y = np.concatenate([task.data.examples.y, task.test.y, task.unseen.examples.y])
     groups = [(y < 10).sum(), ((y >= 10) & (y < 36)).sum(), (y >= 36).sum()]

@@ -104,7 +104,7 @@ def _describe(name: str, found: DataSet, as_json: bool) -> None:
     emit(f"{name}: {found.title}")
     emit(f"from     {found.home}")
     emit(f"licence  {found.licence}")
-    emit(f"task     {found.task}, which reads {', '.join(found.files)}")
+    emit(f"task     {found.task}, which reads {', '.join(found.files) or 'the package itself'}")
     for original in found.originals:
         emit(
             f"file     {original.url}  {'SHA-256 ' + original.sha256 if original.sha256 else 'no check sum known'}"
@@ -114,7 +114,7 @@ def _describe(name: str, found: DataSet, as_json: bool) -> None:
         emit(f"fetch    fedsolve data {name} --to DATA    # about {found.megabytes:g} MB")
     if found.convert is not None:
         emit(f"convert  fedsolve data {name} --from ORIGINALS --to DATA")
-    emit(f"then     {found.run} --data-dir DATA")
+    emit(f"then     {found.run}{' --data-dir DATA' if found.files else ''}")
 
 
 def _row(name: str, found: DataSet) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class DataSet:
         licence: as far as it is stated.
         megabytes: about what is fetched.
         run: a command that uses it, without the data folder.
-        files: what the task reads, under the data folder.
+        files: what the task reads, under the data folder; empty where a package brings it.
         originals: what is fetched; empty where it cannot be fetched as a file.
         convert: (folder of the originals, data folder) -> files written; None where there is no way.
         remark: what one should know of the result.
