@@ -136,3 +136,20 @@ def test_the_start_of_a_float64_run_keeps_its_digits():
     with jax.enable_x64(True):
         setup = prepare(fs.FedAvg(1.0), task, Listed.of([[0]]))
         assert float(setup.algorithm.export(setup.state.server)[0]) == 1 / 3
+
+
+def test_integers_stay_as_narrow_as_they_are():
+    """Bytes of pictures, in a run of either type; the loss makes floats of a minibatch."""
+    clients = [np.arange(12 * n, dtype=np.uint8).reshape(n, 12) for n in (3, 2)]
+    task = fs.Task.from_arrays(
+        lambda w, x: jnp.mean((x.astype(w.dtype) / 255 - w) ** 2, axis=1),
+        np.zeros(12, np.float32),
+        clients,
+        batch_size=2,
+    )
+    for dtype in ("float32", "float64"):
+        with jax.enable_x64(dtype == "float64"):
+            setup = engine_prepare(fs.FedAvg(6.0), task, RunOptions(rounds=1, dtype=dtype, batch_size="full"))
+            assert setup.packed.examples.dtype == jnp.uint8
+            state, _ = setup.advance(setup.state, 1)
+            np.testing.assert_allclose(state.server.params, np.concatenate(clients).mean(0) / 255, rtol=1e-6)
