@@ -466,9 +466,9 @@ def normalisation(d: Draw) -> Rows:
         "aten.layer_norm.default": [call(x, [5], last, last + 1, 1e-5), call(x, [2, 5]), call(flat, [4], w)],
         "aten.native_group_norm.default": [
             call(x, w, b, 3, 4, 10, 2, 1e-5),
-            call(flat, None, None, 6, 4, 1, 2, 1e-3),
+            call(flat, None, None, 6, 4, 1, 1, 1e-3),
         ],
-        "aten.group_norm.default": [call(x, 2, w, b), call(x, 1, w, b), call(flat, 2)],
+        "aten.group_norm.default": [call(x, 2, w, b), call(x, 1, w, b), call(flat, 1)],
         "aten._native_batch_norm_legit_no_training.default": [
             call(x, w, b, mean, var, 0.1, 1e-5, reference=_evaluated),
             call(flat, None, None, mean, var, 0.1, 1e-3, reference=_evaluated),
@@ -530,7 +530,7 @@ def recurrent(d: Draw) -> Rows:
         for layer in range(count):
             for _ in range(ways):
                 into = 2 if layer == 0 else out * ways
-                params += [d.normal(gates * 4, into), d.normal(gates * 4, out)]
+                params += [d.normal(gates * 4, into) / 2, d.normal(gates * 4, out) / 2]
                 params += [d.normal(gates * 4), d.normal(gates * 4)] if biases else []
                 params += [d.normal(out, 4)] if out != 4 else []
         return params

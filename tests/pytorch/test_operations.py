@@ -81,14 +81,14 @@ def compare(family: Callable[..., Any], dtype: torch.dtype) -> None:
         for name, (values, gradients), (got, got_gradients) in zip(names, expected, results, strict=True):
             for theirs, ours in zip(values, got, strict=True):
                 assert ours.dtype == jax_dtype(theirs.dtype), f"{name}: {ours.dtype}, not {theirs.dtype}"
-                _close(ours, theirs, name)
+                _close(ours, theirs, dtype, name)
             for theirs, ours in zip(gradients, got_gradients if gradients else (), strict=True):
-                _close(ours, theirs, f"gradient of {name}")
+                _close(ours, theirs, dtype, f"gradient of {name}")
 
 
-def _close(ours: Any, theirs: torch.Tensor, name: str) -> None:
+def _close(ours: Any, theirs: torch.Tensor, dtype: torch.dtype, name: str) -> None:
     assert ours.shape == tuple(theirs.shape), name
-    limit = TOLERANCE.get(theirs.dtype, 0)
+    limit = max(TOLERANCE[dtype], TOLERANCE[theirs.dtype]) if theirs.is_floating_point() else 0
     np.testing.assert_allclose(np.asarray(ours), array_of(theirs), rtol=limit, atol=limit, err_msg=name)
 
 
