@@ -1,11 +1,13 @@
-"""What is generated from the catalogue: the stub of the package, the README's table, docs/communication.md.
+"""What is generated: the stub of the package, the README's table, docs/communication.md, docs/pytorch-operations.md.
 
 python tools/generate.py            # writes what has changed, and says which files those are
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +21,14 @@ ROOT = Path(__file__).parent.parent
 
 def generated() -> dict[str, str]:
     """The text of every generated file, by its path in the repository."""
-    return {
+    pages = {
         "src/fedsolve/__init__.pyi": stub(),
         "README.md": with_table((ROOT / "README.md").read_text()),
         "docs/communication.md": communication.page(),
     }
+    if importlib.util.find_spec("torch"):
+        pages["docs/pytorch-operations.md"] = operations()
+    return pages
 
 
 def stub() -> str:
@@ -70,6 +75,29 @@ def _needs(entry: Entry) -> str:
 
 def _papers(entry: Entry) -> str:
     return ", ".join(short(key) for key in entry.papers)
+
+
+def operations() -> str:
+    """`docs/pytorch-operations.md`: what of PyTorch has an equivalent in JAX, family by family."""
+    from fedsolve.pytorch.operations import OPERATIONS
+
+    families: dict[str, list[str]] = {}
+    for name, known in sorted(OPERATIONS.items()):
+        function = getattr(known.function, "func", known.function)  # of a partial application
+        families.setdefault(function.__module__, []).append(name.removeprefix("aten."))
+    lines = ["# PyTorch's operations in JAX", ""]
+    lines += [
+        f"{len(OPERATIONS)} operations of ATen are translated. What `torch.export` decomposes into them (linear,"
+    ]
+    lines += [
+        "conv2d, cross_entropy, silu, einsum and many more) is translated with them. One that is missing is named in"
+    ]
+    lines += ["the error. Made by `make generate`."]
+    for module, names in sorted(families.items()):
+        title = sys.modules[module].__doc__ or ""
+        lines += ["", f"## {module.rpartition('.')[2]}", "", title.splitlines()[0], ""]
+        lines += ["`" + "` `".join(names) + "`"]
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 
 from fedsolve.pytorch.dtypes import array_of
@@ -16,38 +18,38 @@ from fedsolve.pytorch.export import exported
 from fedsolve.pytorch.translate import Program
 
 
-def torchvision_models() -> Any:
-    """`torchvision.models`, whose wheel may not fit the build of PyTorch: its operators are then declared, not used."""
-    library = torch.library.Library("torchvision", "DEF")
+@functools.cache
+def declare_torchvision() -> None:
+    """Where torchvision's wheel does not fit the build of PyTorch, declare the operators that it then lacks."""
     try:
+        importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        return
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    except RuntimeError:  # they are there
-        pass
-    _LIBRARIES.append(library)  # it undoes its definitions when it goes
-    return pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+        _KEPT.append(library)  # it takes its definitions along when it goes
 
 
-_LIBRARIES: list[Any] = []
+_KEPT: list[Any] = []
 
 
 class Applied(nn.Module):
-    """A module called by names, and one of its results."""
+    """A module called by names, and the first of its results."""
 
     def __init__(self, module: nn.Module, *names: str) -> None:
         super().__init__()
         self.module, self.names = module, names
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         result = (
             self.module(**dict(zip(self.names, inputs, strict=True))) if self.names else self.module(*inputs)
         )
         return result[0]
 
 
-def agree(
-    module: nn.Module, inputs: tuple[torch.Tensor, ...], training: bool, tolerance: float = 1e-10
-) -> None:
+def agree(module: nn.Module, inputs: tuple[Any, ...], training: bool, tolerance: float = 1e-10) -> None:
     """Compare in float64; in training without dropout, whose draws differ."""
     torch.manual_seed(0)
     module = module.double()
@@ -56,7 +58,7 @@ def agree(
             part.p = 0.0
         if isinstance(getattr(part, "dropout", None), float):  # of attention and of recurrent layers
             part.dropout = 0.0
-    inputs = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+    inputs = pytree.tree_map(lambda x: x.double() if x.is_floating_point() else x, inputs)
     with jax.enable_x64(True):
         program = Program(exported(module, inputs, training), torch.float64)
         state = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
@@ -65,19 +67,21 @@ def agree(
         theirs = module(*inputs)
         theirs = theirs if isinstance(theirs, tuple) else (theirs,)
         cotangents = [torch.randn_like(t) for t in theirs]
-        params = {n: p for n, p in module.named_parameters(remove_duplicate=False) if n in values}
+        params = dict(module.named_parameters())
+        first = {id(p): name for name, p in params.items()}  # shared weights are one
         given = [p for p in params.values() if p.requires_grad]
         found = torch.autograd.grad(theirs, given, cotangents, allow_unused=True) if given else ()
 
+        def filled(own: dict[str, Any]) -> dict[str, Any]:
+            return {n: own[first[id(state[n])]] if id(state[n]) in first else v for n, v in values.items()}
+
         def run(own: dict[str, Any], arrays: list[Any], pulls: list[Any]) -> Any:
             key = jax.random.key(0) if training else None
-            outputs, pull, written = jax.vjp(
-                lambda p: program({**values, **p}, arrays, key), own, has_aux=True
-            )
+            outputs, pull, written = jax.vjp(lambda p: program(filled(p), arrays, key), own, has_aux=True)
             return outputs, pull(pulls)[0], written
 
-        own = {n: values[n] for n in params}
-        arrays = [array_of(x) for x in inputs]
+        own = {name: jnp.asarray(array_of(p)) for name, p in params.items()}
+        arrays = [array_of(x) for x in pytree.tree_leaves(inputs)]
         outputs, gradients, written = jax.jit(run)(own, arrays, [array_of(c) for c in cotangents])
         for ours, expected in zip(outputs, theirs, strict=True):
             close(ours, expected, tolerance, "output")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ def test_every_operation_has_a_sample() -> None:
     random = {name for name, known in OPERATIONS.items() if known.random}
     assert len(OPERATIONS) >= 120
     assert set(OPERATIONS) == drawn | set(samples.SHAPE_ALONE) | random
+
+
+def test_page_lists_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytorch-operations.md").read_text()
+    for name in OPERATIONS:
+        assert f"`{name.removeprefix('aten.')}`" in page, "run: make generate"
 
 
 @pytest.mark.parametrize("family", samples.FAMILIES, ids=lambda f: f.__name__)
