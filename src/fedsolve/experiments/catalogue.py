@@ -26,6 +26,7 @@ _MODULES = {
     "feddua": ("feddua-synthetic",),
     "feddua_combinations": ("feddua-combinations",),
     "robustness": ("robustness",),
+    "diloco": ("diloco",),
 }
 EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
 """Every experiment's name, and the module of this package that holds it in its own EXPERIMENTS."""
