@@ -1,4 +1,8 @@
-"""DiLoCo on a small transformer: how rarely clients may talk, and what steps outside (Douillard et al. 2023)."""
+"""DiLoCo on a small transformer: how rarely clients may talk, and what steps outside (Douillard et al. 2023).
+
+The whole of it is 78 runs of 1,000 local steps of 8 clients, some 1.3e14 floating-point operations: reckoned, not
+measured, one to two hours on 2 quiet cores. Every rule at every H is a part that is kept.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,10 @@ def picture(plan: Plan, found: Mapping[Any, Any], alone: Mapping[str, np.ndarray
     label = "test loss (nats a character)"
     left = Panel("at the end", ends, label, "local steps between rounds, H", ylog=False, xlog=True)
     right = Panel("on the way", ways, label, "local steps", ylog=False)
-    return panels([[left, right]], f"DiLoCo: how rarely clients may talk\n{note}", width=4.6, height=3.4)
+    figure = panels([[left, right]], f"DiLoCo: how rarely clients may talk\n{note}", width=4.6, height=3.4)
+    figure.axes[0].set_xticks(every, [str(H) for H in every])
+    figure.axes[0].minorticks_off()
+    return figure
 
 
 EXPERIMENTS = {

@@ -35,14 +35,14 @@ def claims(every: Sequence[int], found: Found, alone: Mapping[str, np.ndarray]) 
         ),
         Claim(
             "The loss rises little as H grows from 50 to 500",
-            "mild degradation up to H = 1000 (Figure 4)",
+            "mild degradation up to H = 1000",
             listed({H: nesterov[H] for H in sparse}),
             little(nesterov, sparse),
             f"rule: at most {MARGIN} nats from the smallest to the largest H of 20 or more; partly up to twice that",
         ),
         Claim(
             "Nesterov's momentum is the best optimiser outside, better than Adam",
-            "best of SGD, SGD with momentum, Nesterov, Adam (Figure 6)",
+            "best of SGD, SGD with momentum, Nesterov, Adam",
             f"Nesterov {listed(nesterov)}; FedAdam {listed({H: end(found['FedAdam', H]) for H in every})}",
             better(found, sparse),
             "rule: lower loss than FedAdam's at every H of 20 or more; partly if at some. Two server rates tried each",
@@ -93,8 +93,10 @@ def table(
     return PageTable("Loss on later text after equally many local steps", head, rows)
 
 
-def _numbers(part: Mapping[str, np.ndarray]) -> list[str]:
+def _numbers(part: Mapping[str, np.ndarray]) -> list[str | None]:
     last = np.asarray(part["test_loss"])[:, -1]
+    if not np.isfinite(last).all():
+        return ["diverged", None, None]
     return [f"{last.mean():.3f}", f"{last.std(ddof=1):.3f}", f"{np.exp(last.mean()):.2f}"]
 
 
