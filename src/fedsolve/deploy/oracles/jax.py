@@ -124,8 +124,8 @@ class JaxOracle(LocalProblem):
         if dtype not in self._packed:
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
                 facts = [jnp.asarray(np.full(1, n, np.int32)) for n in (0, self.num_examples, self._steps)]
-                arrays = on_device(self._examples, dtype), *facts, on_device(self._frozen, dtype)
-                self._packed = {dtype: PackedClients(*arrays)}
+                examples, frozen = on_device(self._examples, dtype), on_device(self._frozen, dtype)
+                self._packed = {dtype: PackedClients(examples, *facts, frozen=frozen)}
         return self._packed[dtype]
 
 
