@@ -31,6 +31,7 @@ from fedsolve.engine.cast import cast
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
+from fedsolve.wrappers.buffers import BesideBroadcast, KeepsBuffers
 
 
 def train_client(
@@ -123,8 +124,13 @@ def _train(
     """Local work as one compiled call, and whether all of it is finite; a method's noise is this machine's own."""
     key = jax.random.wrap_key_data(jnp.asarray(order.key, jnp.uint32))
     oracle = problem.begin(key, order.client, float_type(problem.params), secret_key())
-    with problem.failing_plainly():
-        return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
+    if problem.beside is None:
+        with problem.failing_plainly():
+            return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
+    around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
+    message, after, is_finite = _compiled_train()(around, down, before, oracle)
+    problem.beside = jax.device_get(message.buffers)
+    return message.inner, after, is_finite
 
 
 @cache

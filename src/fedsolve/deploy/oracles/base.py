@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.buffers import Buffers
 from fedsolve.checks import check_same
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
@@ -26,11 +27,14 @@ class LocalProblem(ABC):
         num_examples: examples of this client.
         exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
             parameters and step; a line search compares such losses.
+        beside: buffers that local work writes inside the compiled program; None where there are none, or where the
+            problem's own code keeps them.
     """
 
     params: Params
     num_examples: int
     exact_loss: bool = True
+    beside: Buffers | None = None
     _failure: Exception | None = None
 
     @property

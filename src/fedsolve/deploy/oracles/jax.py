@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -11,12 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.buffers import Buffers, WithBuffers
+from fedsolve.checks import check_same
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work, on_device
 from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput, shown
+from fedsolve.geometry.blocks import named_leaves
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar
@@ -97,16 +102,46 @@ class JaxOracle(LocalProblem):
         work = _with_products(work, matmul_dtype)
         params = jax.tree.map(np.asarray, task.init(jax.random.key(0)))
         new = cls.__new__(cls)
+        if task.buffers is not None:
+            dtype = np.result_type(*jax.tree.leaves(params))
+            first = jax.tree.map(lambda x: np.asarray(x, dtype), Buffers.of(task.buffers))
+            model = WithBuffers(with_frozen(params, task.frozen), first)
+            check_buffers(task, work, model, task.data.examples)
+            new.beside = first
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
         return new
 
     def _set(
         self, params: Params, frozen: Params, examples: Batch, work: LocalWork, count: int, steps: int
     ) -> None:
-        check_loss("the loss", work.loss, with_frozen(params, frozen), examples)
+        model = with_frozen(params, frozen)
+        check_loss(
+            "the loss", work.loss, model if self.beside is None else WithBuffers(model, self.beside), examples
+        )
         self.params, self.num_examples = params, count
         self._examples, self._frozen, self._work, self._steps = examples, frozen, work, steps
         self._packed: dict[Any, PackedClients] = {}
+
+    @property
+    def buffers(self) -> dict[str, np.ndarray]:
+        """The task's buffers by path, integers as such."""
+        if self.beside is None:
+            return {}
+        pairs = zip(*named_leaves(self.beside.values), self.beside.integers, strict=True)
+        return {name: np.asarray(np.round(x) if kind else x, kind or None) for name, x, kind in pairs}
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Take over the server's buffers.
+
+        Raises:
+            InvalidInput: a name or a shape that is not the task's.
+        """
+        own = self.buffers
+        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in own.items()})
+        if self.beside is not None:
+            leaves, structure = jax.tree.flatten(self.beside)
+            values = [np.asarray(buffers[name], x.dtype) for name, x in zip(own, leaves, strict=True)]
+            self.beside = structure.unflatten(values)
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:
         """The oracle of one round (see `LocalProblem.begin`)."""
@@ -124,8 +159,9 @@ class JaxOracle(LocalProblem):
         if dtype not in self._packed:
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
                 facts = [jnp.asarray(np.full(1, n, np.int32)) for n in (0, self.num_examples, self._steps)]
-                examples, frozen = on_device(self._examples, dtype), on_device(self._frozen, dtype)
-                self._packed = {dtype: PackedClients(examples, *facts, frozen=frozen)}
+                frozen = on_device(self._frozen, dtype)
+                packed = PackedClients(on_device(self._examples, dtype), *facts, frozen=frozen)
+                self._packed = {dtype: packed}
         return self._packed[dtype]
 
 
