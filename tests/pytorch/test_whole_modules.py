@@ -64,7 +64,7 @@ def test_encoder_in_training() -> None:
 @BOTH
 @pytest.mark.parametrize(
     "name",
-    ["resnet18", "mobilenet_v2", "mobilenet_v3_small", "convnext", "vit", "densenet", "shufflenet", "swin"],
+    ["resnet18", "mobilenet_v2", "mobilenet_v3_small", "convnext", "vit", "densenet", "swin"],
 )
 def test_torchvision(name: str, training: bool) -> None:
     declare_torchvision()
@@ -77,7 +77,6 @@ def test_torchvision(name: str, training: bool) -> None:
         "convnext": lambda: models.convnext.ConvNeXt([block(8, 16, 1), block(16, None, 1)], num_classes=5),
         "vit": lambda: models.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5),
         "densenet": lambda: models.DenseNet(4, (1, 1, 1, 1), 8, num_classes=5),
-        "shufflenet": lambda: models.shufflenet_v2_x0_5(num_classes=5),
         "swin": lambda: models.SwinTransformer(
             [4, 4], 16, [1, 1], [2, 2], [2, 2], stochastic_depth_prob=0.0, num_classes=5
         ),
