@@ -184,7 +184,12 @@ def test_a_client_that_is_not_there_is_missed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "method", [METHOD, fs.FedFW(BALL, steps=fs.frank_wolfe.Convex(0.3, 0.5)), fs.FedDuAdam(0.3)]
+    "method",
+    [
+        METHOD,
+        fs.FedFW(BALL, steps=fs.frank_wolfe.Convex(0.3, 0.5)),
+        pytest.param(fs.FedDuAdam(0.3), marks=pytest.mark.full),
+    ],
 )
 def test_resume_gives_the_same_bits(method, tmp_path):
     """A run that died in round 3 (its replies arrived, its update was not kept) goes on as if nothing was."""

@@ -52,7 +52,7 @@ def test_noise_is_not_the_seeds(tmp_path):
 
 def test_a_round_without_replies_still_costs(tmp_path):
     """Round 2 is skipped: its noise is added and counted, as if nobody had come."""
-    method = dp(1.0)
+    method = dp(1.0, clipping="adaptive")
 
     def lose(node, what, content):
         return None if what == "train" and content["reply"]["round"] == 1 else content

@@ -50,6 +50,7 @@ def test_tight_ball_is_kept_reached_and_sparse(tight):
         assert found.last("train_loss") == pytest.approx(losses.min())
 
 
+@pytest.mark.full
 def test_screening_keeps_the_settings_of_lowest_loss(tmp_path, monkeypatch):
     monkeypatch.setattr(handwriting_cases, "METHODS", {"FedMiDOSP": METHODS["FedMiDOSP"]})
     wide = replace(case(1e6), grid=((0.001, 0.01), (0.1, 1.0), (0.03, 1.0)))

@@ -85,6 +85,7 @@ def test_gradient_of_the_mismatch_is_its_slope():
             np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-4, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.full
 def test_an_image_is_found_again_from_its_gradient_and_not_from_one_coordinate():
     keys, final = jax.random.split(jax.random.key(5), 2), {}
     for name in ("gradient", "l1"):

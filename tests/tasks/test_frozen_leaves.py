@@ -103,6 +103,7 @@ def test_it_goes_on_from_a_result():
     assert second.metrics["train_loss"][-1] < second.metrics["train_loss"][0]
 
 
+@pytest.mark.full
 def test_sweeps_diagnostics_and_deployments_see_the_whole_model():
     """Evaluations and gaps of a sweep, and the oracle of one client's own process."""
     measures = (FrankWolfeGap(L1Ball(9.0)),)

@@ -99,7 +99,7 @@ def encode(text: str) -> np.ndarray:
     """A speech as tokens: start, its characters, end.
 
     >>> encode("To")
-    array([88, 41, 24, 89])
+    array([88, 12, 24, 89])
     """
     return np.array([START, *(_NUMBERS.get(c, UNKNOWN) for c in text), END])
 
