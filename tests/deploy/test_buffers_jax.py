@@ -6,7 +6,7 @@ from deploy_small import clients_of, deploy
 import fedsolve as fs
 from fedsolve.deploy.oracles.jax import JaxOracle
 from harness import Listed
-from wrappers.test_buffers import COHORTS, START, WEIGHTS, task
+from wrappers.test_keeps_buffers import COHORTS, START, WEIGHTS, task
 
 
 def test_a_federation_is_the_engine(tmp_path):
