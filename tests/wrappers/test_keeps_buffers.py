@@ -199,7 +199,7 @@ sys.path[:0] = sys.argv[1:]
 import jax, numpy as np
 import fedsolve as fs
 from harness import Listed
-from test_buffers import COHORTS, RATE, task
+from test_keeps_buffers import COHORTS, RATE, task
 given = {"rounds": 3, "sampling": Listed.of(COHORTS), "dtype": "float64"}
 one, two = (fs.run(fs.SCAFFOLD(RATE), task(), devices=d, **given) for d in (1, 2))
 for a, b in zip(jax.tree.leaves((one.params, one.buffers)), jax.tree.leaves((two.params, two.buffers))):
