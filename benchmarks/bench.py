@@ -209,6 +209,15 @@ def w5() -> None:
         show(title, times, "Python loop", {"FedAvg": "<= 1.2"})
 
 
+def n4() -> None:
+    try:
+        import torch_modules
+    except ImportError:
+        console.print("PyTorch is not installed: its translated modules are left out")
+        return
+    torch_modules.n4(library)
+
+
 def torch_client() -> None:
     """One client's round behind a PyTorch module, on one thread of PyTorch and on as many as it takes."""
     try:
@@ -373,6 +382,7 @@ WORKS = {
     "n1": partial(networks.n1, library, by_hand),
     "n2": partial(networks.n2, library, by_hand),
     "n3": partial(networks.n3, library, by_hand),
+    "n4": n4,
     "sweeps": sweeps,
     "torch-client": torch_client,
     "federation": federation,

@@ -89,8 +89,8 @@ def compare(
 
     for name in programs:
         table.add_row(
-            name, f"{statistics.median(wall[name]):.0f}", f"{min(wall[name]):.0f}", ratio(wall, name),
-            f"{min(processor[name]):.0f}", ratio(processor, name), bounds.get(name, ""),
+            name, f"{statistics.median(wall[name]):,.1f}", f"{min(wall[name]):,.1f}", ratio(wall, name),
+            f"{min(processor[name]):,.1f}", ratio(processor, name), bounds.get(name, ""),
         )  # fmt: skip
     Console(width=120).print(table)
 
