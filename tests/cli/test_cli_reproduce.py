@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedsolve.experiments import catalogue
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome
 from fedsolve.report.markup import PageTable
 from fedsolve.report.plots import new_figure
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 COMPUTED: list[str] = []
 

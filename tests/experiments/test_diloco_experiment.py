@@ -11,7 +11,7 @@ from fedsolve.data.sources import VARIABLE
 from fedsolve.experiments import diloco_claims as made
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.diloco import FULL, QUICK, RULES
-from fedsolve.experiments.experiment import VERDICTS
+from fedsolve.studies.experiment import VERDICTS
 
 EVERY = FULL.every
 

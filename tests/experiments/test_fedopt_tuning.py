@@ -7,7 +7,6 @@ import pytest
 
 from fedsolve.experiments import fedopt_cases
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.fedopt_cases import (
     ADAPTIVE,
     CASES,
@@ -31,6 +30,7 @@ from fedsolve.experiments.fedopt_claims import (
 )
 from fedsolve.experiments.fedopt_tuning import outcome
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.digits import digits
 
 CASE = replace(

@@ -8,9 +8,9 @@ import pytest
 
 from fedsolve.experiments import handwriting_cases
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.handwriting import outcome, reached, verdicts
 from fedsolve.experiments.handwriting_cases import CASES, GRID, METHODS, Case, Effort, Found, solve
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.digits import digits
 
 SMALL = Effort(screen=2, keep=2, steps=3, looks=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.experiments.experiment import Context
+from fedsolve.studies.experiment import Context
 
 RENAMED = [  # part and setting as they were kept, and as they are asked for
     ("FedMiD-OSP", {"grid": [[0.1, 1.0]]}, "FedMiDOSP", {"grid": [[0.1, 1.0]]}),

@@ -12,9 +12,9 @@ import fedsolve as fs
 from fedsolve.data.partitions import Dirichlet
 from fedsolve.experiments import robustness_runs as runs
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.experiment import VERDICTS
 from fedsolve.experiments.robustness_claims import claims, holds, mean_fails, price, prices
 from fedsolve.experiments.robustness_runs import ATTACKS, FULL, REDUCTIONS, RULES, settings
+from fedsolve.studies.experiment import VERDICTS
 
 
 def made_up(**of):

@@ -60,12 +60,16 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="A few rounds, to see that it works; its numbers mean nothing.")
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="The paper's size, where the usual one is cut to what two cores finish."),
+    ] = False,
     as_json: arg.AsJson = False,
 ) -> None:
     """Run a paper's experiment: results, pictures, and a page of claim, theirs, ours and deviations."""
     from fedsolve.cli.reproduce import reproduce_command
 
-    reproduce_command(name, out, data_dir, quick, as_json)
+    reproduce_command(name, out, data_dir, quick, full, as_json)
 
 
 @app.command(short_help="Where public data sets come from; fetch and convert them.")

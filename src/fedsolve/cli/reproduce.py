@@ -10,18 +10,21 @@ from fedsolve.cli.sweep_progress import duration
 from fedsolve.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedsolve.experiments.experiment import Experiment
+    from fedsolve.studies.experiment import Experiment
 
 
-def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick: bool, as_json: bool) -> None:
+def reproduce_command(
+    name: str, out: Path | None, data_dir: Path | None, quick: bool, full: bool, as_json: bool
+) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from fedsolve.experiments.catalogue import find, reproduce
-    from fedsolve.experiments.page import QUICK
+    from fedsolve.studies.page import QUICK
 
     experiment = find(name)
-    folder = out or Path("runs") / name
+    folder = out or Path("runs") / (f"{name}-full" if full else name)
+    takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     from rich.console import Console
 
@@ -30,7 +33,7 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
 
     def show(part: str, done: int, total: int) -> None:
         if not rows:  # not before it is known that it can run
-            say(f"{experiment.title}: {'a quick look' if quick else time_of(experiment)}, into {folder}")
+            say(f"{experiment.title}: {takes}, into {folder}")
             bars.start()
         if part not in rows:
             rows[part] = bars.add_task(part, total=total)
@@ -39,10 +42,11 @@ def reproduce_command(name: str, out: Path | None, data_dir: Path | None, quick:
         bars.update(rows[part], completed=done, total=total)  # type: ignore[arg-type]
 
     try:
-        found = reproduce(name, folder, data_dir=data_dir, quick=quick, say=show)
+        found = reproduce(name, folder, data_dir=data_dir, quick=quick, full=full, say=show)
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
             f"interrupted; finished parts are kept: the same command goes on, fedsolve reproduce {name}"
+            + (" --full" if full else "")
             + (f" --out {out}" if out else "")
         ) from None
     finally:

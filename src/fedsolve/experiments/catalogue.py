@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
+from fedsolve.studies.experiment import Context, Experiment, Outcome
 
 _MODULES = {
     "lasso": ("lasso-1", "lasso-2", "lasso-3", "lasso-4"),
@@ -29,7 +29,7 @@ _MODULES = {
     "diloco": ("diloco",),
 }
 EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
-"""Every experiment's name, and the module of this package that holds it in its own EXPERIMENTS."""
+"""Every experiment's name, and the module of this package that holds it: as its STUDY, or in its own EXPERIMENTS."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,12 @@ def find(name: str) -> Experiment:
     """
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
-    return importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}").EXPERIMENTS[name]
+    module = importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}")
+    if hasattr(module, "STUDY"):
+        from fedsolve.studies.runner import experiment
+
+        return experiment(module.STUDY)
+    return module.EXPERIMENTS[name]
 
 
 def _check_folder(folder: Path) -> None:
@@ -66,6 +71,7 @@ def reproduce(
     *,
     data_dir: str | Path | None = None,
     quick: bool = False,
+    full: bool = False,
     say: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> Reproduced:
     """Run an experiment into a folder: results, pictures and a page of claim / theirs / ours / deviations.
@@ -77,26 +83,32 @@ def reproduce(
         folder: where to; it is made.
         data_dir: the data folder, default FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing and get no verdict.
+        full: the paper's size, of an experiment that has one beside that which two cores finish.
         say: called with (part, done, total).
 
     Raises:
-        InvalidInput: an unknown name, missing data or matplotlib, a folder that cannot be written.
+        InvalidInput: an unknown name, missing data or matplotlib, a folder that cannot be written, `full` with `quick`
+            or of an experiment that has one size.
         Interrupted: Ctrl-C.
     """
     from fedsolve.data import sources
     from fedsolve.engine.identity import provenance
-    from fedsolve.experiments.page import write_results
     from fedsolve.report.plots import require_matplotlib
+    from fedsolve.studies.page import write_results
 
     experiment = find(name)
     require_matplotlib()
+    if full and quick:
+        raise InvalidInput("quick and full are two sizes: give one of them")
+    if full and not experiment.full:
+        raise InvalidInput(f"{name} has one size: leave out full")
     if experiment.needs_data and not quick:
         sources.data_dir(data_dir)
     folder = Path(folder)
     _check_folder(folder)
     begun = time.perf_counter()
     data = None if data_dir is None else Path(data_dir)
-    context = Context(folder, data, quick, say)
+    context = Context(folder, data, quick, full, say)
     outcome = experiment.run(context)
     if quick:
         claims = [replace(claim, verdict=None, reason="") for claim in outcome.claims]

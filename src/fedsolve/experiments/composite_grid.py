@@ -12,7 +12,7 @@ import fedsolve as fs
 from fedsolve.algorithm import Algorithm
 from fedsolve.diagnostics import Diagnostic
 from fedsolve.diagnostics.base import Point
-from fedsolve.experiments.experiment import Context
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.task import Task
 
 ETA_C = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)

@@ -15,8 +15,8 @@ import optax
 
 import fedsolve as fs
 from fedsolve.experiments.diloco_claims import DEVIATIONS, claims, table
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
+from fedsolve.studies.experiment import Context, Experiment, Outcome
+from fedsolve.studies.panels import Line, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Verdict
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Claim, Verdict
 
 MARGIN = 0.05
 """Nats a character: a perplexity within 5 % is the same."""

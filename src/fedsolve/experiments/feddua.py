@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome
 from fedsolve.experiments.feddua_claims import (
     best_along,
     claim_eps,
@@ -30,6 +29,7 @@ from fedsolve.experiments.feddua_sweeps import positive
 from fedsolve.experiments.feddua_tables import best_table, grid_table
 from fedsolve.report.sweep_lines import best_over_grid
 from fedsolve.report.sweep_share import share_within
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

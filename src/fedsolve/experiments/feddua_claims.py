@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Verdict
 from fedsolve.experiments.feddua_methods import METHODS, OURS, family
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Claim, Verdict
 
 FLAT = 2.0
 """A method whose best-over-the-grid loss varies by less than this factor is called insensitive."""

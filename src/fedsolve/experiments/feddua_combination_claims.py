@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedsolve.experiments.experiment import Claim, Verdict
 from fedsolve.experiments.fw_verdicts import together
+from fedsolve.studies.experiment import Claim, Verdict
 
 PLAIN, SCAFFOLD, FEDPROX = "plain SGD", "SCAFFOLD", "FedProx"
 LOCALS = (PLAIN, SCAFFOLD, FEDPROX)

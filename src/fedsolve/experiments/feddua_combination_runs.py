@@ -10,12 +10,13 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.feddua_combination_claims import FEDPROX, SCAFFOLD
 from fedsolve.experiments.feddua_methods import MeanOfTwo, decades
-from fedsolve.experiments.feddua_sweeps import over_data, packed, unpacked
+from fedsolve.experiments.feddua_sweeps import over_data
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Context
+from fedsolve.studies.kept_sweeps import packed, unpacked
 from fedsolve.tasks.task import Task
 from fedsolve.wrappers.control_variates import ControlVariates
 from fedsolve.wrappers.proximal import Proximal

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
 from fedsolve.experiments.feddua_claims import first_to, geometric
 from fedsolve.experiments.feddua_combination_claims import LOCALS, Finals, claims, name
 from fedsolve.experiments.feddua_combination_runs import FULL, PROBLEMS, QUICK, Problem
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
 from fedsolve.report.markup import PageTable
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Context, Experiment, Outcome
+from fedsolve.studies.panels import Line, Panel, panels
 
 Found = Mapping[tuple[str, str], Sweep]
 """(local training, server step) -> its sweep."""

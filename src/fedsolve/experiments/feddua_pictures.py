@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsolve.experiments.feddua_methods import METHODS, family
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
+from fedsolve.studies.panels import Line, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

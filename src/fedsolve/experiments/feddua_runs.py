@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.feddua_methods import METHODS, OURS, decades
 from fedsolve.experiments.feddua_sweeps import over_data, until
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.task import Task
 
 TUNED = Selection("train_loss", 5)

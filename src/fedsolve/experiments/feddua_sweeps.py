@@ -10,9 +10,10 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.experiments.experiment import Context
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Context
+from fedsolve.studies.kept_sweeps import packed, unpacked
 from fedsolve.tasks.task import Task
 
 
@@ -48,21 +49,6 @@ def over_data(
         return context.part(f"{part} {label} {seed}", settings | {"seed": seed}, compute)
 
     return joined([unpacked(one(seed), label, axes, (seed,), select) for seed in seeds])
-
-
-def packed(found: Sweep) -> dict[str, np.ndarray]:
-    """What is kept of a sweep, as arrays by name."""
-    metrics = {f"metric {name}": values for name, values in found.metrics.items()}
-    return {"rounds": found.rounds, "diverged": found.diverged, **metrics}
-
-
-def unpacked(
-    part: Mapping[str, np.ndarray], label: str, axes: Mapping[str, tuple[float, ...]], seeds: tuple[int, ...],
-    select: Selection, task: str = "regression",
-) -> Sweep:  # fmt: skip
-    """The record of what `packed` kept."""
-    metrics = {k.removeprefix("metric "): v for k, v in part.items() if k.startswith("metric ")}
-    return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select)
 
 
 def joined(sweeps: Sequence[Sweep]) -> Sweep:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fedsolve.experiments import fedli_problems, fedli_report
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
 from fedsolve.experiments.fedli_claims import claims
 from fedsolve.experiments.fedli_problems import CLIENTS, DATASETS, EXAMPLES, KINDS, L2, problem
 from fedsolve.experiments.fedli_runs import (
@@ -23,6 +22,7 @@ from fedsolve.experiments.fedli_runs import (
     tuned,
 )
 from fedsolve.experiments.fedli_verdicts import Found
+from fedsolve.studies.experiment import Context, Experiment, Outcome
 
 ROUNDS, LONG, SEEDS = 100, 300, tuple(range(8))
 """Rounds, those with the theorem's constants, and the seeds of rounds begun at the minimiser."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedsolve.experiments.experiment import Claim
 from fedsolve.experiments.fedli_compared import evaluations, largest_step, par, saturation
 from fedsolve.experiments.fedli_problems import KINDS, remark_2
 from fedsolve.experiments.fedli_runs import DRAWN, EXACT, PAPER, REGIMES, Regime, condition
 from fedsolve.experiments.fedli_verdicts import FLOOR, Found, by_kind, fit, rises
+from fedsolve.studies.experiment import Claim
 
 
 def claims(found: Found) -> list[Claim]:

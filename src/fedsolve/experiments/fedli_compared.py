@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Verdict
 from fedsolve.experiments.fedli_problems import KINDS
 from fedsolve.experiments.fedli_runs import PAPER
 from fedsolve.experiments.fedli_verdicts import PAR, Found, by_share, last
+from fedsolve.studies.experiment import Claim, Verdict
 
 
 def par(found: Found) -> Claim:

@@ -9,8 +9,8 @@ import numpy as np
 from fedsolve.experiments.fedli_problems import KINDS, L2
 from fedsolve.experiments.fedli_runs import EXACT, GRID, PAPER, REGIMES
 from fedsolve.experiments.fedli_verdicts import Found, fit, last, names, rises
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.panels import Line, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,8 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.diagnostics import Suboptimality
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.fedli_problems import L2, from_model, smoothness
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Task
 

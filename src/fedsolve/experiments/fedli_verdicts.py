@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Verdict
+from fedsolve.studies.experiment import Verdict
 
 Curves = dict[tuple[str, str, str, str], dict[str, np.ndarray]]
 TOLERANCE = 1e-12

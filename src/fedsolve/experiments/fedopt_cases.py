@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.experiments.experiment import Context
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.experiment import Context
 from fedsolve.sweeps import sweep
 from fedsolve.tasks.digits import digits
 from fedsolve.tasks.handwriting import handwriting

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Verdict
 from fedsolve.experiments.fedopt_cases import ADAPTIVE, METHODS, PLAIN, TAU, Results, at_tau
+from fedsolve.studies.experiment import Claim, Verdict
 
 THEIRS = {
     "EMNIST CR": {"FedAdagrad": 85.1, "FedAdam": 85.6, "FedYogi": 85.5, "FedAvgM": 85.2, "FedAvg": 84.9},

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
 from fedsolve.experiments.fedopt_cases import CASES, SEEDS, TAU, Results, solve
 from fedsolve.experiments.fedopt_claims import claims
 from fedsolve.experiments.fedopt_pictures import curves, ease_table, maps, tau_table, taus, tuned_table
+from fedsolve.studies.experiment import Context, Experiment, Outcome
 
 
 def run(context: Context) -> Outcome:

@@ -13,11 +13,11 @@ import fedsolve as fs
 from fedsolve.data.federated import FederatedData
 from fedsolve.diagnostics import Density
 from fedsolve.experiments.composite_grid import ETA_C, ETA_S, Swept, settings_of, sweep
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.geometry import L1
 from fedsolve.report.markup import PageTable
 from fedsolve.report.plots import new_figure
 from fedsolve.report.style import LIGHT
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 import fedsolve as fs
 from fedsolve.experiments import fw_published as published
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
 from fedsolve.experiments.frankwolfe_figures import FIGURES
 from fedsolve.experiments.fw_common import Contender, Plan
 from fedsolve.experiments.fw_problems import NOTES, Problem, cifar, handwriting, mnist, small_cnn, synthetic
 from fedsolve.experiments.fw_study import Study, cells, quick
 from fedsolve.experiments.fw_tables import claims, pictures, table
+from fedsolve.studies.experiment import Context, Experiment, Outcome
 
 LAM0 = ((0.1,), (0.01,), (0.001,))
 STEPS = 5

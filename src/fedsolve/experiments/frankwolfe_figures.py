@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import fedsolve as fs
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.experiments.fw_problems import NOTES, Problem, mnist, synthetic
 from fedsolve.experiments.fw_sweeps import (
     CLIENTS,
@@ -22,6 +21,7 @@ from fedsolve.experiments.fw_sweeps import (
     table,
 )
 from fedsolve.experiments.fw_verdicts import by_order, together
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 SHARES = (0.1, 0.25, 0.5, 1.0)
 PENALTIES = (0.001, 0.01, 0.1, 1.0)

@@ -10,8 +10,8 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.errors import Diverged, InvalidInput
-from fedsolve.experiments.experiment import Context
 from fedsolve.geometry.blocks import as_blocks
+from fedsolve.studies.experiment import Context
 
 KEPT = {"loss": "suboptimality", "gap": "gap", "accuracy": "test_accuracy"}
 """What is kept of a run: F(xbar), the Frank-Wolfe gap over all training data, and the test accuracy."""

@@ -1,108 +1,15 @@
-"""Pictures of the Frank-Wolfe experiments: curves in a grid of panels, and accuracies beside the published ones."""
+"""A picture of the Frank-Wolfe experiments: accuracies beside the published ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedsolve.report.plots import new_figure
-from fedsolve.report.style import DASHES, LIGHT
+from fedsolve.report.style import LIGHT
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a panel: x of shape (points,), y of shape (seeds, points); the seeds' range is shaded."""
-
-    label: str
-    x: np.ndarray
-    y: np.ndarray
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Lines under a title, with the labels of the axes."""
-
-    title: str
-    lines: Sequence[Line]
-    ylabel: str
-    xlabel: str = "communication round"
-    ylog: bool = True
-    xlog: bool = False
-
-
-def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, height: float = 2.7) -> Figure:
-    """Rows of panels with one legend; equal labels have equal colours and dashes everywhere."""
-    rows, columns = len(found), max(len(row) for row in found)
-    figure = new_figure(width * columns, height * rows + 0.9)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    labels = list(dict.fromkeys(line.label for row in found for panel in row for line in panel.lines))
-    for row, axes in zip(found, grid, strict=True):
-        for i, axis in enumerate(axes):
-            if i < len(row):
-                draw(axis, row[i], labels)
-            else:
-                axis.set_axis_off()
-    handles = {h.get_label(): h for axis in grid.flat for h in axis.get_lines() if h.get_label() in labels}
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
-    figure.legend(
-        [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(2 * columns, len(labels)),
-        frameon=False, fontsize=9, handlelength=3.5,
-    )  # fmt: skip
-    return figure
-
-
-def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
-    """One panel."""
-    for line in panel.lines:
-        place = labels.index(line.label)
-        colour, dash = LIGHT[place % len(LIGHT)], DASHES[place // len(LIGHT) % len(DASHES)]
-        y = np.where(np.isfinite(line.y) & ((line.y > 0) | (not panel.ylog)), line.y, np.nan)
-        axis.plot(
-            line.x,
-            _mean(y),
-            color=colour,
-            linestyle=(0, dash) if dash else "-",
-            linewidth=1.6,
-            label=line.label,
-        )
-        if len(y) > 1:
-            axis.fill_between(line.x, y.min(0), y.max(0), color=colour, alpha=0.15, linewidth=0)
-    axis.set_title(panel.title, loc="left", fontsize=9.5)
-    axis.set_xlabel(panel.xlabel, fontsize=9)
-    axis.set_ylabel(panel.ylabel, fontsize=9)
-    axis.tick_params(labelsize=8)
-    if panel.ylog:
-        _log_ticks(axis)
-    if panel.xlog:
-        axis.set_xscale("log")
-    axis.grid(True, which="major", color="0.9", linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def _log_ticks(axis: Axes) -> None:
-    """A log y axis with plain numbers, at least two of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    span = high / low
-    subs = (1, 1.2, 1.5, 2, 3, 4, 5, 7) if span < 5 else (1, 2, 5) if span < 100 else (1,)
-    axis.yaxis.set_major_locator(LogLocator(subs=subs, numticks=8))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _mean(y: np.ndarray) -> np.ndarray:
-    """The mean over seeds; NaN where any seed has none."""
-    return y.mean(axis=0)
 
 
 def beside(points: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: str) -> Figure:

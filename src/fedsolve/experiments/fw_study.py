@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsolve.errors import InvalidInput
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.fw_common import Contender, Curves, Plan, certified, optimum, tuned
 from fedsolve.experiments.fw_problems import BALLS, Problem, judged, projected
+from fedsolve.studies.experiment import Context
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.fw_common import KEPT, Curves, one_run
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
 from fedsolve.experiments.fw_problems import BALLS, Problem, judged, projected
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Context
+from fedsolve.studies.panels import Line, Panel, panels
 
 ROUNDS, EVERY, CLIENTS, SEEDS, FIRST = 100, 2, 10, (0, 1, 2), 10
 Panels = dict[str, dict[float, Curves]]

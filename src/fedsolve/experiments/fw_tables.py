@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim
 from fedsolve.experiments.fw_common import Curves, final, spread
-from fedsolve.experiments.fw_pictures import Line, Panel, beside, panels
+from fedsolve.experiments.fw_pictures import beside
 from fedsolve.experiments.fw_problems import NAMES
 from fedsolve.experiments.fw_study import Cell, Found, Study
 from fedsolve.experiments.fw_verdicts import by_wins
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Claim
+from fedsolve.studies.panels import Line, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Verdict
+from fedsolve.studies.experiment import Verdict
 
 
 def by_wins(ours: int, theirs: int) -> Verdict:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.experiments.handwriting_cases import (
     BATCH,
     CASES,
@@ -25,6 +24,7 @@ from fedsolve.experiments.handwriting_cases import (
 from fedsolve.report.markup import PageTable
 from fedsolve.report.plots import new_figure
 from fedsolve.report.style import LIGHT
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,9 +15,9 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.algorithms.feddualavg import FedDualAvg
 from fedsolve.algorithms.fedmid import FedMiD
 from fedsolve.diagnostics import Density, Diagnostic, Feasibility, Point
-from fedsolve.experiments.experiment import Context
 from fedsolve.geometry.balls import L1Ball, L2Ball
 from fedsolve.geometry.blocks import Blocks, chosen_leaves
+from fedsolve.studies.experiment import Context
 from fedsolve.sweeps import sweep
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.mnist import mnist_by_writer

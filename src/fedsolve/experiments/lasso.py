@@ -20,9 +20,9 @@ from fedsolve.experiments.composite_grid import (
     settings_of,
     sweep,
 )
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.geometry import L1
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 LAMBDA = 0.1
 ZERO = 1e-2

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedsolve.experiments import league_report
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.experiments.league_ranks import PAR, League, ahead, at_par, by_tasks, failures, rank_table
 from fedsolve.experiments.league_runs import ARENAS, LOOKS, METHODS, POPULAR, SEEDS, composite_league, league
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 PAR_METHODS = ("FedLiLS", "FedLiLS, max", "FedLiLU")
 NO_SERVER_RATE = (

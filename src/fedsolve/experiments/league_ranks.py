@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Verdict
 from fedsolve.experiments.league_runs import Entry
+from fedsolve.studies.experiment import Verdict
 
 League = Mapping[str, Mapping[str, Entry]]
 PAR = 1.02

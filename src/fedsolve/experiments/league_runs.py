@@ -13,8 +13,8 @@ import fedsolve as fs
 from fedsolve.building import build
 from fedsolve.data.partitions import Dirichlet, Shards
 from fedsolve.diagnostics import Objective
-from fedsolve.experiments.experiment import Context
 from fedsolve.geometry import L1, NuclearNorm
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.task import Task
 
 SEEDS, LOOKS = (0, 1), 5

@@ -11,9 +11,9 @@ import fedsolve as fs
 from fedsolve.diagnostics import Objective, Rank, RecoveryError
 from fedsolve.experiments.composite_figures import curves_figure, grid_figure
 from fedsolve.experiments.composite_grid import ETA_C, ETA_S, Swept, best, centralised, settings_of, sweep
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.geometry import NuclearNorm
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 LAMBDA = 0.3
 ZERO = 1e-2

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.data.sources import VARIABLE
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.experiments.leakage import SIGNALS, SmoothNet, attack, gradient
 from fedsolve.experiments.leakage_figures import Pictures, curves, gallery, grey
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
 
 _SEED = 0
 _MARGIN = 1.0  # dB: less than this is no difference

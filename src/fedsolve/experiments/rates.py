@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Context, Experiment, Outcome
 from fedsolve.experiments.fw_verdicts import by_slope, slope, together
 from fedsolve.experiments.rates_pictures import convex_picture, nonconvex_picture
 from fedsolve.experiments.rates_problems import (
@@ -31,6 +30,7 @@ from fedsolve.experiments.rates_runs import (
     smallest_gaps,
 )
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 FLOOR = 1e-12
 """F - F* below this is rounding: slopes are fitted above."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
+from fedsolve.studies.panels import Line, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.experiments.experiment import Context
 from fedsolve.experiments.rates_problems import Bounded
+from fedsolve.studies.experiment import Context
 
 ROUNDS, EVERY, SEEDS, P, BATCH = 10_000, 10, (0, 1, 2), 0.5, 4
 LAM0 = 0.1

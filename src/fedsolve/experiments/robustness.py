@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Context, Experiment, Outcome
-from fedsolve.experiments.fw_pictures import Line, Panel, panels
 from fedsolve.experiments.robustness_claims import claims, means
 from fedsolve.experiments.robustness_runs import ALPHA, ATTACKS, CLIENTS, WORST, Found, Plan, run_all
 from fedsolve.report.markup import PageTable
+from fedsolve.studies.experiment import Context, Experiment, Outcome
+from fedsolve.studies.panels import Line, Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsolve.experiments.experiment import Claim, Verdict
 from fedsolve.experiments.robustness_runs import ATTACKS, CLASSES, Found, Plan
+from fedsolve.studies.experiment import Claim, Verdict
 
 SENT = ("sign flip", "scaled", "Gaussian")
 """Attacks on what is sent; label flips are honest work on wrong data."""

@@ -26,8 +26,8 @@ from fedsolve.attacks import (
     flip_labels,
 )
 from fedsolve.data.partitions import Dirichlet
-from fedsolve.experiments.experiment import Context
 from fedsolve.oracle import Oracle
+from fedsolve.studies.experiment import Context
 from fedsolve.tasks.task import Task
 from fedsolve.types import Scalar, module
 from fedsolve.wrappers.robust.coordinates import Median, TrimmedMean

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedsolve.experiments.former_names import former_keys
 from fedsolve.files import write_atomically
 from fedsolve.report.markup import PageTable
 from fedsolve.results.encoding import plain
+from fedsolve.studies.former_names import former_keys
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 _SECONDS = "seconds_that_it_took"
 
-Verdict = Literal["reproduced", "partly", "not reproduced", "not comparable"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "partly", "not reproduced", "not comparable")
+Verdict = Literal[
+    "reproduced", "consistent", "partly", "not reproduced", "refuted", "underpowered", "not the paper's problem",
+    "not comparable",
+]  # fmt: skip
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""As a page orders them. Consistent: a bound holds. Refuted: a claim on all cases has a counter-example inside its
+assumptions. Underpowered: the effect lies below the noise. Not the paper's problem: shown, no claim of the paper."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ class Experiment:
         run: does it.
         minutes: what the kept results took on 2 cores, None where that is not known.
         needs_data: whether it reads the data folder.
+        cost: what the paper's size would take, where it has that too.
+        full: whether it has the paper's size beside one that two cores finish.
     """
 
     title: str
@@ -86,6 +93,8 @@ class Experiment:
     run: Callable[[Context], Outcome]
     minutes: float | None = None
     needs_data: bool = False
+    cost: str = ""
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,7 @@ class Context:
         folder: where its results and finished parts go.
         data_dir: the data folder, None for FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing.
+        full: the paper's size, of an experiment that has two.
         say: shows where it stands: (part, done, total).
         earlier: seconds that the parts which were kept had taken, NaN where that is not known.
     """
@@ -103,6 +113,7 @@ class Context:
     folder: Path
     data_dir: Path | None = None
     quick: bool = False
+    full: bool = False
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
     earlier: list[float] = field(default_factory=list)
 

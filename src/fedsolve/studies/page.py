@@ -9,12 +9,12 @@ import math
 from pathlib import Path
 from string import Template
 
-from fedsolve.experiments.experiment import VERDICTS, Claim, Experiment, Outcome
 from fedsolve.files import write_atomically
 from fedsolve.papers import short, title
 from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
 from fedsolve.report.plots import save
 from fedsolve.results.encoding import dumps
+from fedsolve.studies.experiment import VERDICTS, Claim, Experiment, Outcome
 
 QUICK = "QUICK: not the experiment, its numbers mean nothing"
 """What is said of a quick run wherever its numbers are shown."""

@@ -1,0 +1,137 @@
+"""What a study's runs found, a cell for each problem and method, and the questions that studies ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from fedsolve.errors import InvalidInput, unknown
+from fedsolve.results.metrics import AVERAGED
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies.problem import Problem
+
+Which = Literal["published", "tuned"]
+_EXPLODED = 10.0
+"""A run whose training loss ends at so many times its start has diverged, though its numbers are finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One method on one problem: its published setting and its tuned one with all seeds, and the grid.
+
+    Attributes:
+        published, grid, tuned: None where there was none; `tuned` too if all of the grid diverged.
+        averaged: whether the method is judged at the mean of its last two iterates.
+    """
+
+    published: Sweep | None
+    grid: Sweep | None
+    tuned: Sweep | None
+    averaged: bool = False
+
+    def of(self, which: Which) -> Sweep | None:
+        """The published setting, or the tuned one; where a method has but one, that."""
+        if which == "published":
+            return self.published if self.published is not None or self.grid is not None else self.tuned
+        return self.tuned if self.grid is not None else self.published
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """The tuned setting; the published one where nothing was tuned."""
+        one = self.of("tuned")
+        return {} if one is None else one.points[0]
+
+    @property
+    def edges(self) -> list[str]:
+        """The axes of the grid, of three values or more, at whose first or last value the chosen setting lies."""
+        if self.grid is None or self.tuned is None:
+            return []
+        return [
+            axis
+            for axis, values in self.grid.grid.items()
+            if len(values) > 2 and self.chosen[axis] in (values[0], values[-1])
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """All cells of a study that has run.
+
+    Attributes:
+        problems: by name.
+        seeds: of the published and the tuned settings.
+        by_name: (problem, method) -> cell.
+    """
+
+    problems: Mapping[str, Problem]
+    seeds: tuple[int, ...]
+    by_name: Mapping[tuple[str, str], Cell]
+
+    def problem(self, name: str) -> Problem:
+        """A problem by name; `InvalidInput` if there is none."""
+        if name not in self.problems:
+            raise unknown("problem of the study", name, self.problems)
+        return self.problems[name]
+
+    def cell(self, problem: str, method: str) -> Cell:
+        """One cell; `InvalidInput` if there is none."""
+        self.problem(problem)
+        if (problem, method) not in self.by_name:
+            raise unknown(f"method on {problem}", method, [m for p, m in self.by_name if p == problem])
+        return self.by_name[problem, method]
+
+    def methods(self, problem: str) -> list[str]:
+        """The methods that were run on a problem, in order."""
+        return [m for p, m in self.by_name if p == problem]
+
+    def curve(
+        self, problem: str, method: str, which: Which = "tuned", metric: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds of the evaluations, (evaluations,), and a metric, (seeds, evaluations): NaN once diverged."""
+        sweep = self.cell(problem, method).of(which)
+        if sweep is None:
+            return np.zeros(1), np.full((len(self.seeds), 1), np.nan)
+        name = self.column(problem, method, metric, sweep)
+        lost = (sweep.diverged[0] >= 0) | exploded(sweep)[0]
+        values = sweep.curve(0, name).copy()
+        values[lost, -1] = np.nan
+        return sweep.rounds, values
+
+    def final(
+        self, problem: str, method: str, which: Which = "tuned", metric: str | None = None
+    ) -> np.ndarray:
+        """A metric at the end, the mean over the problem's last rounds, (seeds,): NaN where a seed diverged."""
+        rounds, values = self.curve(problem, method, which, metric)
+        counted = rounds > rounds[-1] - self.problem(problem).last
+        return values[:, counted].mean(axis=1)
+
+    def first_to(self, problem: str, method: str, target: float, which: Which = "tuned") -> np.ndarray:
+        """The first evaluated round at which the metric is as good as `target`, (seeds,); infinite if never."""
+        from fedsolve.results.metrics import describe
+
+        rounds, values = self.curve(problem, method, which)
+        more = describe(self.problem(problem).metric).higher_is_better
+        reached = values >= target if more else values <= target
+        return np.where(reached.any(axis=1), rounds[reached.argmax(axis=1)].astype(float), np.inf)
+
+    def column(self, problem: str, method: str, metric: str | None, sweep: Sweep) -> str:
+        """The column in which a method's metric stands: the averaged iterate's if it is judged at that."""
+        name = metric or self.problem(problem).metric
+        name += AVERAGED if self.cell(problem, method).averaged and name + AVERAGED in sweep.metrics else ""
+        if name not in sweep.metrics:
+            raise InvalidInput(
+                f"{problem} measures {', '.join(sweep.metrics)}, not {name}: name one of these"
+            )
+        return name
+
+
+def exploded(sweep: Sweep) -> np.ndarray:
+    """Which trials end with ten times the training loss they began with, shape (settings, seeds)."""
+    loss = sweep.metrics.get("train_loss")
+    if loss is None:
+        return np.zeros(sweep.diverged.shape, bool)
+    return ~(loss[..., -1] <= _EXPLODED * loss[..., 0])

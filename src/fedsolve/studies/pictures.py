@@ -1,0 +1,125 @@
+"""Pictures of studies: a method has one colour and line on every page; seeds are bands or points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsolve.report.plots import new_figure
+from fedsolve.results.metrics import describe, wants_log
+from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.panels import Line, Panel, panels
+from fedsolve.studies.study import Study
+from fedsolve.studies.styles import styles
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A metric by round, a panel a problem, a line a method, the seeds' range shaded.
+
+    Attributes:
+        caption: what it shows; the seeds are added.
+        metric: a column of the evaluations, None for each problem's own.
+        which: the methods at their tuned or at the paper's settings.
+        columns: panels side by side.
+    """
+
+    caption: str
+    metric: str | None = None
+    which: Which = "tuned"
+    columns: int = 2
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        found = [self._panel(study, cells, name) for name in study.problems]
+        rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
+        figure = panels(rows, study.title, width=4.6, height=3.2)
+        return f"{self.caption} {_seeds(study)}", figure
+
+    def _panel(self, study: Study, cells: Cells, name: str) -> Panel:
+        problem = cells.problem(name)
+        metric = describe(self.metric or problem.metric)
+        lines = []
+        for method in cells.methods(name):
+            rounds, values = cells.curve(name, method, self.which, self.metric)
+            lines.append(Line(method, rounds, metric.scale * values))
+        log = wants_log(metric.key, [line.y for line in lines])
+        return Panel(problem.title, lines, metric.label, ylog=log)
+
+
+@dataclass(frozen=True)
+class Along:
+    """The metric at the end along problems that differ in one number, such as H: a line a method.
+
+    Attributes:
+        caption: what it shows.
+        xlabel: the number, with its unit.
+        x: problem -> the number.
+    """
+
+    caption: str
+    xlabel: str
+    x: Mapping[str, float]
+    which: Which = "tuned"
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        names = [name for name in study.problems if name in self.x] or list(study.problems)
+        at = np.array([self.x.get(name, float(i + 1)) for i, name in enumerate(names)])
+        metric = describe(cells.problem(names[0]).metric)
+        methods = dict.fromkeys(m for name in names for m in cells.methods(name))
+        lines = []
+        for method in methods:
+            have = [i for i, name in enumerate(names) if method in cells.methods(name)]
+            ends = [metric.scale * cells.final(names[i], method, self.which) for i in have]
+            lines.append(Line(method, at[have], np.stack(ends, axis=1)))
+        panel = Panel(
+            "at the end", lines, metric.label, self.xlabel, ylog=False, xlog=len(at) > 2, marks=True
+        )
+        return f"{self.caption} {_seeds(study)}", panels([[panel]], study.title, width=6.4, height=3.8)
+
+
+@dataclass(frozen=True)
+class Against:
+    """The paper's numbers against ours, a point a method: what agrees in order rises from left to right."""
+
+    caption: str
+    which: Which = "tuned"
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        names = [name for name, p in study.problems.items() if p.published] or list(study.problems)
+        figure = new_figure(4.4 * len(names), 4.0)
+        for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+            problem = cells.problem(name)
+            metric = describe(problem.metric)
+            labels = [m for m in cells.methods(name) if m in problem.published]
+            for label, (colour, _) in styles(labels).items():
+                ours = metric.scale * cells.final(name, label, self.which)
+                theirs = metric.scale * problem.published[label]
+                if not np.isfinite(ours).all():
+                    continue
+                low, high = ours.mean() - ours.min(), ours.max() - ours.mean()
+                axis.errorbar(
+                    theirs, ours.mean(), [[low], [high]], fmt="o", color=colour, capsize=3, markersize=5
+                )
+                axis.annotate(label, (theirs, ours.mean()), (5, 4), textcoords="offset points", fontsize=8)
+            axis.set_title(problem.title, loc="left", fontsize=9.5)
+            axis.set_xlabel(f"published: {metric.label.lower()}", fontsize=9)
+            axis.set_ylabel(f"here: {metric.label.lower()}", fontsize=9)
+            axis.tick_params(labelsize=8)
+            axis.margins(0.15)
+            axis.grid(True, color="0.9", linewidth=0.8)
+            axis.set_axisbelow(True)
+            axis.spines[["top", "right"]].set_visible(False)
+        return f"{self.caption} Bars: range of seeds. {_seeds(study)}", figure
+
+
+def _seeds(study: Study) -> str:
+    return f"Seeds {', '.join(map(str, study.seeds))}."

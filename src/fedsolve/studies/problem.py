@@ -1,0 +1,88 @@
+"""A problem and a method of a study: what is run, in which sizes, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.errors import InvalidInput, shown
+from fedsolve.results.metrics import AVERAGED
+from fedsolve.results.selection import Selection
+
+if TYPE_CHECKING:
+    from fedsolve.algorithm import Algorithm
+    from fedsolve.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method in a study.
+
+    Attributes:
+        make: from the axes of its grid, by keyword, to the method.
+        published: the setting that the paper reports for it, run with all seeds before anything is tuned; empty if
+            the paper gives none.
+        grid: axis -> values of the sweep from which the best is taken; it holds the published setting. Empty if
+            nothing is tuned.
+        averaged: whether it is judged at the mean of its last two iterates, as the FedExP family is.
+    """
+
+    make: Callable[..., Algorithm]
+    published: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    averaged: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.published and not self.grid:
+            raise InvalidInput("a study's method needs a published setting or a grid: give at least one")
+        if not self.published or not self.grid:
+            return
+        if set(self.published) != set(self.grid):
+            raise InvalidInput(
+                f"the published setting has {shown(list(self.published))}, the grid {shown(list(self.grid))}: "
+                "both need the same axes"
+            )
+        for axis, value in self.published.items():
+            if value not in self.grid[axis]:
+                raise InvalidInput(f"the grid's {axis} = {self.grid[axis]} lacks the published {value}")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the methods are run on.
+
+    Attributes:
+        title: in a few words, for headings.
+        size: how large it is, beside the paper's.
+        task: from the data folder (None for FEDSOLVE_DATA) to the task.
+        options: of `fedsolve.sweep`: rounds, clients_per_round, batch_size and so on.
+        metric: what is compared at the end, a column of the evaluations.
+        last: evaluations of the last so many rounds are averaged in it.
+        select: how a grid's best setting is chosen, as `fedsolve.sweep` takes it.
+        tuning: options that are others while the grid is run, such as fewer rounds or a share for validation.
+        published: method -> the paper's number, in the metric's unit (accuracies as shares of 1).
+    """
+
+    title: str
+    size: str
+    task: Callable[[Path | None], Task]
+    options: Mapping[str, Any]
+    metric: str = "test_accuracy"
+    last: int = 1
+    select: str = "training-loss"
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "rounds" not in self.options:
+            raise InvalidInput(
+                f"the problem {shown(self.title)} has no rounds: give options={{'rounds': ...}}"
+            )
+        Selection.parse(self.select)
+
+    def selection(self, averaged: bool) -> Selection:
+        """The rule of choice, on the averaged iterate's column for a method that is judged at it."""
+        rule = Selection.parse(self.select)
+        return replace(rule, metric=rule.metric + AVERAGED) if averaged else rule

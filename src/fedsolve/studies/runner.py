@@ -1,0 +1,161 @@
+"""Runs a study: each method on each problem a sweep or two, kept when done and resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import fedsolve as fs
+from fedsolve.algorithm import Algorithm
+from fedsolve.engine.grid import build_methods
+from fedsolve.engine.identity import describe, digest
+from fedsolve.results.encoding import plain
+from fedsolve.results.sweep import Sweep
+from fedsolve.run_folder import SWEEP
+from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
+from fedsolve.studies.kept_sweeps import packed, unpacked
+from fedsolve.studies.problem import Method, Problem
+from fedsolve.studies.study import Study
+from fedsolve.studies.tables import tables
+from fedsolve.tasks.task import Task
+
+
+def experiment(study: Study) -> Experiment:
+    """The study as `fedsolve reproduce` runs it."""
+    return Experiment(
+        title=study.title,
+        citation=study.paper,
+        summary=study.summary,
+        run=lambda context: outcome(study, context),
+        minutes=study.minutes,
+        needs_data=study.needs_data,
+        cost=study.cost,
+        full=bool(study.full),
+    )
+
+
+def outcome(study: Study, context: Context) -> Outcome:
+    """Run the study in the size that the context asks for, judge and draw it."""
+    if context.quick:
+        study = study.at_quick_size()
+    elif context.full:
+        study = study.at_full_size()
+    cells = solve(study, context)
+    claims = []
+    for statement in study.statements:
+        found = statement.judge(cells)
+        theirs = statement.theirs or "not in the paper: ours"
+        claims.append(Claim(statement.says, theirs, found.ours, found.verdict, found.reason))
+    return Outcome(
+        claims,
+        {name: picture.draw(study, cells) for name, picture in study.pictures.items()},
+        tables(cells),
+        (*study.deviations, *([f"The paper's size: {study.cost}"] if study.full else [])),
+        _settings(study),
+    )
+
+
+def solve(study: Study, context: Context) -> Cells:
+    """Every cell of the study; those that are kept are not run again."""
+    cells = {}
+    for name, problem in study.problems.items():
+        task = cache(lambda problem=problem: problem.task(context.data_dir))
+        for label, method in study.methods_of(name).items():
+            run = _Run(context, name, problem, label, method, task, study.seeds)
+            cells[name, label] = run.cell()
+    return Cells(study.problems, study.seeds, cells)
+
+
+class _Run:
+    """One method on one problem."""
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        problem: Problem,
+        label: str,
+        method: Method,
+        task: Callable[[], Task],
+        seeds: Sequence[int],
+    ) -> None:
+        self.context, self.name, self.problem, self.label = context, name, problem, label
+        self.method, self.task, self.seeds = method, task, tuple(seeds)
+        self.select = problem.selection(method.averaged)
+
+    def cell(self) -> Cell:
+        """The published setting with all seeds, the grid with the first, and its best with all."""
+        averaged = self.method.averaged
+        published = self._at(self.method.published, "published") if self.method.published else None
+        if not self.method.grid:
+            return Cell(published, None, None, averaged)
+        options = {**self.problem.options, **self.problem.tuning}
+        grid = self._sweep("grid", self.method.grid, self.seeds[:1], options)
+        if not np.isfinite(grid.score).any():
+            return Cell(published, grid, None, averaged)
+        best = grid.best_settings
+        same = published is not None and best == dict(self.method.published)
+        return Cell(published, grid, published if same else self._at(best, "tuned"), averaged)
+
+    def _at(self, setting: Mapping[str, Any], what: str) -> Sweep:
+        axes = {axis: (value,) for axis, value in setting.items()}
+        return self._sweep(what, axes, self.seeds, self.problem.options)
+
+    def _sweep(
+        self, what: str, axes: Mapping[str, tuple[Any, ...]], seeds: Sequence[int], options: Mapping[str, Any]
+    ) -> Sweep:
+        part = _file_name(f"{self.name} {self.label} {what}")
+        known = {
+            "problem": self.name,
+            "size": self.problem.size,
+            "method": self.label,
+            "methods": _methods(self.method.make, axes),
+            "axes": {name: list(values) for name, values in axes.items()},
+            "seeds": list(seeds),
+            "options": dict(options),
+            "select": repr(self.select),
+        }
+        under_way = self.context.folder / "under-way" / f"{part}-{_digest(known)}"
+
+        def compute() -> Mapping[str, np.ndarray]:
+            found = fs.sweep(
+                self.method.make, self.task(), axes, seeds=seeds, select=self.select, label=self.label,
+                out=under_way, resume=(under_way / SWEEP.file).exists(),
+                progress=self.context.sweeping(f"{self.name}: {self.label}, {what}"), **options,
+            )  # fmt: skip
+            return packed(found)
+
+        arrays = self.context.part(part, known, compute)
+        shutil.rmtree(under_way, ignore_errors=True)
+        return unpacked(arrays, self.label, dict(axes), tuple(seeds), self.select, self.problem.title)
+
+
+def _file_name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "+.-" else "-" for c in text)
+
+
+def _digest(known: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain(dict(known)), sort_keys=True, default=str).encode()).hexdigest()[
+        :12
+    ]
+
+
+def _methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> str:
+    """A digest of the methods at every setting: whatever another value changes in one is another part."""
+    return digest(describe(build_methods(make, axes)))
+
+
+def _settings(study: Study) -> dict[str, Any]:
+    problems = {}
+    for p in study.problems.values():
+        told = {**p.options, "compared": p.metric, "mean of the last rounds": p.last, "chosen by": p.select}
+        told |= {f"{name} while tuning": value for name, value in p.tuning.items()}
+        problems[p.title] = f"{p.size}; {', '.join(f'{name} {value}' for name, value in told.items())}"
+    return {"seeds": list(study.seeds), "tuned on seed": study.seeds[0], **problems}

@@ -1,0 +1,108 @@
+"""What a study is, as data: problems, methods with the paper's rates and a grid around them, statements, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedsolve.studies.cells import Cells
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.problem import Method, Problem
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+QUICK_ROUNDS, QUICK_METHODS, QUICK_SEEDS = 2, 3, (0, 1)
+"""Of the quick form: rounds, how many methods of those there are, and seeds."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a rule found: our numbers in words, the verdict, and why."""
+
+    ours: str
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is said of the methods, and the rule that judges it.
+
+    Attributes:
+        says: in one sentence.
+        theirs: the table or figure and what stands there; "" for a statement that the paper does not make.
+        judge: the rule, one of `fedsolve.studies.verdicts`.
+    """
+
+    says: str
+    theirs: str
+    judge: Callable[[Cells], Judged]
+
+
+class Picture(Protocol):
+    """What draws a study's results."""
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        ...
+
+
+@dataclass(frozen=True)
+class Study:
+    """A comparison of methods on problems, in the size that a CPU finishes and in the paper's.
+
+    Attributes:
+        title, summary: of its page, and one line for `fedsolve list experiments`.
+        paper: key of the citation.
+        problems: in the size that two cores finish, by name.
+        full: in the paper's size, by the same or other names; empty where `problems` has it.
+        quick: a tiny problem without the data folder, for `--quick`.
+        methods: by name, or a function from a problem's name to them where their settings differ by problem.
+        seeds: all of them are shown; the first alone is tuned on.
+        statements, pictures: what is judged and drawn.
+        deviations: where it departs from the paper, one sentence each.
+        cost: what the full size would take, and how that was reckoned.
+        minutes: what `problems` took on 2 cores, None where that was not measured.
+        needs_data: whether it reads the data folder.
+    """
+
+    title: str
+    summary: str
+    paper: str
+    problems: Mapping[str, Problem]
+    quick: Problem
+    methods: Mapping[str, Method] | Callable[[str], Mapping[str, Method]]
+    seeds: tuple[int, ...]
+    statements: tuple[Statement, ...]
+    pictures: Mapping[str, Picture]
+    deviations: tuple[str, ...]
+    cost: str
+    full: Mapping[str, Problem] = field(default_factory=dict)
+    minutes: float | None = None
+    needs_data: bool = True
+
+    def methods_of(self, problem: str) -> Mapping[str, Method]:
+        """The methods of one problem by name."""
+        return self.methods(problem) if callable(self.methods) else self.methods
+
+    def at_full_size(self) -> Study:
+        """The study on the paper's sizes, for one that has them."""
+        return replace(self, problems=self.full, full={}, minutes=None)
+
+    def at_quick_size(self) -> Study:
+        """Two rounds of a few methods, each at one setting, on a tiny problem: to see that it works."""
+        first = next(iter(self.problems))
+        few = list(self.methods_of(first).items())[:QUICK_METHODS]
+        tried = {name: replace(m, published=_one_setting(m), grid={}) for name, m in few}
+        options = {**self.quick.options, "rounds": QUICK_ROUNDS, "eval_every": 1}
+        quick = replace(self.quick, options=options, tuning={}, published={})
+        return replace(
+            self, problems={"quick": quick}, full={}, methods=tried, seeds=QUICK_SEEDS, statements=(),
+            needs_data=False,
+        )  # fmt: skip
+
+
+def _one_setting(method: Method) -> Mapping[str, Any]:
+    return method.published or {axis: values[0] for axis, values in method.grid.items()}

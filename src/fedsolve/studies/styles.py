@@ -1,0 +1,21 @@
+"""A method's colour and line: the same in every picture of every study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from fedsolve.report.style import DASHES, LIGHT
+
+_ORDER = (
+    "FedAvg", "FedAdam", "FedDuAdam", "FedDuA", "FedExP", "FedAvgM", "FedAdagrad", "FedDuAdagrad", "FedExPM", "FedYogi",
+    "SCAFFOLD", "FedProx", "FedLiLU", "FedLiLS", "FedFW", "FedDualAvg", "FedMiD", "FedDR", "DiLoCo",
+)  # fmt: skip
+
+
+def styles(labels: Sequence[str]) -> dict[str, tuple[str, tuple[float, ...]]]:
+    """Colour and dashes of each label: a method's own wherever it is drawn; others take what is free in this figure."""
+    every = [(colour, dash) for dash in DASHES for colour in LIGHT]
+    known = {label: every[_ORDER.index(label)] for label in labels if label in _ORDER}
+    free = cycle([style for style in every if style not in known.values()] or every)
+    return {label: known[label] if label in known else next(free) for label in dict.fromkeys(labels)}

@@ -1,0 +1,209 @@
+"""Rules that judge a statement: paired intervals over seeds decide, not a threshold; each says its numbers in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from fedsolve.results.metrics import describe
+from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.study import Judged
+
+LEVEL = 0.95
+"""Of the intervals; of several comparisons in one statement all hold at once (Bonferroni)."""
+Rule = Callable[[Cells], Judged]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much `a` is better than `b`, over the same seeds.
+
+    Attributes:
+        a, b: the methods.
+        mean: of the differences, positive if `a` is better, in the unit that is shown.
+        low, high: the interval (Student's t, paired by seed); infinite where a seed diverged.
+    """
+
+    a: str
+    b: str
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """Such as 'FedAdam over FedAvg +3.1 [1.2, 5.0]'."""
+        if not np.isfinite(self.mean):
+            return f"{self.b if self.mean > 0 else self.a} diverged against {self.a if self.mean > 0 else self.b}"
+        return f"{self.a} over {self.b} {self.mean:+.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def difference(
+    cells: Cells, problem: str, a: str, b: str, which: Which = "tuned", comparisons: int = 1
+) -> Difference:
+    """How much better `a` is than `b` at the end, with an interval at a level of 1 - 0.05 / comparisons.
+
+    A method of which a seed diverged is infinitely worse; of two that diverged neither is better.
+    """
+    metric = describe(cells.problem(problem).metric)
+    sign = metric.scale * (1 if metric.higher_is_better else -1)
+    ours, theirs = (sign * cells.final(problem, name, which) for name in (a, b))
+    lost_a, lost_b = (not np.isfinite(values).all() for values in (ours, theirs))
+    if lost_a or lost_b:
+        mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
+        return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
+    return Difference(a, b, *interval(ours - theirs, comparisons))
+
+
+def interval(values: np.ndarray, comparisons: int = 1) -> tuple[float, float, float]:
+    """Mean, lower and upper end of Student's interval of the mean; endless for a single value."""
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, -np.inf, np.inf
+    quantile = student.ppf(1 - (1 - LEVEL) / (2 * comparisons), len(values) - 1)
+    half = float(quantile * values.std(ddof=1) / np.sqrt(len(values)))
+    return mean, mean - half, mean + half
+
+
+def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
+    """`a` is better than `b`."""
+    return better_than_all(problem, a, (b,), which)
+
+
+def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = "tuned") -> Rule:
+    """`a` is better than each of the others: partly, with which, if it is than some and worse than none."""
+
+    def rule(cells: Cells) -> Judged:
+        found = [difference(cells, problem, a, b, which, len(others)) for b in others]
+        return _judged(cells, problem, which, found, (a, *others))
+
+    return rule
+
+
+def each_better(problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned") -> Rule:
+    """In every pair the first is better than the second."""
+
+    def rule(cells: Cells) -> Judged:
+        found = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
+        return _judged(cells, problem, which, found, [name for pair in pairs for name in pair])
+
+    return rule
+
+
+def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
+    """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
+
+    def rule(cells: Cells) -> Judged:
+        found = difference(cells, problem, a, b, which)
+        reason = f"within {margin:g} {_unit(cells, problem)} of one another, by the whole 95 % interval"
+        if -margin <= found.low and found.high <= margin:
+            verdict = "reproduced"
+        elif found.low > margin or found.high < -margin:
+            verdict = "not reproduced"
+        else:
+            verdict = "underpowered"
+        ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
+        return Judged(ours, verdict, reason + _provisional(cells, problem, which, (a, b)))
+
+    return rule
+
+
+def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
+    """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
+
+    def rule(cells: Cells) -> Judged:
+        found = difference(cells, problem, a, b, which)
+        reason = (
+            f"better, or worse by less than {margin:g} {_unit(cells, problem)}, by the whole 95 % interval"
+        )
+        worse = found.high < -margin
+        verdict = "reproduced" if found.low > -margin else "not reproduced" if worse else "underpowered"
+        ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
+        return Judged(ours, verdict, reason + _provisional(cells, problem, which, (a, b)))
+
+    return rule
+
+
+def together(*rules: Rule) -> Rule:
+    """All of several rules: partly if some hold, not reproduced if none does and one is contradicted."""
+
+    def rule(cells: Cells) -> Judged:
+        found = [one(cells) for one in rules]
+        verdicts: set[Verdict] = {one.verdict for one in found}
+        reason = "; ".join(dict.fromkeys(one.reason for one in found))
+        if len(verdicts) == 1:
+            return Judged("; ".join(one.ours for one in found), found[0].verdict, reason)
+        return Judged("; ".join(f"{one.verdict}: {one.ours}" for one in found), _mixed(verdicts), reason)
+
+    return rule
+
+
+def _mixed(verdicts: set[Verdict]) -> Verdict:
+    if verdicts & {"reproduced", "partly"}:
+        return "partly"
+    return "not reproduced" if "not reproduced" in verdicts else "underpowered"
+
+
+def shown_only(problem: str, names: Sequence[str], why: str, which: Which = "tuned") -> Rule:
+    """No verdict on the paper: numbers beside one another, and why they cannot be compared with the paper's."""
+
+    def rule(cells: Cells) -> Judged:
+        return Judged(_ends(cells, problem, names, which), "not the paper's problem", why)
+
+    return rule
+
+
+def _judged(
+    cells: Cells, problem: str, which: Which, found: Sequence[Difference], names: Sequence[str]
+) -> Judged:
+    above, below = [d for d in found if d.low > 0], [d for d in found if d.high < 0]
+    reason = "95 % intervals over seeds, paired"
+    if len(above) == len(found):
+        verdict = "reproduced"
+    elif below and not above:
+        verdict = "not reproduced"
+    elif above:
+        verdict = "partly"
+        reason += f": it holds in {len(above)} of {len(found)} ({', '.join(d.b for d in above)})"
+        reason += f", the contrary in {len(below)} ({', '.join(d.b for d in below)})" if below else ""
+    else:
+        verdict = "underpowered"
+    words = "; ".join(d.words for d in found)
+    reason += _provisional(cells, problem, which, names)
+    return Judged(f"{_ends(cells, problem, dict.fromkeys(names), which)}; {words}", verdict, reason)
+
+
+def _provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
+    """What makes a verdict provisional: a chosen setting at the edge of its grid, or one that diverged whole."""
+    if which == "published":
+        return ""
+    at = [
+        f"{name}'s best {axis} = {cells.cell(problem, name).chosen[axis]:g}"
+        for name in dict.fromkeys(names)
+        for axis in cells.cell(problem, name).edges
+    ]
+    return f"; provisional: {', '.join(at)} lies at the edge of the grid" if at else ""
+
+
+def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], which: Which) -> str:
+    return ", ".join(f"{name} {shown_final(cells, problem, name, which)}" for name in names)
+
+
+def shown_final(cells: Cells, problem: str, name: str, which: Which) -> str:
+    """A method's metric at the end: mean ± standard deviation over seeds with its unit, or who diverged."""
+    metric = describe(cells.problem(problem).metric)
+    values = metric.scale * cells.final(problem, name, which)
+    lost = int((~np.isfinite(values)).sum())
+    if lost:
+        return f"diverged ({lost} of {len(values)} seeds)"
+    spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{values.mean():.4g}{spread}{' ' + metric.unit if metric.unit == '%' else ''}"
+
+
+def _unit(cells: Cells, problem: str) -> str:
+    metric = describe(cells.problem(problem).metric)
+    return "points" if metric.unit == "%" else metric.unit or "in value"

@@ -1,0 +1,230 @@
+"""A study as data: cells kept and resumed, what is asked of them, rules on made-up numbers, its page in every size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedsolve as fs
+from fedsolve.errors import Interrupted, InvalidInput
+from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies import Method, Problem, Statement, Study
+from fedsolve.studies import verdicts as rules
+from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies.experiment import Context
+from fedsolve.studies.pictures import Against, Along, Curves
+from fedsolve.studies.runner import outcome, solve
+from fedsolve.studies.styles import styles
+
+SIZES = {"num_clients": 3, "examples_per_client": 4, "features": 5}
+
+
+def regression(data_dir):
+    return fs.tasks.build("regression", **SIZES)
+
+
+PROBLEM = Problem(
+    "regression", "3 of 20 clients", regression, {"rounds": 4, "eval_every": 2, "local_steps": 1},
+    metric="train_loss", published={"FedAvg": 0.2},
+)  # fmt: skip
+STUDY = Study(
+    "A made-up study",
+    "for tests",
+    "reddi2021fedopt",
+    {"small": PROBLEM},
+    PROBLEM,
+    {
+        "FedAvg": Method(lambda client_lr: fs.FedAvg(client_lr), {"client_lr": 0.01}, {"client_lr": (1e-3, 0.01, 0.1)}),
+        "FedAdam": Method(lambda server_lr: fs.FedAdam(0.01, server_lr=server_lr), {"server_lr": 0.1}),
+    },
+    (0, 1),
+    (Statement("FedAdam is better", "Table 1: 3 against 2", rules.better("small", "FedAdam", "FedAvg")),),
+    {"curves": Curves("Loss by round."), "against": Against("Theirs and ours.")},
+    ("It is made up.",),
+    "Nothing.",
+    full={"small": replace(PROBLEM, options={**PROBLEM.options, "rounds": 6})},
+    needs_data=False,
+)  # fmt: skip
+
+
+def made_up(values, metric="test_accuracy", grid=None, at=0, **problem):
+    """Cells of one problem: method -> values by seed at the end; the tuned setting is number `at` of the grid."""
+    values = {name: np.asarray(v, float) for name, v in values.items()}
+    seeds = tuple(range(len(next(iter(values.values())))))
+    axes = grid or {"client_lr": (0.1, 0.2, 0.3, 0.4)}
+    methods = {name: Method(lambda client_lr: None, grid=axes) for name in values}
+    study = replace(
+        STUDY,
+        methods=methods,
+        seeds=seeds,
+        problems={"p": replace(PROBLEM, metric=metric, published={}, **problem)},
+    )
+
+    def sweep(end, settings):
+        lost = np.where(np.isfinite(end), -1, 1)
+        curve = np.stack([np.full_like(end, 0.3), end], axis=-1)[None]
+        metrics = {metric: np.repeat(curve, settings, 0)}
+        axis = {name: tuple(v[:1]) if settings == 1 else v for name, v in axes.items()}
+        axis = {name: (axes[name][at],) for name in axes} if settings == 1 else axis
+        return Sweep(
+            "m",
+            "p",
+            axis,
+            seeds,
+            np.array([0, 4]),
+            metrics,
+            np.repeat(lost[None], settings, 0),
+            Selection(metric, 1),
+        )
+
+    size = len(next(iter(axes.values())))
+    return Cells(
+        study.problems, seeds, {("p", n): Cell(None, sweep(v, size), sweep(v, 1)) for n, v in values.items()}
+    )
+
+
+def test_a_study_runs_is_kept_and_judged(tmp_path):
+    """Published setting with all seeds, grid on the first, the chosen one again; a second call runs nothing."""
+    found = outcome(STUDY, Context(tmp_path))
+    parts = sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "parts").iterdir())
+    assert parts == [
+        "small-FedAdam-published",
+        "small-FedAvg-grid",
+        "small-FedAvg-published",
+        "small-FedAvg-tuned",
+    ]
+    assert not list((tmp_path / "under-way").iterdir())
+    said: list[str] = []
+    again = solve(STUDY, Context(tmp_path, say=lambda part, done, total: said.append(part)))
+    assert len(said) == 4
+    assert all(name.endswith("(kept)") for name in said)
+    alone = fs.run(fs.FedAvg(0.01), regression(None), rounds=4, eval_every=2, local_steps=1, seed=1)
+    np.testing.assert_allclose(
+        again.curve("small", "FedAvg", "published")[1][1], alone.metrics["train_loss"], rtol=1e-5
+    )
+    assert again.cell("small", "FedAvg").chosen == {"client_lr": 0.1}
+    assert again.cell("small", "FedAvg").edges == ["client_lr"]
+    assert "provisional: FedAvg's best client_lr = 0.1 lies at the edge" in found.claims[0].reason
+    table = found.tables["small"]
+    assert table.rows[0][:2] == ["FedAvg", "client_lr 0.01"]
+    assert table.rows[0][-1] == "0.2"
+
+
+def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
+    """What is under way lies in a folder of its own; the next call resumes it and gives the same numbers."""
+    whole = solve(STUDY, Context(tmp_path / "whole"))
+    sweep = fs.sweep
+
+    def stopped(*args, progress, **kwargs):
+        def once(at):
+            if at.done:
+                raise KeyboardInterrupt
+
+        return sweep(*args, progress=once, **kwargs)
+
+    context = Context(tmp_path / "cut")
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "sweep", stopped)
+        with pytest.raises((KeyboardInterrupt, Interrupted)):
+            solve(STUDY, context)
+    assert [
+        path.name.startswith("small-FedAvg-published") for path in (context.folder / "under-way").iterdir()
+    ] == [True]
+    found = solve(STUDY, context)
+    for method in STUDY.methods:
+        assert np.array_equal(found.curve("small", method)[1], whole.curve("small", method)[1])
+
+
+def test_quick_and_full_sizes(tmp_path):
+    """The quick form is of the quick problem and judges nothing; the full form has its own rounds."""
+    quick = STUDY.at_quick_size()
+    assert (quick.problems["quick"].options["rounds"], quick.statements, quick.needs_data) == (2, (), False)
+    found = outcome(STUDY, Context(tmp_path, quick=True))
+    assert not found.claims
+    assert json.dumps(found.settings)
+    assert STUDY.at_full_size().problems["small"].options["rounds"] == 6
+
+
+def test_rules_decide_by_paired_intervals():
+    """Student's interval of the differences by seed, as SciPy has it; noise common to both does not count."""
+    noise = np.array([0.0, 0.1, -0.1, 0.05, -0.05])
+    a, b = 0.8 + noise + [0.01, 0.012, 0.008, 0.011, 0.009], 0.79 + noise
+    cells = made_up({"A": a, "B": b, "C": b[::-1]})
+    found = rules.difference(cells, "p", "A", "B")
+    low, high = stats.t.interval(0.95, 4, np.mean(100 * (a - b)), stats.sem(100 * (a - b)))
+    np.testing.assert_allclose([found.low, found.high], [low, high], rtol=1e-12)
+    assert rules.better("p", "A", "B")(cells).verdict == "reproduced"
+    assert rules.better("p", "B", "A")(cells).verdict == "not reproduced"
+    assert rules.better("p", "A", "C")(cells).verdict == "underpowered"
+    assert rules.better_than_all("p", "A", ("B", "C"))(cells).verdict == "partly"
+    assert rules.close("p", "A", "B", 3)(cells).verdict == "reproduced"
+    assert rules.close("p", "A", "B", 1)(cells).verdict == "not reproduced"
+    assert rules.at_least_as_good("p", "B", "A", 3)(cells).verdict == "reproduced"
+    assert rules.at_least_as_good("p", "B", "A", 1)(cells).verdict == "not reproduced"
+    both = rules.together(rules.better("p", "A", "B"), rules.better("p", "B", "A"))
+    assert both(cells).verdict == "partly"
+    assert rules.shown_only("p", ("A",), "another size")(cells).ours.startswith("A 81 ")
+
+
+def test_a_loss_is_better_when_lower_and_one_seed_decides_nothing():
+    low, high = [0.10, 0.11, 0.12], [0.20, 0.21, 0.22]
+    assert rules.better("p", "A", "B")(made_up({"A": low, "B": high}, "train_loss")).verdict == "reproduced"
+    assert (
+        rules.better("p", "A", "B")(made_up({"A": [0.1], "B": [0.9]}, "train_loss")).verdict == "underpowered"
+    )
+
+
+def test_a_method_that_diverged_loses():
+    cells = made_up({"A": [0.5, 0.6], "B": [0.9, np.nan], "C": [np.nan, np.nan]})
+    judged = rules.better("p", "A", "B")(cells)
+    assert (judged.verdict, "B diverged (1 of 2 seeds)" in judged.ours) == ("reproduced", True)
+    assert rules.better("p", "B", "A")(cells).verdict == "not reproduced"
+    assert rules.better("p", "B", "C")(cells).verdict == "underpowered"
+    grown = made_up({"A": [0.5, 0.6]})
+    tuned = grown.cell("p", "A").tuned
+    loss = np.array([[[1.0, 11.0], [1.0, 9.0]]])
+    cell = Cell(replace(tuned, metrics={**tuned.metrics, "train_loss": loss}), None, None)
+    assert np.isnan(Cells(grown.problems, grown.seeds, {("p", "A"): cell}).final("p", "A")).tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_a_winner_within_the_grid_is_not_provisional():
+    values = {"A": [0.8, 0.81, 0.82], "B": [0.1, 0.11, 0.12]}
+    assert "provisional" not in rules.better("p", "A", "B")(made_up(values, at=1)).reason
+    assert "provisional" in rules.better("p", "A", "B")(made_up(values, at=3)).reason
+
+
+def test_a_colour_belongs_to_a_method():
+    assert styles(["x", "FedAdam"])["FedAdam"] == styles(["FedAdam", "FedAvg"])["FedAdam"]
+    shown = styles([f"own {i}" for i in range(20)] + ["FedAvg"])
+    assert len(set(shown.values())) == 21
+
+
+def test_pictures_along_a_number():
+    cells = made_up({"FedAvg": [0.5, 0.6, 0.7]})
+    study = replace(STUDY, problems=cells.problems, seeds=cells.seeds)
+    caption, figure = Along("At the end.", "steps", {"p": 10}).draw(study, cells)
+    assert caption == "At the end. Seeds 0, 1, 2."
+    assert figure.axes[0].get_xlabel() == "steps"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Method(fs.FedAvg), "published setting or a grid"),
+        (lambda: Method(fs.FedAvg, {"client_lr": 1.0}, {"client_lr": (0.1, 0.2)}), "lacks the published 1.0"),
+        (lambda: Method(fs.FedAvg, {"client_lr": 1.0}, {"server_lr": (1.0,)}), "both need the same axes"),
+        (lambda: replace(PROBLEM, options={}), "has no rounds"),
+        (lambda: made_up({"A": [1.0]}).problem("q"), "problem of the study 'q'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(make, says):
+    with pytest.raises(InvalidInput, match=says):
+        make()
