@@ -25,7 +25,11 @@ _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to sta
 
 @dataclass(frozen=True)
 class Metrics:
-    """What is measured: the loss and further means over a batch, by name; equal metrics share a program."""
+    """What is measured: the loss and further means over a batch, by name; equal metrics share a program.
+
+    A metric with a method `counts(batch)`, shape (n,), is a mean over the parts of all examples together, of which each
+    example's value is the mean over so many: tokens, not sequences. The loss is a mean over examples.
+    """
 
     loss: Callable[[Params, Batch], Scalar]
     others: tuple[tuple[str, Callable[[Params, Batch], Scalar]], ...]
@@ -44,8 +48,8 @@ def evaluate(
     `train_NAME` and `test_NAME` are means over all examples; `client_NAME_mean`, `_p10`, `_p90` and
     `_worst` describe the clients' own means (worst: largest loss, error or bits, smallest of anything else).
     """
-    pooled, means = jax.device_get(compiled_evaluate()(metrics, packed, test, last, previous))
-    return {name: float(value) for name, value in pooled.items()} | by_client(metrics.all, means)
+    found, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, test, last, previous))
+    return {name: float(value) for name, value in found.items()} | by_client(metrics.all, means, parts > 0)
 
 
 def on_unseen(metrics: Metrics, clients: PackedClients, last: Params, previous: Params) -> dict[str, float]:
@@ -71,16 +75,22 @@ def middle(last: Params, previous: Params) -> Params:
 
 def _evaluate(
     metrics: Metrics, packed: PackedClients, test: Batch | None, last: Params, previous: Params
-) -> tuple[dict[str, Array], Array]:
+) -> tuple[dict[str, Array], Array, Array]:
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
     train = lax.map(lambda p: on_all(metrics, packed.model(p), packed.examples), both)
-    found = {f"train_{k}{s}": jnp.mean(v[i]) for k, v in train.items() for i, s in _ITERATES}
+    counts = counts_of(metrics, packed.examples)
+    found = {f"train_{k}{s}": pooled(v[i], counts.get(k)) for k, v in train.items() for i, s in _ITERATES}
     if test is not None:
         held_out = lax.map(lambda p: on_all(metrics, packed.model(p), test), both)
-        found |= {f"test_{k}{s}": jnp.mean(v[i]) for k, v in held_out.items() for i, s in _ITERATES}
+        of_test = counts_of(metrics, test)
+        found |= {
+            f"test_{k}{s}": pooled(v[i], of_test.get(k)) for k, v in held_out.items() for i, s in _ITERATES
+        }
     # by name: a mapped dict comes back in another order
     each = jnp.stack([train[name][0] for name in metrics.all], axis=1)
-    return found, client_means(each, packed)
+    one = jnp.ones(len(each), each.dtype)
+    parts = jnp.stack([counts.get(name, one).astype(each.dtype) for name in metrics.all], axis=1)
+    return found, *client_means(each, parts, packed)
 
 
 _ITERATES = ((0, ""), (1, "_averaged"))
@@ -123,22 +133,53 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
     return values
 
 
-def client_means(values: Array, packed: PackedClients) -> Array:
-    """The clients' own means of values (examples, metrics), shape (clients, metrics)."""
+def counts_of(metrics: Metrics, examples: Batch) -> dict[str, Array]:
+    """Of the metrics that are means over parts of examples: how many parts each example has, shape (examples,)."""
+    found = {name: getattr(f, "counts", None) for name, f in metrics.others}
+    return {name: counts(examples) for name, counts in found.items() if counts is not None}
+
+
+def pooled(values: Array, counts: Array | None) -> Scalar:
+    """The mean over examples, or over their parts where these are counted; NaN if there is no part."""
+    if counts is None:
+        return jnp.mean(values)
+    counts = counts.astype(values.dtype)
+    return jnp.sum(jnp.where(counts > 0, values * counts, 0)) / jnp.sum(counts)
+
+
+def client_means(values: Array, parts: Array, packed: PackedClients) -> tuple[Array, Array]:
+    """The clients' own means of values (examples, metrics) over their parts, and how many: (clients, metrics) both.
+
+    Args:
+        values: of every example.
+        parts: how much each of them counts, of the same shape and type.
+        packed: whose examples they are.
+    """
     clients = packed.counts.shape[0]
     owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=len(values))
-    sums = jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True)
-    return sums / packed.counts.astype(values.dtype)[:, None]
+
+    def total(values: Array) -> Array:
+        return jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True)
+
+    found = total(parts)
+    return total(jnp.where(parts > 0, values * parts, 0)) / found, found
 
 
 _BAD = {"loss", "error", "bits"}
 """Words of a metric's name that say it is better small."""
 
 
-def by_client(names: Iterable[str], means: np.ndarray) -> dict[str, float]:
-    """Mean, 10th and 90th percentile and worst of the clients' means of every metric."""
+def by_client(names: Iterable[str], means: np.ndarray, known: np.ndarray) -> dict[str, float]:
+    """Mean, 10th and 90th percentile and worst of the clients' means of every metric.
+
+    Args:
+        names: of the metrics.
+        means: of shape (clients, metrics).
+        known: which of them are means of anything, of that shape; all are NaN where none is.
+    """
     found: dict[str, float] = {}
-    for name, column in zip(names, means.T, strict=True):
+    for name, column, here in zip(names, means.T, known.T, strict=True):
+        column = column[here] if here.any() else np.full(1, np.nan)
         with np.errstate(invalid="ignore"):  # infinite losses
             p10, p90 = np.percentile(column, [10, 90])
         worst = column.max() if _BAD & set(name.split("_")) else column.min()

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -61,7 +62,7 @@ def lost_clients(prepared: PreparedRun) -> np.ndarray:
 def _compiled() -> Any:
     def losses(loss: Loss, packed: PackedClients, params: Params) -> Array:
         each = on_all(Metrics(loss, ()), params, packed.examples)["loss"]
-        return client_means(each[:, None], packed)[:, 0]
+        return client_means(each[:, None], jnp.ones((len(each), 1), each.dtype), packed)[0][:, 0]
 
     return jax.jit(losses, static_argnums=0, compiler_options=compiler_options())
 

@@ -63,7 +63,12 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
         params: the initial model.
         rows: a few examples, as NumPy arrays.
     """
-    own = {name: f for name, f in functions.items() if not built_in(f)}
+    # a metric that is pooled over parts of examples (`counts`) is one of each example's own values
+    own = {
+        name: getattr(f, "each", f) if hasattr(f, "counts") else f
+        for name, f in functions.items()
+        if not built_in(f)
+    }
     if not own or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
     with jax.default_matmul_precision("highest"):

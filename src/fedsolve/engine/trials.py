@@ -18,7 +18,7 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.evaluate import Metrics, on_all
+from fedsolve.engine.evaluate import Metrics, counts_of, on_all, pooled
 from fedsolve.engine.objective import measured, objective
 from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.engine.train import Program
@@ -163,7 +163,8 @@ def _compiled_evaluate() -> Any:
             )
             for part, examples in held_out.items():
                 means = on_all(what.means, eval_clients.model(params), examples)
-                found |= {f"{part}_{name}": jnp.mean(v) for name, v in means.items()}
+                counts = counts_of(what.means, examples)
+                found |= {f"{part}_{name}": pooled(v, counts.get(name)) for name, v in means.items()}
             return found | {"finite": trees.all_finite(params)}
 
         return _over(lambda states: _over(one, diagnostics, algorithms, states), states)

@@ -21,6 +21,11 @@ def check_functions(**functions: object) -> None:
     for name, function in functions.items():
         if not callable(function):
             raise InvalidInput(f"{name} = {shown(function)} of the task must be a function")
+    if hasattr(functions.get("loss"), "counts"):
+        raise InvalidInput(
+            f"loss = {shown(functions['loss'])} of the task pools the parts of all examples: give a loss that is a "
+            "mean over examples, such as NextToken, and this one as a metric"
+        )
 
 
 def check_name(name: object) -> None:

@@ -156,6 +156,11 @@ class Merged:
         """Its form for single examples; an `AttributeError` where the function has none: then this has none."""
         return Merged(self.function.each, self.merge)
 
+    @property
+    def counts(self) -> Callable[[Batch], Any]:
+        """How many parts each example's value is the mean of; an `AttributeError` where the function does not say."""
+        return self.function.counts
+
     def __call__(self, params: Any, batch: Batch, **given: Any) -> Any:
         """The function of the whole model."""
         return self.function(self.merge(params), batch, **given)

@@ -52,6 +52,23 @@ class OfOutputs:
         return jnp.mean(self.each(params, batch, key))
 
 
+class Pooled(OfOutputs):
+    """A metric that is a mean over the parts of all examples together, such as their tokens.
+
+    Evaluations weigh each example's value by `counts`, in each client and in all, of any metric that has this method
+    and `each`. A loss has none: it is a mean over examples.
+    """
+
+    def counts(self, batch: Examples) -> Array:
+        """How many parts each example's value is the mean of, shape (n,); one of 0 is left out."""
+        raise NotImplementedError
+
+    def __call__(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
+        """The mean over all parts in the batch, shape ()."""
+        counts = self.counts(batch)
+        return jnp.sum(self.each(params, batch, key) * counts) / jnp.maximum(jnp.sum(counts), 1)
+
+
 @dataclass(frozen=True)
 class CrossEntropy(OfOutputs):
     """Mean of -log softmax(model(x))[y]: logits (n, classes), labels (n,), in nats.

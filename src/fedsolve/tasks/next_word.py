@@ -21,7 +21,7 @@ from fedsolve.data.partitions import Natural
 from fedsolve.data.sources import read_bytes
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import pick
-from fedsolve.tasks.losses import Model, OfOutputs
+from fedsolve.tasks.losses import Model, Pooled
 from fedsolve.tasks.networks.recurrent import LSTM
 from fedsolve.tasks.sequences import PADDING, drawn, next_token
 from fedsolve.tasks.task import Examples, Task
@@ -40,8 +40,8 @@ def models(vocabulary: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class WordAccuracy(OfOutputs):
-    """Share of a sequence's known words that have the largest logit of all tokens: 1 .. words of y count, no other.
+class WordAccuracy(Pooled):
+    """Share of all known words that have the largest logit of all tokens: 1 .. words of y count, no other.
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, tokens).
@@ -53,9 +53,16 @@ class WordAccuracy(OfOutputs):
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The share of each example; 0 for one without a known word."""
-        counts = (y >= 1) & (y <= self.words)
-        right = (jnp.argmax(outputs, axis=-1) == y) & counts
-        return (jnp.sum(right, axis=-1) / jnp.maximum(jnp.sum(counts, axis=-1), 1)).astype(outputs.dtype)
+        right = (jnp.argmax(outputs, axis=-1) == y) & self._known(y)
+        counts = jnp.sum(self._known(y), axis=-1)
+        return (jnp.sum(right, axis=-1) / jnp.maximum(counts, 1)).astype(outputs.dtype)
+
+    def counts(self, batch: Examples) -> Array:
+        """How many known words each example has, shape (n,)."""
+        return jnp.sum(self._known(batch.y), axis=-1)
+
+    def _known(self, y: Array) -> Array:
+        return (y >= 1) & (y <= self.words)
 
 
 def next_word(
@@ -75,9 +82,9 @@ def next_word(
     least `min_words` words; of its messages, in the order of time, the first 80 % train (at most 1,000, as in the
     paper), the others test. A message is an example: a start token, its words in lower case, an end token, cut or
     padded to `length`. The vocabulary are the words that are most frequent in the training messages, and one token
-    for all others. x and y are int32 of shape (n, length). Here an example's loss is the mean over its own tokens.
-    As in the paper `accuracy` leaves out unknown words and the end; batches are of 16, epochs 1, and its cohort is
-    50.
+    for all others. x and y are int32 of shape (n, length). Here an example's loss is the mean over its own tokens;
+    metrics are means over all tokens together. As in the paper `accuracy` leaves out unknown words and the end;
+    batches are of 16, epochs 1, and its cohort is 50.
 
     Args:
         model: "lstm" (the paper's: embedding of 96, one layer of 670, a dense layer of 96 before the output),

@@ -1,7 +1,8 @@
 """Losses and metrics of models that predict each next token: y is x moved on by one, padded at its end.
 
-An example counts once, however long it is: its value is the mean over its positions that are no padding, 0 where all
-are.
+The loss is the mean over sequences of each one's mean over its tokens: a mean over a client's examples, as the
+objective of every method is. The metrics are what the field reports: means over the tokens of all sequences together.
+Padding counts in neither.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from jaxtyping import Array
 
 from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput
-from fedsolve.tasks.losses import CrossEntropy, Model, OfOutputs
+from fedsolve.tasks.losses import CrossEntropy, Model, OfOutputs, Pooled
+from fedsolve.tasks.task import Examples
 
 
 @dataclass(frozen=True)
 class NextToken(OfOutputs):
-    """Mean over positions of -log softmax(model(x))[y], in nats: logits (n, time, vocabulary), y (n, time).
+    """Mean over sequences of the mean over positions of -log softmax(model(x))[y], in nats.
+
+    Logits are (n, time, vocabulary), y is (n, time). A sequence of padding alone has the loss 0.
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, vocabulary), such as `LSTM`.
@@ -37,7 +41,15 @@ class NextToken(OfOutputs):
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The mean over the positions of each example."""
-        return _mean(self._at_each(outputs, y), y, self.padding)
+        values, counts = jnp.where(self._there(y), self._at_each(outputs, y), 0), self.tokens(y)
+        return jnp.sum(values, axis=-1) / jnp.maximum(counts, 1)
+
+    def tokens(self, y: Array) -> Array:
+        """How many positions of each example are no padding, shape (n,)."""
+        return jnp.sum(self._there(y), axis=-1)
+
+    def _there(self, y: Array) -> Array:
+        return jnp.ones(y.shape, bool) if self.padding is None else y != self.padding
 
     def _at_each(self, outputs: Array, y: Array) -> Array:
         _check(outputs, y)
@@ -45,23 +57,30 @@ class NextToken(OfOutputs):
         return CrossEntropy(self.model).of(rows, y.reshape(-1)).reshape(y.shape)
 
 
+class _OverTokens(Pooled, NextToken):
+    """A mean over the tokens of all sequences together."""
+
+    def counts(self, batch: Examples) -> Array:
+        """How many tokens each sequence has, shape (n,)."""
+        return self.tokens(batch.y)
+
+
 @dataclass(frozen=True)
-class BitsPerToken(NextToken):
-    """`NextToken` in bits: of a model of characters, bits per character.
+class BitsPerToken(_OverTokens):
+    """Mean over all tokens of -log2 softmax(model(x))[y]: of a model of characters, bits per character.
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, vocabulary), such as `LSTM`.
         padding: the token of y that is none, at least 0; None if every token counts.
     """
 
-    def of(self, outputs: Array, y: Array) -> Array:
-        """The mean over the positions of each example."""
-        return super().of(outputs, y) / math.log(2)
+    def _at_each(self, outputs: Array, y: Array) -> Array:
+        return super()._at_each(outputs, y) / math.log(2)
 
 
 @dataclass(frozen=True)
-class NextTokenAccuracy(NextToken):
-    """Share of positions whose largest logit is the next token's (the first of equal logits counts).
+class NextTokenAccuracy(_OverTokens):
+    """Share of all tokens that have the largest logit at their place (the first of equal logits counts).
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, vocabulary), such as `LSTM`.
@@ -71,13 +90,6 @@ class NextTokenAccuracy(NextToken):
     def _at_each(self, outputs: Array, y: Array) -> Array:
         _check(outputs, y)
         return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
-
-
-def _mean(values: Array, y: Array, padding: int | None) -> Array:
-    if padding is None:
-        return jnp.mean(values, axis=-1)
-    counts = y != padding
-    return jnp.sum(jnp.where(counts, values, 0), axis=-1) / jnp.maximum(jnp.sum(counts, axis=-1), 1)
 
 
 def _check(outputs: Array, y: Array) -> None:

@@ -82,7 +82,8 @@ def next_token(
 ) -> Task:
     """The task of predicting each next token by cross-entropy, judged by accuracy and bits.
 
-    An example is a sequence: its loss is the mean over its own tokens, and all sequences count alike.
+    An example is a sequence: its loss is the mean over its own tokens, and all sequences count alike. Accuracy and
+    bits are means over all tokens together.
 
     Args:
         name: of the task.
