@@ -102,6 +102,8 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     said: list[str] = []
     again = solve(STUDY, Context(tmp_path, say=lambda part, done, total: said.append(part)))
     assert len(said) == 4
+    judged = outcome(STUDY, Context(tmp_path, kept_only=True))
+    assert judged.claims == found.claims
     assert all(name.endswith("(kept)") for name in said)
     alone = fs.run(fs.FedAvg(0.01), regression(None), rounds=4, eval_every=2, local_steps=1, seed=1)
     np.testing.assert_allclose(
@@ -113,6 +115,18 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     table = found.tables["small"]
     assert table.rows[0][:2] == ["FedAvg", "client_lr 0.01"]
     assert table.rows[0][-1] == "0.2"
+
+
+def test_another_value_in_a_method_is_run_anew_and_judging_runs_nothing(tmp_path):
+    """A method's other value, which no axis names, makes its parts old: computed anew, but read where judged."""
+    first = solve(STUDY, Context(tmp_path))
+    momentum = Method(lambda server_lr: fs.FedAdam(0.01, server_lr=server_lr, beta1=0.5), {"server_lr": 0.1})
+    changed = replace(STUDY, methods={**STUDY.methods, "FedAdam": momentum})
+    read = solve(changed, Context(tmp_path, kept_only=True)).final("small", "FedAdam")
+    assert np.array_equal(read, first.final("small", "FedAdam"))
+    assert not np.array_equal(solve(changed, Context(tmp_path)).final("small", "FedAdam"), read)
+    with pytest.raises(InvalidInput, match="keeps no part 'small-FedAvg-published'"):
+        solve(STUDY, Context(tmp_path / "nowhere", kept_only=True))
 
 
 def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):

@@ -72,6 +72,28 @@ def reproduce(
     reproduce_command(name, out, data_dir, quick, full, as_json)
 
 
+@app.command(short_help="Judge again what an experiment's run kept.")
+def verdict(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="`fedsolve list experiments` has the names.",
+            autocompletion=complete_experiment,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the earlier run; default runs/NAME.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="That run was of the paper's size.")] = False,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Compute the verdicts of an experiment from the data that an earlier run kept; nothing is run."""
+    from fedsolve.cli.reproduce import verdict_command
+
+    verdict_command(name, out, full, as_json)
+
+
 @app.command(short_help="Where public data sets come from; fetch and convert them.")
 def data(
     name: Annotated[

@@ -10,7 +10,9 @@ from fedsolve.cli.sweep_progress import duration
 from fedsolve.errors import Interrupted
 
 if TYPE_CHECKING:
-    from fedsolve.studies.experiment import Experiment
+    from collections.abc import Sequence
+
+    from fedsolve.studies.experiment import Claim, Experiment
 
 
 def reproduce_command(
@@ -61,15 +63,31 @@ def reproduce_command(
         }
         emit_json(document | {"claims": [vars(c) for c in found.outcome.claims]})
         return
-    from rich.table import Table
-
-    table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
-    for claim in found.outcome.claims:
-        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.verdict]))
-    emit_rich(table)
+    _print(found.outcome.claims, quick)
     if quick:
         say(f"{QUICK}; no claim has a verdict")
     say(f"page: {found.page}")
+
+
+def verdict_command(name: str, out: Path | None, full: bool, as_json: bool) -> None:
+    """Judge again what an earlier run of an experiment kept, and print its claims."""
+    from fedsolve.experiments.catalogue import judge
+
+    folder = out or Path("runs") / (f"{name}-full" if full else name)
+    claims = judge(name, folder, full=full)
+    if as_json:
+        emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
+    else:
+        _print(claims, quick=False)
+
+
+def _print(claims: Sequence[Claim], quick: bool) -> None:
+    from rich.table import Table
+
+    table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
+    for claim in claims:
+        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.verdict]))
+    emit_rich(table)
 
 
 def time_of(experiment: Experiment) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.studies.experiment import Context, Experiment, Outcome
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 _MODULES = {
     "lasso": ("lasso-1", "lasso-2", "lasso-3", "lasso-4"),
@@ -65,6 +65,29 @@ def _check_folder(folder: Path) -> None:
         raise InvalidInput(f"cannot write to {folder}: {why}; choose another folder")
 
 
+def _check_full(name: str, experiment: Experiment, full: bool) -> None:
+    if full and not experiment.full:
+        raise InvalidInput(f"{name} has one size: leave out full")
+
+
+def judge(name: str, folder: str | Path, *, full: bool = False) -> Sequence[Claim]:
+    """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run.
+
+    Args:
+        name: one of `EXPERIMENTS`.
+        folder: of the earlier run, with its `parts/`.
+        full: whether that was of the paper's size.
+
+    Raises:
+        InvalidInput: an unknown name, a part that is not kept, `full` of an experiment that has one size.
+    """
+    experiment = find(name)
+    _check_full(name, experiment, full)
+    if not (Path(folder) / "parts").is_dir():
+        raise InvalidInput(f"{folder} keeps no data of {name}: run fedsolve reproduce {name} into it first")
+    return experiment.run(Context(Path(folder), full=full, kept_only=True)).claims
+
+
 def reproduce(
     name: str,
     folder: str | Path,
@@ -100,15 +123,14 @@ def reproduce(
     require_matplotlib()
     if full and quick:
         raise InvalidInput("quick and full are two sizes: give one of them")
-    if full and not experiment.full:
-        raise InvalidInput(f"{name} has one size: leave out full")
+    _check_full(name, experiment, full)
     if experiment.needs_data and not quick:
         sources.data_dir(data_dir)
     folder = Path(folder)
     _check_folder(folder)
     begun = time.perf_counter()
     data = None if data_dir is None else Path(data_dir)
-    context = Context(folder, data, quick, full, say)
+    context = Context(folder, data, quick, full, say=say)
     outcome = experiment.run(context)
     if quick:
         claims = [replace(claim, verdict=None, reason="") for claim in outcome.claims]

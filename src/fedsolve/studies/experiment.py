@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
 from fedsolve.report.markup import PageTable
 from fedsolve.results.encoding import plain
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from fedsolve.engine.sweep import SweepProgress
 
-_SECONDS = "seconds_that_it_took"
+_SECONDS, _VERSION = "seconds_that_it_took", "version_that_made_it"
 
 Verdict = Literal[
     "reproduced", "consistent", "partly", "not reproduced", "refuted", "underpowered", "not the paper's problem",
@@ -106,6 +107,7 @@ class Context:
         data_dir: the data folder, None for FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing.
         full: the paper's size, of an experiment that has two.
+        kept_only: read what is kept and compute nothing, to judge it again.
         say: shows where it stands: (part, done, total).
         earlier: seconds that the parts which were kept had taken, NaN where that is not known.
     """
@@ -114,32 +116,45 @@ class Context:
     data_dir: Path | None = None
     quick: bool = False
     full: bool = False
+    kept_only: bool = False
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
     earlier: list[float] = field(default_factory=list)
 
     def part(
-        self, name: str, settings: Mapping[str, Any], compute: Callable[[], Mapping[str, np.ndarray]]
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], Mapping[str, np.ndarray]],
+        version: str = "",
     ) -> dict[str, np.ndarray]:
         """Arrays by name: of a part that was finished earlier with the same settings, or computed and kept.
 
         So an interrupted experiment goes on where it was, and a change of its settings starts anew; a part that was
-        kept when a method had another name is read.
+        kept when a method had another name is read. One that another `version` made is computed anew, and still
+        read by what only judges.
+
+        Raises:
+            InvalidInput: `kept_only`, and the part is not kept.
         """
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
         path = self._part_file(name, text)
         paths = [path, *(self._part_file(*former) for former in former_keys(name, text))]
         finished = next((path for path in paths if path.exists()), None)
         if finished is not None:
-            self.say(f"{name} (kept)", 1, 1)
             with np.load(finished) as file:
                 arrays = {key: file[key] for key in file.files}
-            self.earlier.append(float(arrays.pop(_SECONDS, np.nan)))
-            return arrays
+            if self.kept_only or str(arrays.pop(_VERSION, "")) == version:
+                arrays.pop(_VERSION, None)
+                self.say(f"{name} (kept)", 1, 1)
+                self.earlier.append(float(arrays.pop(_SECONDS, np.nan)))
+                return arrays
+        if self.kept_only:
+            raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
         begun = time.perf_counter()
         arrays = {key: np.asarray(value) for key, value in compute().items()}
         seconds = np.asarray(time.perf_counter() - begun)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays, **{_SECONDS: seconds})  # type: ignore[arg-type]
+        np.savez_compressed(buffer, **arrays, **{_SECONDS: seconds, _VERSION: np.array(version)})  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
         return arrays
 

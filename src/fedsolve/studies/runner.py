@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
 from fedsolve.engine.grid import build_methods
 from fedsolve.engine.identity import describe, digest
 from fedsolve.results.encoding import plain
@@ -116,13 +115,15 @@ class _Run:
             "problem": self.name,
             "size": self.problem.size,
             "method": self.label,
-            "methods": _methods(self.method.make, axes),
             "axes": {name: list(values) for name, values in axes.items()},
             "seeds": list(seeds),
             "options": dict(options),
             "select": repr(self.select),
         }
-        under_way = self.context.folder / "under-way" / f"{part}-{_digest(known)}"
+        version = digest(
+            describe(build_methods(self.method.make, axes))
+        )  # another value in a method: another part
+        under_way = self.context.folder / "under-way" / f"{part}-{_digest({**known, 'version': version})}"
 
         def compute() -> Mapping[str, np.ndarray]:
             found = fs.sweep(
@@ -132,7 +133,7 @@ class _Run:
             )  # fmt: skip
             return packed(found)
 
-        arrays = self.context.part(part, known, compute)
+        arrays = self.context.part(part, known, compute, version)
         shutil.rmtree(under_way, ignore_errors=True)
         return unpacked(arrays, self.label, dict(axes), tuple(seeds), self.select, self.problem.title)
 
@@ -145,11 +146,6 @@ def _digest(known: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain(dict(known)), sort_keys=True, default=str).encode()).hexdigest()[
         :12
     ]
-
-
-def _methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> str:
-    """A digest of the methods at every setting: whatever another value changes in one is another part."""
-    return digest(describe(build_methods(make, axes)))
 
 
 def _settings(study: Study) -> dict[str, Any]:
