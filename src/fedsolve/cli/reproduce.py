@@ -25,7 +25,7 @@ def reproduce_command(
     from fedsolve.studies.page import QUICK
 
     experiment = find(name)
-    folder = out or Path("runs") / (f"{name}-full" if full else name)
+    folder = out or _folder(name, full)
     takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     from rich.console import Console
@@ -63,7 +63,8 @@ def reproduce_command(
         }
         emit_json(document | {"claims": [vars(c) for c in found.outcome.claims]})
         return
-    _print(found.outcome.claims, quick)
+    if found.outcome.claims:
+        _print(found.outcome.claims, quick)
     if quick:
         say(f"{QUICK}; no claim has a verdict")
     say(f"page: {found.page}")
@@ -73,12 +74,16 @@ def verdict_command(name: str, out: Path | None, full: bool, as_json: bool) -> N
     """Judge again what an earlier run of an experiment kept, and print its claims."""
     from fedsolve.experiments.catalogue import judge
 
-    folder = out or Path("runs") / (f"{name}-full" if full else name)
+    folder = out or _folder(name, full)
     claims = judge(name, folder, full=full)
     if as_json:
         emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
     else:
         _print(claims, quick=False)
+
+
+def _folder(name: str, full: bool) -> Path:
+    return Path("runs") / (name.replace(":", "-") + ("-full" if full else ""))
 
 
 def _print(claims: Sequence[Claim], quick: bool) -> None:

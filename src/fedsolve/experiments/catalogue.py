@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.references import construct, is_reference, load
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 _MODULES = {
@@ -42,17 +43,21 @@ class Reproduced:
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name.
+    """The experiment of a name, or of a user's own study, `module:function`.
 
     Raises:
-        InvalidInput: there is none (the nearest match is named).
+        InvalidInput: there is none (the nearest match is named), or the function gives no study.
     """
+    from fedsolve.studies.runner import experiment
+
+    if is_reference(name):
+        from fedsolve.studies import Study
+
+        return experiment(construct("study", name, Study, load("study", name), {}))
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     module = importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}")
     if hasattr(module, "STUDY"):
-        from fedsolve.studies.runner import experiment
-
         return experiment(module.STUDY)
     return module.EXPERIMENTS[name]
 
@@ -74,7 +79,7 @@ def judge(name: str, folder: str | Path, *, full: bool = False) -> Sequence[Clai
     """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run.
 
     Args:
-        name: one of `EXPERIMENTS`.
+        name: one of `EXPERIMENTS`, or `module:function` of a study.
         folder: of the earlier run, with its `parts/`.
         full: whether that was of the paper's size.
 
@@ -102,7 +107,7 @@ def reproduce(
     Parts that are finished stay in `parts/`; the same call goes on where an interrupted one was.
 
     Args:
-        name: one of `EXPERIMENTS`.
+        name: one of `EXPERIMENTS`, or `module:function` of a study.
         folder: where to; it is made.
         data_dir: the data folder, default FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing and get no verdict.

@@ -55,7 +55,9 @@ def write_results(
         "made_with": provenance,
     }
     write_atomically(folder / "results.json", dumps(document, indent=2) + "\n")
-    paper = f"{short(experiment.citation)}, “{title(experiment.citation)}”"
+    paper = "A study"
+    if experiment.citation:
+        paper = f"{short(experiment.citation)}, “{title(experiment.citation)}”"
     intro = f"{experiment.summary}\n\nMade again by: fedsolve reproduce {name}"
     intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
     rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]

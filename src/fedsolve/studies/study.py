@@ -55,7 +55,7 @@ class Study:
 
     Attributes:
         title, summary: of its page, and one line for `fedsolve list experiments`.
-        paper: key of the citation.
+        paper: key of the citation, "" for a study of one's own.
         problems: in the size that two cores finish, by name.
         full: in the paper's size, by the same or other names; empty where `problems` has it.
         quick: a tiny problem without the data folder, for `--quick`.
