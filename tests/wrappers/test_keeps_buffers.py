@@ -161,6 +161,25 @@ def test_resume(tmp_path):
         fs.run(fs.SCAFFOLD(RATE), other, rounds=3, out=tmp_path, resume=True, **given)
 
 
+def test_beside_frozen_leaves():
+    """With a frozen factor of 2 on the inputs: the run on inputs that are twice as large, statistics too."""
+
+    def scaled(model, batch, key=None, weights=None, buffers=None):
+        return centred(model["w"], (model["scale"] * batch[0], batch[1]), key, weights, buffers)
+
+    given = {"rounds": 2, "sampling": Listed.of(COHORTS), "dtype": "float64"}
+    model = {"w": WEIGHTS, "scale": np.full(3, 2.0)}
+    beside = fs.Task.from_arrays(
+        scaled, model, CLIENTS, buffers=START, freeze=("scale",), batch_size=BATCH, epochs=2
+    )
+    found = fs.run(fs.SCAFFOLD(RATE), beside, **given)
+    wanted = fs.run(fs.SCAFFOLD(RATE), task(clients=[(2 * x, y) for x, y in CLIENTS]), **given)
+    np.testing.assert_allclose(found.params["w"], wanted.params, rtol=1e-12)
+    np.testing.assert_allclose(found.buffers["mean"], wanted.buffers["mean"], rtol=1e-12)
+    np.testing.assert_array_equal(found.params["scale"], model["scale"])
+    np.testing.assert_allclose(found.metrics["train_loss"], wanted.metrics["train_loss"], rtol=1e-12)
+
+
 def test_what_cannot_be():
     def grows(w, batch, buffers, weights=None):
         return unused(w, batch, weights), {"mean": jnp.zeros(4), "seen": buffers["seen"]}

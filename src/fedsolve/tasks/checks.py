@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedsolve.checks import check_integer
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
@@ -75,6 +76,23 @@ def check_unseen(data: FederatedData, unseen: object) -> None:
         raise InvalidInput(
             f"the unseen clients have fields {shown(fields[1])}, those that train {shown(fields[0])}: give all the same"
         )
+
+
+def check_lengths(loss: Any, data: FederatedData, test: Any, unseen: FederatedData | None) -> None:
+    """Raise `InvalidInput` where a sequence has length 0: its mean over tokens is of nothing."""
+    empty = getattr(loss, "empty", None)
+    if empty is None:
+        return
+    sets = {"": data, "unseen ": unseen}
+    for what, clients in ((what, clients) for what, clients in sets.items() if clients is not None):
+        for row in np.flatnonzero(empty(clients.examples))[:1]:
+            i = int(np.searchsorted(clients.offsets, row, side="right")) - 1
+            raise InvalidInput(f"row {row - clients.offsets[i]} of {what}{clients.names[i]} {_EMPTY}")
+    for row in np.flatnonzero(empty(test))[:1] if test is not None else ():
+        raise InvalidInput(f"row {row} of the test set {_EMPTY}")
+
+
+_EMPTY = "is a sequence of length 0: drop it, or give its y a token besides padding"
 
 
 def check_diagnostics(diagnostics: object) -> None:

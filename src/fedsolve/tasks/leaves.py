@@ -161,6 +161,11 @@ class Merged:
         """How many parts each example's value is the mean of; an `AttributeError` where the function does not say."""
         return self.function.counts
 
+    @property
+    def empty(self) -> Callable[[Batch], Any]:
+        """Which examples have no part; an `AttributeError` where the function does not say."""
+        return self.function.empty
+
     def __call__(self, params: Any, batch: Batch, **given: Any) -> Any:
         """The function of the whole model."""
         return self.function(self.merge(params), batch, **given)

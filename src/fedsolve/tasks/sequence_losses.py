@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from fedsolve.checks import check_integer
@@ -47,6 +48,10 @@ class NextToken(OfOutputs):
     def tokens(self, y: Array) -> Array:
         """How many positions of each example are no padding, shape (n,)."""
         return jnp.sum(self._there(y), axis=-1)
+
+    def empty(self, batch: Examples) -> np.ndarray:
+        """Which sequences have length 0, shape (n,): a task refuses them."""
+        return np.logical_not(np.any(np.asarray(self._there(batch.y)), axis=-1))
 
     def _there(self, y: Array) -> Array:
         return jnp.ones(y.shape, bool) if self.padding is None else y != self.padding

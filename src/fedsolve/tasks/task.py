@@ -14,6 +14,7 @@ from fedsolve.tasks.checks import (
     check_data,
     check_diagnostics,
     check_functions,
+    check_lengths,
     check_metrics,
     check_name,
     check_sizes,
@@ -110,6 +111,7 @@ class Task:
     def __post_init__(self) -> None:
         check_data(self.data, self.test)
         check_unseen(self.data, self.unseen)
+        check_lengths(self.loss, self.data, self.test, self.unseen)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
         check_name(self.name)
         check_sizes(
