@@ -1,7 +1,7 @@
 """Works N1 to N3 as plain JAX: a CNN with dropout, a two-layer LSTM, a ResNet-18 with group normalisation, all even.
 
-Written as one would by hand, without fedsolve's models: only the convolution by patches or tiles is shared, since XLA's
-own is many times slower inside a loop on a CPU. Clients are scanned or vmapped (`over`).
+Written as one would by hand, without fedsolve's models: only the convolution is shared, since XLA's own,
+differentiated by JAX, is many times slower inside a loop on a CPU. Clients are scanned or vmapped (`over`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedsolve.tasks.conv import by_patches, conv3x3, max_pool2x2
+from fedsolve.tasks.conv import conv, conv3x3, max_pool2x2
 from handwritten import RATE, cnn_params, cohort, orders, rounds_of, softmax_loss
 
 COHORT = 10
@@ -121,8 +121,7 @@ def make_n3(n: int, over: str = "scan", width: int = 16, classes: int = 100):
 
     def apply(p, x, stride):
         kernel, scale, shift = p
-        pad = kernel.shape[0] // 2
-        y = by_patches(jnp.pad(x, [(0, 0), (pad, pad), (pad, pad), (0, 0)]), kernel, strides=(stride, stride))
+        y = conv(x, kernel, stride=stride, padding=kernel.shape[0] // 2)
         groups = y.reshape(len(y), -1, 2, y.shape[-1] // 2)
         mean = groups.mean((1, 3), keepdims=True)
         groups = (groups - mean) * lax.rsqrt(groups.var((1, 3), keepdims=True) + 1e-5)

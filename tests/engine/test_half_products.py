@@ -11,6 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.engine.half_products import with_half_products
+from fedsolve.tasks.direct import direct
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(n, 6)).astype("f"), RNG.normal(size=n).astype("f")) for n in (4, 3)]
@@ -88,6 +89,27 @@ def test_loops_convolutions_and_branches():
     found = jax.jit(jax.vmap(with_half_products(plain), in_axes=(0, None)))(np.stack([w, -w]), x)
     np.testing.assert_array_equal(found, jax.jit(jax.vmap(by_hand, in_axes=(0, None)))(np.stack([w, -w]), x))
     assert abs(float(found[0]) - float(plain(w, x))) > 1e-5
+
+
+def test_direct_convolutions():
+    """Operands rounded, sums in float32, forward and backward."""
+    x, kernel = (jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((2, 4, 4, 3), (3, 3, 3, 16)))
+
+    def found(x, kernel):
+        return jnp.sum(direct(x, kernel, strides=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1)))
+
+    def low(a):
+        return np.asarray(a.astype(jnp.bfloat16).astype(jnp.float32))
+
+    value, (of_x, of_kernel) = jax.jit(with_half_products(jax.value_and_grad(found, (0, 1))))(x, kernel)
+    want, (want_x, want_kernel) = jax.jit(jax.value_and_grad(found, (0, 1)))(low(x), low(kernel))
+    np.testing.assert_allclose(
+        (value, *of_x.ravel(), *of_kernel.ravel()),
+        (want, *want_x.ravel(), *want_kernel.ravel()),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert abs(value - found(x, kernel)) > 1e-4 * abs(value)
 
 
 def test_not_in_float64():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedsolve.tasks.conv import conv3x3, max_pool2x2
+from fedsolve.tasks.conv import by_tiles, conv3x3, max_pool2x2
 
 SHAPES = [
     (2, 10, 12, 8, 16),
     (3, 8, 8, 1, 5),
     (2, 7, 9, 8, 9),
-    (1, 4, 4, 9, 8),
+    (1, 4, 4, 32, 33),
     (2, 3, 3, 2, 2),
     (4, 28, 28, 1, 32),
 ]
@@ -60,6 +60,13 @@ def test_convolution_and_its_gradients(shape, dtype, tol):
         assert_close(
             value_and_gradients(conv3x3, args, target), value_and_gradients(reference, args, target), tol
         )
+
+
+def test_tiles_of_any_number_of_channels():
+    """They are used from 32; the formula holds for any."""
+    with jax.enable_x64(True):
+        x, kernel, bias = arrays((2, 10, 6, 3, 2), "float64")
+        np.testing.assert_allclose(by_tiles(x, kernel) + bias, reference(x, kernel, bias), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2])

@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend import core
 from jaxtyping import Array
 
-from fedsolve.tasks.conv import by_patches, by_tiles, tiles_pay
+from fedsolve.tasks.conv import by_tiles, convolve, tiles_pay
 
 _LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
 _CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
@@ -110,19 +110,19 @@ def _convolve(
     preferred_element_type: Any,
     **_: Any,
 ) -> Array:
-    """A convolution of any axes, strides, padding and dilation as products of its patches, or of its tiles."""
+    """A convolution of any axes, strides, padding and dilation in the form that suits it."""
     batch, channels, *space = dimension_numbers.lhs_spec
     out, into, *window = dimension_numbers.rhs_spec
     x, kernel = jnp.transpose(x, (batch, *space, channels)), jnp.transpose(kernel, (*window, into, out))
-    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *[(a, b, 0) for a, b in padding], (0, 0, 0)])
     simple = {*window_strides, *rhs_dilation} == {1} and preferred_element_type in (None, x.dtype)
-    if simple and tiles_pay(x, kernel):
+    if simple and not any(map(any, padding)) and tiles_pay(x, kernel):
         y = by_tiles(x, kernel)
     else:
-        y = by_patches(
+        y = convolve(
             x,
             kernel,
             strides=window_strides,
+            padding=padding,
             dilation=rhs_dilation,
             precision=precision,
             preferred_element_type=preferred_element_type,

@@ -1,9 +1,9 @@
 """Matrix products and convolutions of bfloat16 numbers in a float32 program, as mixed-precision training has them.
 
 A function is traced once more, a gradient after it has been differentiated, and every product of float32 arrays gets
-its operands rounded to bfloat16 (8 bits of 24). A matrix product adds up in float32 and gives float32; a convolution
-gives bfloat16, which is what accelerators have kernels for. All else stays float32: parameters, biases, norms, softmax,
-the mean over examples, the step.
+its operands rounded to bfloat16 (8 bits of 24). A matrix product adds up in float32 and gives float32, and so does a
+convolution on a CPU; elsewhere it gives bfloat16, which is what accelerators have kernels for. All else stays float32:
+parameters, biases, norms, softmax, the mean over examples, the step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from jax import lax
 from jax.extend import core
 
 from fedsolve.engine.convolutions import bind
+from fedsolve.tasks.direct import DIRECT
 
-_PRODUCTS = ("dot_general", "conv_general_dilated")
+_PRODUCTS = ("dot_general", "conv_general_dilated", DIRECT)
 _OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call")
 
 
@@ -84,6 +85,8 @@ def _rewritten(value: Any) -> Any:
 
 
 def _product(equation: core.JaxprEqn, values: list[Any]) -> Any:
+    if equation.primitive.name == DIRECT:  # of a CPU, whose library has float32 alone: it adds up in it too
+        return bind(equation, [lax.reduce_precision(v, 8, 7) for v in values])[0]
     operands = [lax.convert_element_type(v, jnp.bfloat16) for v in values]
     wide = equation.primitive.name == "dot_general"
     params = {

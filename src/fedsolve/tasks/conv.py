@@ -1,20 +1,18 @@
-"""Convolution and pooling in forms that are fast on CPU, where XLA's own convolutions are not.
+"""Convolution and pooling in forms that are fast on CPU, where XLA's own are not once differentiated inside a loop.
 
-XLA's CPU convolutions take a slow path inside loops and under vmap. Here a 3x3 convolution is a few plain
-matrix products, differentiated as such:
-
-* patches: the nine shifted images side by side, one product of inner size 9 c;
+* direct: XLA's own convolution with gradients of the one form that its library takes (`fedsolve.tasks.direct`);
 * tiles: the minimal filtering algorithm F(2x2, 3x3) of Winograd. Each 2x2 tile of outputs needs 16 products
   per pair of channels instead of 36, as Y = A' ((G g G') * (B' d B)) A. It is an identity, not an
-  approximation; rounding stays of the order of the direct sum's.
+  approximation; rounding stays of the order of the direct sum's;
+* patches: one product with all shifted images side by side (`fedsolve.tasks.patches`), for what the others do not take.
 
-On other platforms they are the ordinary operations.
+Which is the fastest where is measured in benchmarks/FINDINGS.md. On other platforms they are the ordinary operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from math import prod
 from typing import Any
 
 import jax
@@ -22,31 +20,54 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-_TILE_CHANNELS = 8  # below this the products of the tiles are too thin to pay for the transforms
+from fedsolve.tasks.direct import direct
+from fedsolve.tasks.patches import by_patches
+
+_TILE_CHANNELS = 32  # below this the products of the tiles are too thin to pay for the transforms
+_DIRECT_OUTPUTS = 16  # below this the library spends its time on cutting patches
 
 
 def conv3x3(
     x: Float[Array, "batch h w c"], kernel: Float[Array, "3 3 c out"], bias: Float[Array, " out"]
 ) -> Float[Array, "batch h-2 w-2 out"]:
     """3x3 convolution without padding: x (batch, h, w, c), kernel (3, 3, c, out), bias (out,)."""
-    if jax.default_backend() != "cpu":
-        dims = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims) + bias
-    return (by_tiles if tiles_pay(x, kernel) else by_patches)(x, kernel) + bias
+    if jax.default_backend() == "cpu" and tiles_pay(x, kernel):
+        return by_tiles(x, kernel) + bias
+    return conv(x, kernel) + bias
 
 
 def conv(x: Array, kernel: Array, *, stride: int = 1, padding: int = 0) -> Array:
-    """Convolution of images x (n, h, w, c) with a kernel (h', w', c, out), the same stride and padding on both axes.
-
-    For deep networks: by patches on a CPU, since tiles take twice as long to compile there and are no faster
-    (benchmarks/FINDINGS.md).
-    """
+    """Convolution of images x (n, h, w, c) with a kernel (h', w', c, out), the same stride and padding on both axes."""
+    strides, pad = (stride, stride), [(padding, padding)] * 2
     if jax.default_backend() != "cpu":
-        dims, pad = ("NHWC", "HWIO", "NHWC"), [(padding, padding)] * 2
-        return lax.conv_general_dilated(x, kernel, (stride, stride), pad, dimension_numbers=dims)
-    if padding:
-        x = jnp.pad(x, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
-    return by_patches(x, kernel, strides=(stride, stride))
+        return lax.conv_general_dilated(x, kernel, strides, pad, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return convolve(x, kernel, strides=strides, padding=pad, dilation=(1, 1))
+
+
+def convolve(
+    x: Array,
+    kernel: Array,
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """Any convolution on a CPU, direct or by patches: x (batch, *axes, c), kernel (*window, c, out)."""
+    window, out = kernel.shape[:-2], kernel.shape[-1]
+    library = x.dtype == kernel.dtype == jnp.float32 and preferred_element_type in (None, x.dtype)
+    if library and 0 < len(window) <= 3 and prod(window) > 1 and out >= _DIRECT_OUTPUTS:
+        return direct(x, kernel, strides=strides, padding=padding, dilation=dilation)
+    return by_patches(
+        x,
+        kernel,
+        strides=strides,
+        padding=padding,
+        dilation=dilation,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
 
 
 def tiles_pay(x: Array, kernel: Array) -> bool:
@@ -62,33 +83,6 @@ def max_pool2x2(x: Float[Array, "batch h w c"]) -> Float[Array, "batch h/2 w/2 c
     x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
     rows = jnp.maximum(x[:, ::2], x[:, 1::2])
     return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])
-
-
-def by_patches(
-    x: Array,
-    kernel: Array,
-    *,
-    strides: Sequence[int] | None = None,
-    dilation: Sequence[int] | None = None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Array:
-    """One product of the patches, (batch places, window c), with the kernel: any number of axes, no padding.
-
-    x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out).
-    """
-    *window, c, out = kernel.shape
-    strides, dilation = strides or [1] * len(window), dilation or [1] * len(window)
-    spans = [d * (w - 1) + 1 for w, d in zip(window, dilation, strict=True)]
-    places = [(n - s) // t + 1 for n, s, t in zip(x.shape[1:-1], spans, strides, strict=True)]
-    shifts = []
-    for place in product(*map(range, window)):
-        start = [p * d for p, d in zip(place, dilation, strict=True)]
-        stop = [s + (n - 1) * t + 1 for s, n, t in zip(start, places, strides, strict=True)]
-        shifts.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, c), (1, *strides, 1)))
-    patches = jnp.concatenate(shifts, axis=-1).reshape(-1, len(shifts) * c)
-    options = {"precision": precision, "preferred_element_type": preferred_element_type}
-    return jnp.matmul(patches, kernel.reshape(-1, out), **options).reshape(x.shape[0], *places, out)
 
 
 def by_tiles(x: Array, kernel: Array) -> Array:

@@ -1,0 +1,110 @@
+"""The direct convolution and its derivatives of every kind against XLA's, as JAX differentiates that."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedsolve.tasks.conv import conv
+from fedsolve.tasks.direct import direct
+
+# input, kernel, strides, padding, dilation of the kernel
+CASES = {
+    "3, even": ((2, 6, 6, 3), (3, 3, 3, 4), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "3, strides": ((2, 7, 6, 3), (3, 3, 3, 4), (2, 2), ((1, 1), (1, 1)), (1, 1)),
+    "1, strides": ((2, 7, 6, 3), (1, 1, 3, 4), (2, 2), ((0, 0), (0, 0)), (1, 1)),
+    "5 x 7": ((2, 9, 8, 3), (5, 7, 3, 2), (1, 2), ((2, 2), (3, 3)), (1, 1)),
+    "dilated": ((2, 9, 9, 3), (3, 3, 3, 2), (1, 1), ((0, 0), (0, 0)), (2, 3)),
+    "one axis": ((2, 11, 3), (4, 3, 2), (3,), ((1, 2),), (1,)),
+    "three axes": ((1, 4, 5, 4, 2), (2, 3, 2, 2, 3), (1, 2, 1), ((0, 1), (1, 1), (0, 1)), (1, 1, 1)),
+    "cropped": ((2, 8, 8, 2), (3, 3, 2, 2), (1, 1), ((-1, 0), (1, -2)), (1, 1)),
+    "padded beyond the kernel": ((2, 8, 8, 2), (3, 3, 2, 2), (2, 3), ((4, 3), (3, 4)), (1, 1)),
+}
+SECOND = ("3, strides", "dilated")  # of which second derivatives are compared too
+LAYOUTS = {
+    1: ("NWC", "WIO", "NWC"),
+    2: ("NHWC", "HWIO", "NHWC"),
+    3: ("NDHWC", "DHWIO", "NDHWC"),
+}
+
+
+def xla(x, kernel, strides, padding, dilation):
+    layout = LAYOUTS[len(strides)]
+    return lax.conv_general_dilated(x, kernel, strides, padding, None, dilation, layout)
+
+
+def own(x, kernel, strides, padding, dilation):
+    return direct(x, kernel, strides=strides, padding=padding, dilation=dilation)
+
+
+def derivatives(convolution, name, x, kernel):
+    """Of one and of three pictures and kernels: (label, values) of all that a user may ask for."""
+    settings = CASES[name][2:]
+
+    def loss(x, kernel):
+        return jnp.sum(jnp.sin(convolution(x, kernel, *settings)))
+
+    gradients = jax.grad(loss, (0, 1))
+    yield "value", convolution(x[0], kernel[0], *settings)
+    yield "gradients", gradients(x[0], kernel[0])
+    yield "clients", jax.vmap(gradients)(x, kernel)
+    yield "one kernel", jax.vmap(gradients, (0, None))(x, kernel[0])
+    yield "kernels alone", jax.vmap(gradients, (None, 0))(x[0], kernel)
+    each = lambda x, kernel: jnp.sum(jax.vmap(loss, (0, None))(x[:, None], kernel) ** 2)  # noqa: E731
+    yield "by example", jax.grad(each, (0, 1))(x[0], kernel[0])
+    yield "clients, by example", jax.vmap(jax.grad(each, (0, 1)))(x, kernel)
+    if name in SECOND:
+        yield "forward over backward", jax.jvp(gradients, (x[0], kernel[0]), (x[1], kernel[1]))[1]
+        cubes = lambda *of: sum(jnp.sum(g**3) for g in gradients(*of))  # noqa: E731
+        yield "backward twice", jax.grad(cubes, (0, 1))(x[0], kernel[0])
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == SECOND[0] else pytest.param(name, marks=pytest.mark.full) for name in CASES]
+)
+def test_all_derivatives_are_xla_s(name):
+    rng = np.random.default_rng(0)
+    x, kernel = (rng.standard_normal((3, *shape)) for shape in CASES[name][:2])
+    with jax.enable_x64(True):
+        want = jax.jit(lambda *of: dict(derivatives(xla, name, *of)))(x, kernel)
+        got = jax.jit(lambda *of: dict(derivatives(own, name, *of)))(x, kernel)
+        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(got), strict=True):
+            tolerance = 1e-12 * float(np.abs(a).max())
+            np.testing.assert_allclose(
+                b, a, rtol=0, atol=tolerance, err_msg=f"{name}: {jax.tree_util.keystr(path)}"
+            )
+
+
+def test_values_and_gradients_of_every_form_are_xla_s():
+    """All cases in one program, outside of any transformation but the gradient."""
+    rng = np.random.default_rng(1)
+    given = {k: tuple(rng.standard_normal(shape) for shape in case[:2]) for k, case in CASES.items()}
+
+    def loss(convolution, given):
+        found = [convolution(*given[k], *CASES[k][2:]) for k in CASES]
+        return sum(jnp.sum(jnp.cos(i + y)) for i, y in enumerate(found)), found
+
+    with jax.enable_x64(True):
+        both = [jax.jit(jax.grad(lambda g, f=f: loss(f, g), has_aux=True))(given) for f in (xla, own)]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=0, atol=1e-12), *both)
+
+
+def test_in_a_loop_every_convolution_has_its_channels_last():
+    """What the speed rests on: in each, the first axis is of examples and the last of channels."""
+    x, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 16))
+
+    def step(kernel, _):
+        return kernel - jax.grad(lambda k: jnp.sum(jnp.sin(conv(conv(x, k, padding=1), more))))(kernel), None
+
+    more = jnp.ones((3, 3, 16, 16))
+    text = jax.jit(lambda k: lax.scan(step, k, length=2)[0]).lower(kernel).as_text()
+    layouts = [
+        line.split("dim_numbers = ")[1].split(",  window")[0]
+        for line in text.splitlines()
+        if "dim_numbers =" in line
+    ]
+    assert len(layouts) >= 4
+    assert {a.replace(" ", "").split("window")[0].rstrip(",") for a in layouts} == {
+        "[b,0,1,f]x[0,1,i,o]->[b,0,1,f]"
+    }
