@@ -191,6 +191,8 @@ def test_a_loss_is_better_when_lower_and_one_seed_decides_nothing():
     assert (
         rules.better("p", "A", "B")(made_up({"A": [0.1], "B": [0.9]}, "train_loss")).verdict == "underpowered"
     )
+    alike = made_up({"A": [0.1, 0.1, 0.1], "B": [0.9, 0.9, 0.9]}, "train_loss")
+    assert rules.better("p", "A", "B")(alike).verdict == "underpowered"
 
 
 def test_a_method_that_diverged_loses():
