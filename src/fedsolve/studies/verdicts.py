@@ -109,7 +109,7 @@ def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -
         else:
             verdict = "underpowered"
         ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        return Judged(ours, verdict, reason + _provisional(cells, problem, which, (a, b)))
+        return Judged(ours, verdict, reason + provisional(cells, problem, which, (a, b)))
 
     return rule
 
@@ -125,7 +125,7 @@ def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which =
         worse = found.high < -margin
         verdict = "reproduced" if found.low > -margin else "not reproduced" if worse else "underpowered"
         ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        return Judged(ours, verdict, reason + _provisional(cells, problem, which, (a, b)))
+        return Judged(ours, verdict, reason + provisional(cells, problem, which, (a, b)))
 
     return rule
 
@@ -175,11 +175,11 @@ def _judged(
     else:
         verdict = "underpowered"
     words = "; ".join(d.words for d in found)
-    reason += _provisional(cells, problem, which, names)
+    reason += provisional(cells, problem, which, names)
     return Judged(f"{_ends(cells, problem, dict.fromkeys(names), which)}; {words}", verdict, reason)
 
 
-def _provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
+def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
     """What makes a verdict provisional: a chosen setting at the edge of its grid, or one that diverged whole."""
     if which == "published":
         return ""
