@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from fedsolve import tasks
-from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, voxels
+from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.cifar import decode
+from fedsolve.tasks.networks.recurrent import LSTM
 from tasks.small_files import DATA, needs
 
 rng = np.random.default_rng(0)
+play_roles = importlib.import_module("fedsolve.tasks.shakespeare")._roles
 
 
 def idx(array, code):
@@ -264,6 +266,44 @@ def test_femnist(tmp_path):
             femnist.convert(tmp_path, tmp_path)
     with pytest.raises(InvalidInput, match=r"lacks train/\*.json"):
         femnist.convert(tmp_path / "train", tmp_path)
+
+
+def test_shakespeare_of_leaf(tmp_path):
+    """LEAF's windows, as its script makes them of a role's lines, give the lines again; the task cuts them itself."""
+    lines = {
+        "HAMLET": ["To be, or not to be\n", "  ay\n", "x" * 100 + "\n", "words"],
+        "GHOST": ["Mark me.\n", "I am\n"],
+    }
+    users = {}
+    for name, said in lines.items():
+        behind = [" " * 80 + line for line in said]
+        places = [(text, i) for text in behind for i in range(len(text) - 80)]
+        users[name] = {
+            "x": [text[i : i + 80] for text, i in places],
+            "y": [text[i + 80] for text, i in places],
+        }
+    (tmp_path / "all_data").mkdir()
+    file = tmp_path / "all_data" / "all_data.json"
+    file.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": users}))
+    shakespeare.convert(tmp_path, tmp_path)
+    roles = play_roles(tmp_path / "shakespeare_leaf.jsonl.gz", "")
+    assert dict(roles) == {
+        f"LEAF: {name}": [line.rstrip("\n") for line in said] for name, said in lines.items()
+    }
+    task = tasks.shakespeare(tmp_path, LSTM(90, 4, 8, 1), min_characters=100, dataset="leaf")
+    assert (task.name, task.data.names) == ("shakespeare-leaf", ("LEAF: HAMLET",))
+    gap = {"x": users["GHOST"]["x"][::2], "y": users["GHOST"]["y"][::2]}
+    for data, expected in [
+        ({"a": {"x": ["short"], "y": ["a"]}}, "its user a has samples that are not 80 characters and one"),
+        ({"a": {"x": [" " * 80], "y": []}}, "its user a has 1 windows and 0 next characters"),
+        ({"a": gap}, "its user a has windows that do not follow one another"),
+        ([], r"is not LEAF's JSON \(AttributeError\)"),
+    ]:
+        file.write_text(json.dumps({"user_data": data}))
+        with pytest.raises(InvalidInput, match=expected):
+            shakespeare.convert(tmp_path, tmp_path)
+    with pytest.raises(InvalidInput, match=r"lacks all_data/\*.json"):
+        shakespeare.convert(tmp_path / "all_data", tmp_path)
 
 
 def test_news(tmp_path):

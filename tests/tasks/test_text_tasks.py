@@ -198,7 +198,7 @@ def test_sequences_are_checked():
 @pytest.mark.full
 @needs("shakespeare_roles.jsonl.gz")
 def test_the_real_roles():
-    found = PLAYS._roles(DATA / PLAYS.FILE)
+    found = PLAYS._roles(DATA / PLAYS.FILE, PLAYS.SHA256)
     assert (len(found), sum(len(s) for _, s in found)) == (1353, 31_061)
     characters = sum(len(s) + 1 for _, speeches in found for s in speeches)  # a newline after each
     assert characters == 4_308_338

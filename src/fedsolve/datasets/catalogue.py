@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, voxels
+from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
 from fedsolve.errors import unknown
 from fedsolve.tasks.fashion import CONTENT as FASHION
 from fedsolve.tasks.fashion import FOLDER
 from fedsolve.tasks.femnist import FILE as FEMNIST_SAMPLE
 from fedsolve.tasks.mnist import SHA256 as MNIST
 from fedsolve.tasks.shakespeare import FILE as SHAKESPEARE
+from fedsolve.tasks.shakespeare import LEAF as SHAKESPEARE_LEAF
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,17 @@ DATASETS: dict[str, DataSet] = {
         originals=(),
         convert=None,
         remark="made from the XML files texts/moby/*_moby.xml there; no converter is here",
+    ),
+    "shakespeare-leaf": DataSet(
+        title="Shakespeare's plays by role, LEAF's, 1,129 roles",
+        home="https://leaf.cmu.edu and https://github.com/TalwalkarLab/leaf",
+        licence="public domain (Project Gutenberg)",
+        megabytes=0,
+        run="fedsolve run shakespeare --algorithm FedAvg --task-set dataset=leaf",
+        files=(SHAKESPEARE_LEAF,),
+        originals=(),
+        convert=shakespeare.convert,
+        remark="LEAF's script data/shakespeare/preprocess.sh -s niid --sf 1.0 -k 0 makes the folder data for --from",
     ),
     "chitchat": DataSet(
         title="ChitChat, 258,145 messages of 1,315 senders, in the Python package chitchat-dataset",

@@ -76,8 +76,13 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray], known: str) -> Path:
     """Write arrays as the npz file that a task reads; one that is not the known file gets its check sum beside it."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    write_atomically(path, content.getvalue())
-    found = hashlib.sha256(content.getvalue()).hexdigest()
+    return write_noted(path, content.getvalue(), known)
+
+
+def write_noted(path: Path, content: bytes, known: str) -> Path:
+    """Write what a task reads; where it is not the known file, with its check sum beside it."""
+    write_atomically(path, content)
+    found = hashlib.sha256(content).hexdigest()
     beside = path.with_name(path.name + CONVERTED)
     if found == known:
         beside.unlink(missing_ok=True)

@@ -16,13 +16,15 @@ from fedsolve.checks import check_integer
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.choices import pick
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.sequences import drawn, next_token, windows
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "shakespeare_roles.jsonl.gz"
+LEAF = "shakespeare_leaf.jsonl.gz"
+"""What `fedsolve data shakespeare-leaf` makes; no check sum is known beforehand."""
 SHA256 = "be31bb0e368380d96e20d9a218ae0d41c0988b80fe02b1cd994086513a683858"
 
 CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
@@ -44,6 +46,7 @@ def shakespeare(
     length: int = 80,
     min_characters: int = 1_000,
     test_examples: int | None = 2_000,
+    dataset: str = "roles",
 ) -> Task:
     """The next character of Shakespeare's plays by speaking role, in LEAF's manner but from another edition.
 
@@ -65,6 +68,8 @@ def shakespeare(
         length: characters of a sequence.
         min_characters: of a role's text, at least 2.
         test_examples: test sequences, drawn at random from those of all such roles; None for all.
+        dataset: "roles", or "leaf" for LEAF's own, which `fedsolve data shakespeare-leaf` converted: its lines are
+            the speeches, cut here as above.
 
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
@@ -73,9 +78,13 @@ def shakespeare(
     check_integer("length", length, 1)
     check_integer("min_characters", min_characters, 2)
     check_integer("test_examples", test_examples, 1, none="all")
+    files = {"roles": (FILE, SHA256), "leaf": (LEAF, "")}
+    if dataset not in files:
+        raise unknown("data set of shakespeare", dataset, files)
+    file, sha256 = files[dataset]
     roles = [
         (name, speeches)
-        for name, speeches in _roles(sources.data_dir(data_dir) / FILE)
+        for name, speeches in _roles(sources.data_dir(data_dir) / file, sha256)
         if len(speeches) > 1 and sum(map(len, speeches)) >= min_characters
     ]
     if not roles:
@@ -89,7 +98,7 @@ def shakespeare(
         [s for (_, speeches), cut in zip(roles, cuts, strict=True) for s in speeches[cut:]], length
     )
     task = next_token(
-        "shakespeare-roles", chosen, VOCABULARY, data, drawn(test, test_examples, seed), "caldas2018leaf",
+        f"shakespeare-{dataset}", chosen, VOCABULARY, data, drawn(test, test_examples, seed), "caldas2018leaf",
         bits="bits_per_character",
     )  # fmt: skip
     return replace(task, batch_size=4, eval_examples=2_000)
@@ -118,9 +127,9 @@ def _examples(speeches: Sequence[str], length: int) -> Examples:
     return Examples(*(np.concatenate(field) for field in zip(*parts, strict=True)))
 
 
-def _roles(path: Path) -> list[tuple[str, list[str]]]:
+def _roles(path: Path, sha256: str) -> list[tuple[str, list[str]]]:
     """Name and speeches of each role in the order of the file; speeches without text are left out."""
-    sources.checksum(path, SHA256)
+    sources.checksum(path, sha256)
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             text = file.read(_MOST)
