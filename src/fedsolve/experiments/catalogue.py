@@ -27,11 +27,14 @@ _MODULES = {
     "feddua": ("feddua-synthetic",),
     "feddua_combinations": ("feddua-combinations",),
     "robustness": ("robustness",),
-    "diloco": ("diloco",),
     "neural.femnist": ("femnist",),
     "neural.cifar100": ("cifar100",),
     "neural.autoencoder": ("autoencoder",),
     "neural.vit": ("vit",),
+    "neural.shakespeare": ("shakespeare",),
+    "neural.next_word": ("next-word",),
+    "neural.fedli": ("fedli-neural",),
+    "neural.diloco": ("diloco",),
 }
 EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
 """Every experiment's name, and the module of this package that holds it: as its STUDY, or in its own EXPERIMENTS."""

@@ -31,9 +31,10 @@ def DiLoCo(
 
     Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m_i, v_i and k_i on each client (2 d numbers and a
     count; b1 = 0.9, b2 = 0.999), m on the server. H is the run's local work: `local_steps=500` (the paper's). The
-    paper warms eta_l up over 1,000 steps and lets it fall along a cosine: `client_lr` may be such a schedule by round.
-    Other constants of AdamW, or another inner optimiser, are
-    `FedOpt(client.Optax(optax.adamw, keep=True, ...), server.ServerSGD(0.7, momentum=0.9, nesterov=True))`.
+    paper warms eta_l up over 1,000 steps and lets it fall along a cosine, by local steps, which the clients count: that
+    is `FedOpt(client.Optax(optax.adamw, keep=True, learning_rate=optax.warmup_cosine_decay_schedule(...)),
+    server.ServerSGD(0.7, momentum=0.9, nesterov=True), weighting="uniform")`, as are other constants of AdamW or
+    another inner optimiser; a schedule as `client_lr` goes by rounds.
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round, in units of a parameter: a coordinate moves by about

@@ -1,0 +1,67 @@
+"""What the studies of sequences share: roles of Shakespeare, a tiny text that needs no data, problems side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.data.federated import FederatedData
+from fedsolve.studies.cells import Cells
+from fedsolve.studies.verdicts import Rule
+from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.sequences import next_token
+from fedsolve.tasks.shakespeare import shakespeare
+from fedsolve.tasks.task import Examples, Task
+
+TINY = LSTM(8, 4, 8, 1)
+"""The network of `tiny_text`."""
+_BESIDE = "at the end"
+
+
+def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], Task]:
+    """From the data folder to Shakespeare's roles, judged on so many sequences of either kind.
+
+    Args:
+        model: of the task.
+        judged: test sequences, and training sequences that an evaluation looks at.
+        **options: other arguments of `fedsolve.tasks.shakespeare`.
+    """
+
+    def task(data_dir: Path | None) -> Task:
+        made = shakespeare(data_dir, model, test_examples=judged, **options)
+        return replace(made, eval_examples=judged)
+
+    return task
+
+
+def tiny_text(data_dir: Path | None = None, model: Any = TINY) -> Task:
+    """Six clients who count to seven in steps of their own, for the quick forms: 8 tokens, sequences of 6."""
+
+    def counted(step: int, rows: int) -> Examples:
+        at = 1 + (np.arange(rows)[:, None] + step * np.arange(7)) % 7
+        return Examples(at[:, :-1].astype(np.int32), at[:, 1:].astype(np.int32))
+
+    data = FederatedData.from_clients([counted(1 + i, 12) for i in range(6)])
+    return replace(next_token("counting", model, 8, data, counted(1, 8), "caldas2018leaf"), batch_size=4)
+
+
+def across(rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Rule:
+    """A rule on methods of different problems, each (problem, method), as if they were of one.
+
+    Args:
+        rule: of `fedsolve.studies.verdicts`, which takes a problem and then methods.
+        *cells_of: problem and method of each, in the order in which the rule takes methods.
+        **arguments: of the rule, after the methods.
+    """
+    names = [f"{method} at {problem}" for problem, method in cells_of]
+
+    def judge(cells: Cells) -> Any:
+        found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
+        beside = Cells({_BESIDE: cells.problem(cells_of[0][0])}, cells.seeds, found)
+        return rule(_BESIDE, *names, **arguments)(beside)
+
+    return judge
