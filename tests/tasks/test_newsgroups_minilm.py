@@ -48,6 +48,8 @@ def test_tokenizers_are_asked_for(monkeypatch, tmp_path):
 def test_lengths_are_checked_first():
     with pytest.raises(InvalidInput, match="length = 513: MiniLM has 512 positions"):
         build("newsgroups-minilm", length=513)
+    with pytest.raises(InvalidInput, match="layers = 7: MiniLM has 6, give 1 to 6"):
+        build("newsgroups-minilm", layers=7)
 
 
 @pytest.mark.full

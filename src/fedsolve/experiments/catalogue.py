@@ -35,6 +35,7 @@ _MODULES = {
     "neural.next_word": ("next-word",),
     "neural.fedli": ("fedli-neural",),
     "neural.diloco": ("diloco",),
+    "neural.low_rank_finetuning": ("low-rank-finetuning",),
 }
 EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
 """Every experiment's name, and the module of this package that holds it: as its STUDY, or in its own EXPERIMENTS."""

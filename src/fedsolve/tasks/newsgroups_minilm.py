@@ -37,6 +37,7 @@ def newsgroups_minilm(
     rank: int = 4,
     freeze: Sequence[str] = (),
     length: int = 64,
+    layers: int = 6,
     min_posts: int = 10,
     num_clients: int | None = None,
     seed: int = 0,
@@ -60,6 +61,7 @@ def newsgroups_minilm(
         rank: of the factors.
         freeze: further leaves that do not train, by patterns; with "all" such as `words` or `layers.0.*`.
         length: tokens of a post, 3 to 512.
+        layers: the first so many of MiniLM's 6 are kept; fewer are faster, and another model.
         min_posts: training posts that make an author a client.
         num_clients: that many authors, drawn at random; default all.
         seed: of the drawn authors and the drawn test posts.
@@ -71,7 +73,9 @@ def newsgroups_minilm(
     check_integer("length", length, 3)
     check_integer("min_posts", min_posts, 1)
     check_integer("test_examples", test_examples, 1, none="all")
-    model = Encoder()
+    if layers not in range(1, Encoder.layers + 1):
+        raise InvalidInput(f"layers = {layers!r}: MiniLM has {Encoder.layers}, give 1 to {Encoder.layers}")
+    model = Encoder(layers=layers)
     if length > model.positions:
         raise InvalidInput(
             f"length = {length}: MiniLM has {model.positions} positions, give at most that many"

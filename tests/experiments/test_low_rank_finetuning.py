@@ -1,0 +1,81 @@
+"""Fine-tuning three ways: what is sent is counted from MiniLM's shapes, rules read made-up accuracies."""
+
+import numpy as np
+import pytest
+
+from fedsolve.engine.grid import build_methods
+from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.neural import low_rank_finetuning as study
+from fedsolve.options import RunOptions
+from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies.cells import Cell, Cells
+
+HEAD = 20 * 385
+SENT = {
+    ("update", "FedFW"): 4 * (12 * 2 * 384 + HEAD),  # two vectors a matrix
+    ("update", "FedDualAvg"): 4 * (12 * 384**2 + HEAD + 1),
+    ("lora", "FedAvg"): 4 * (12 * 2 * 4 * 384 + HEAD + 1),
+    ("all", "FedAvg"): 4 * (22_572_692 + 1),
+}
+"""Bytes up of a client in a round: float32 numbers, of FedAvg a loss and of FedDualAvg a rate beside them."""
+
+
+def made_up(finals):
+    """Cells whose test accuracy ends at `finals`, one value a seed, at the settings that are run."""
+
+    def cell(problem, method):
+        axes = {k: (v,) for k, v in study.methods(problem)[method].published.items()}
+        curves = np.stack([np.zeros(3), finals[problem, method]], axis=1)[None]
+        return Cell(
+            Sweep(method, "t", axes, (0, 1, 2), np.array([0, 8]), {"test_accuracy": curves}, np.full((1, 3), -1),
+                  Selection("x", 1)), None, None,
+        )  # fmt: skip
+
+    return Cells(study.STUDY.problems, (0, 1, 2), {key: cell(*key) for key in SENT})
+
+
+def judge(**ends):
+    spread = np.array([0.0, 0.004, 0.008])
+    finals = {key: 0.5 + spread for key in SENT} | {
+        tuple(name.split("_")): np.asarray(value) for name, value in ends.items()
+    }
+    return [s.judge(made_up(finals)) for s in study.STUDY.statements]
+
+
+def test_bytes_are_those_of_the_shapes():
+    for key, expected in SENT.items():
+        method = study.methods(key[0])[key[1]]
+        assert study.bytes_up(key[0], method.make(**method.published), 6) == expected
+    # the two cores' form has two layers
+    assert (
+        f"FedFW on updates W - W0 of query and value matrices {4 * (4 * 2 * 384 + HEAD):,}" in judge()[0].ours
+    )
+
+
+def test_rules_need_the_whole_interval():
+    assert [found.verdict for found in judge()] == ["reproduced"] * 4
+    worse = judge(
+        update_FedFW=[0.3, 0.31, 0.3], update_FedDualAvg=[0.1, 0.5, 0.9], lora_FedAvg=[0.5, 0.51, np.nan]
+    )
+    assert [found.verdict for found in worse] == ["reproduced", *["underpowered"] * 3]
+    assert judge(update_FedFW=[0.3, 0.31, 0.3])[1].verdict == "not reproduced"
+    assert judge(update_FedDualAvg=[0.1, 0.5, 0.9])[2].verdict == "underpowered"
+
+
+def test_every_problem_is_one_that_a_sweep_takes():
+    for problems in (study.STUDY.problems, study.STUDY.full):
+        assert list(problems) == ["update", "lora", "all"]
+        for name, problem in problems.items():
+            RunOptions(**problem.options)
+            RunOptions(**{**problem.options, **problem.tuning})
+            for method in study.methods(name).values():
+                assert build_methods(method.make, {k: (v,) for k, v in method.published.items()})
+
+
+@pytest.mark.full
+def test_the_quick_form_runs_without_data_and_package(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDSOLVE_DATA", raising=False)
+    found = reproduce("low-rank-finetuning", tmp_path, quick=True)
+    assert found.page.exists()
+    assert {p.stem for p in tmp_path.glob("*.png")} == {"bytes"}
