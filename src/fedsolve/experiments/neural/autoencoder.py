@@ -109,7 +109,7 @@ STUDY = Study(
         "The small form stops after a third of the paper's rounds: every method lingers where all pictures "
         "give the mean picture before the code carries anything, and which have left it by then is what it shows.",
     ),
-    cost="The full form was not run. Reckoned from about 0.6 s of processor time a round (100 rounds of FedAdam on "
+    cost="Neither form was run yet. Reckoned from about 0.6 s of processor time a round (100 rounds of FedAdam on "
     "loaded cores, evaluations and compilation taken off), on 2 cores: at the paper's rates, 15 runs of 3,000 "
     "rounds, 4 h; the sweep as much, and the runs at what it chose up to as much. The small form, reckoned the same "
     "way: two to three hours on 2 quiet cores.",

@@ -149,7 +149,7 @@ STUDY = Study(
         "The small form stops after 40 and 60 rounds, when networks have barely begun to learn 100 classes: rates "
         "that are best after 500 or 4,000 rounds need not be best here, and the papers' numbers are of the long runs.",
     ),
-    cost="The full form was not run. Reckoned from 1.9e9 floating-point operations an image (ResNet-18 at 24 x 24, "
+    cost="Neither form was run yet. Reckoned from 1.9e9 floating-point operations an image (ResNet-18 at 24 x 24, "
     "forward and back): FedDuA's row 240 million images in 24 runs, FedOpt's 60 million in 15, the sweeps 84 "
     "million, the runs at what they chose up to 300 million: 0.7e18 to 1.3e18 operations, 20 to 36 h on a GPU that "
     "sustains 1e13 a second. The small form, reckoned from at most 4 s of processor time for 1,000 images "

@@ -124,8 +124,8 @@ STUDY = Study(
         "published": Against("The papers' accuracies and ours, at the settings of the small sweep."),
     },
     deviations=(
-        "The data are a sample of LEAF's FEMNIST, 300 writers with 43,552 images to train on. Test images "
-        "are other images of the same writers, as in both papers; the small form looks at 2,000 of them.",
+        "The data are a sample of LEAF's FEMNIST, 300 writers with 43,552 images to train on. Test images are other "
+        "images of these 300, also where 100 of them train; the small form looks at 2,000.",
         "Takakura et al. do not give their dropout rates, nor the norm at which they clip: here those of "
         "Reddi et al. (0.25 and 0.5) and of FedExP's code (10). They print no pooling layer, but a number of "
         "parameters that needs one; it is here.",
@@ -137,7 +137,7 @@ STUDY = Study(
         "The small form stops after 40 rounds, when all methods still rise: rates that are best after 500 or "
         "1,500 rounds need not be best here, and the papers' numbers are of the long runs.",
     ),
-    cost="The full form was not run. Reckoned from 1.6 s of processor time for 1,000 images "
+    cost="Neither form was run yet. Reckoned from 1.6 s of processor time for 1,000 images "
     "(benchmarks/FINDINGS.md, network N1), on 2 cores: FedDuA's row, 20,000 images a round, 500 rounds, 24 runs, 53 "
     "h; FedOpt's row, 2,000 images a round, 1,500 rounds, 15 runs, 10 h; the sweeps 15 h; the runs at what they "
     "chose up to 63 h. On a GPU it was not measured. The small form, reckoned the same way: about an hour on 2 "

@@ -137,7 +137,7 @@ STUDY = Study(
         "FedExP and FedDuAdagrad are judged at the mean of the last two iterates. Three seeds, the paper has five.",
         "The small form stops when networks have barely begun to learn 100 classes.",
     ),
-    cost="The full form was not run. Reckoned from 1.9e9 floating-point operations an image on the ResNet and 2.7e9 "
+    cost="Neither form was run yet. Reckoned from 1.9e9 floating-point operations an image on the ResNet and 2.7e9 "
     "on the ViT: 12 runs of 500 rounds of 20,000 images on each, the ResNet's once more where the sweep chose "
     "another rate: 0.6e18 to 0.9e18 operations, 17 to 24 h on a GPU that sustains 1e13 a second. The small form, "
     "reckoned from at most 4 s and 2.5 s of processor time for 1,000 images (measured on loaded cores): about two "
