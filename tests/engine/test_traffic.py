@@ -37,15 +37,20 @@ METHODS = {
 
 def sent_by_hand(algorithm, clients=range(5)):
     """Each client's message as bytes, and those of the broadcast; the verbs alone, float32, whatever the gradient."""
-    found = {}
-    with jax.disable_jit():
-        server = algorithm.init(jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), model(START)))
-        down = algorithm.broadcast(server, fs.Cohort(jnp.int32(0), jnp.int32(6), 6))
-        for i in clients:
-            oracle = ShapeOracle()
-            oracle.client = i
-            found[i] = wire.encode(algorithm.train(down, algorithm.init_client(down), oracle)[0])
-    return found, wire.encode(down)
+    down = _broadcast(algorithm, jax.tree.map(np.float32, model(START)))
+    return {i: wire.encode(_message(algorithm, down, np.int32(i))) for i in clients}, wire.encode(down)
+
+
+@jax.jit
+def _broadcast(algorithm, start):
+    return algorithm.broadcast(algorithm.init(start), fs.Cohort(jnp.int32(0), jnp.int32(6), 6))
+
+
+@jax.jit
+def _message(algorithm, down, client):
+    oracle = ShapeOracle()
+    oracle.client = client
+    return algorithm.train(down, algorithm.init_client(down), oracle)[0]
 
 
 GATE = ("FedAvg", "FedDualAvg", "FedFW, l1", "FedFWSto, l2", "FedFW, l-infinity")
