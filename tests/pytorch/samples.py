@@ -343,6 +343,8 @@ def scattering(d: Draw) -> Rows:
             call(x, [rows, rows], d.normal()),
             call(x, [mask], d.normal()),
             call(x, [mask[:, 0]], d.normal(), True),
+            call(x, [mask[:, 0]], x[0]),
+            call(x, [None, mask[0]], d.normal()),
         ],
         "aten.scatter.src": [call(x, 0, once, src), call(x, -1, torch.tensor([[2, 0]]), src[:1, :2])],
         "aten.scatter.value": [call(x, 0, index, 2.5), call(i, 1, index % 3, 7)],
@@ -653,6 +655,34 @@ def creation(d: Draw) -> Rows:
     }
 
 
+def fourier(d: Draw) -> Rows:
+    x, pairs = d.normal(2, 3, 4), d.normal(3, 5, 2)
+    z = torch.view_as_complex(pairs)
+    return {
+        "aten._fft_r2c.default": [
+            *(call(x, [2], code, True) for code in (0, 1, 2)),
+            call(x, [0, 1], 1, True),
+            call(x, [2, 1], 0, False),
+        ],
+        "aten._fft_c2c.default": [
+            *(call(z, [0, 1], code, forward) for code in (0, 1, 2) for forward in (True, False))
+        ],
+        "aten._fft_c2r.default": [
+            *(call(z, [1], code, 8) for code in (0, 1, 2)),
+            call(z, [1], 0, 9),
+            call(z, [0, 1], 2, 8),
+        ],
+        "aten.view_as_real.default": [call(z)],
+        "aten.view_as_complex.default": [call(pairs)],
+        "aten.complex.default": [call(x, x * 2 + 1)],
+        "aten.polar.default": [call(x.abs(), x)],
+        "aten.angle.default": [call(z), call(x)],
+        "aten._conj.default": [call(z)],
+        "aten.conj_physical.default": [call(z)],
+        "aten.abs.default": [call(z), call(z * 0)],
+    }
+
+
 def _copied(x: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
     return x.clone().copy_(src)
 
@@ -683,4 +713,5 @@ FAMILIES = (
     padding,
     resizing,
     creation,
+    fourier,
 )

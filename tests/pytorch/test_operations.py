@@ -81,7 +81,7 @@ def compare(family: Callable[..., Any], dtype: torch.dtype) -> None:
                 values, cotangents, gradients = _theirs(name, call)
                 arrays = [array_of(t) for t in tensors]
                 programs.append(_with_gradients(run))
-                inputs.append((arrays, [None if c is None else array_of(c) for c in cotangents]))
+                inputs.append((arrays, [None if c is None else array_of(c).conj() for c in cotangents]))
                 expected.append((values, gradients))
                 names.append(f"{name} call {number}")
         results = jax.jit(lambda given: [p(*g) for p, g in zip(programs, given, strict=True)])(inputs)
@@ -90,12 +90,14 @@ def compare(family: Callable[..., Any], dtype: torch.dtype) -> None:
                 assert ours.dtype == jax_dtype(theirs.dtype), f"{name}: {ours.dtype}, not {theirs.dtype}"
                 _close(ours, theirs, dtype, name)
             for theirs, ours in zip(gradients, got_gradients if gradients else (), strict=True):
-                _close(ours, theirs, dtype, f"gradient of {name}")
+                # JAX and PyTorch disagree on which of two conjugates is the gradient by a complex number
+                _close(ours, theirs.conj(), dtype, f"gradient of {name}")
 
 
 def _close(ours: Any, theirs: torch.Tensor, dtype: torch.dtype, name: str) -> None:
     assert ours.shape == tuple(theirs.shape), name
-    limit = max(TOLERANCE[dtype], TOLERANCE[theirs.dtype]) if theirs.is_floating_point() else 0
+    inexact = theirs.is_floating_point() or theirs.is_complex()
+    limit = max(TOLERANCE[dtype], TOLERANCE[theirs.dtype.to_real()]) if inexact else 0
     np.testing.assert_allclose(np.asarray(ours), array_of(theirs), rtol=limit, atol=limit, err_msg=name)
 
 
@@ -130,7 +132,7 @@ def _theirs(name: str, call: samples.Call) -> tuple[list[Any], list[Any], list[A
     """PyTorch's results, a cotangent for each that is differentiable, and the gradients of the floating inputs."""
     leaves, form = jax.tree.flatten((call.args, call.kwargs), is_leaf=lambda v: v is None)
     copies = [
-        v.clone().requires_grad_(v.is_floating_point() and call.gradient)
+        v.clone().requires_grad_((v.is_floating_point() or v.is_complex()) and call.gradient)
         if isinstance(v, torch.Tensor)
         else v
         for v in leaves
@@ -139,7 +141,9 @@ def _theirs(name: str, call: samples.Call) -> tuple[list[Any], list[Any], list[A
     results = _flat(_reference(name, call)(*args, **kwargs))
     generator = torch.Generator().manual_seed(1)
     cotangents = [
-        torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.dtype)
+        torch.randn(
+            r.shape, generator=generator, dtype=torch.complex128 if r.is_complex() else torch.float64
+        ).to(r.dtype)
         if r.requires_grad
         else None
         for r in results
@@ -150,12 +154,12 @@ def _theirs(name: str, call: samples.Call) -> tuple[list[Any], list[Any], list[A
     if pairs:
         found = torch.autograd.grad([r for r, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True)
         zeros = [z if g is None else g for z, g in zip(zeros, found, strict=True)]
-    return [r.detach() for r in results], cotangents, zeros
+    return [r.detach().resolve_conj() for r in results], cotangents, zeros
 
 
 def _with_gradients(run: Callable[..., Any]) -> Callable[..., Any]:
     def both(arrays: list[Any], cotangents: list[Any]) -> tuple[list[Any], list[Any]]:
-        at = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.floating)]
+        at = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.inexact)]
 
         def of_floating(floats: list[Any]) -> Any:
             filled = list(arrays)

@@ -45,6 +45,38 @@ class Encoder(nn.Module):
         return self.lstm(y)[0][:, -1]
 
 
+class Spectrum(nn.Module):
+    """Frequencies mixed by complex weights, as in Fourier neural operators and FNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(3, 2, 4, 3, 2, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = torch.view_as_complex(self.mix)
+        y = torch.fft.irfft2(torch.einsum("nihw,iohw->nohw", torch.fft.rfft2(x), weight), s=x.shape[-2:])
+        z = torch.fft.fftn(y, dim=(-1, -2), norm="ortho")
+        whole = torch.fft.ifft(torch.fft.fftshift(z, -1).conj(), dim=-1)
+        return y.tanh() + z.real + whole.imag * whole.abs()
+
+
+class Warped(nn.Module):
+    """Images read at places that the module computes, by each rule; it takes whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.tensor([0.31, -0.17]))
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        (x,) = inputs
+        places = 1.3 * torch.tanh(x[:, :2].permute(0, 2, 3, 1)) + self.shift
+        pairs = [(m, p) for m in ("bilinear", "nearest") for p in ("zeros", "border")] + [
+            ("bicubic", "reflection")
+        ]
+        read = [nn.functional.grid_sample(x, places, m, p, align_corners=False) for m, p in pairs]
+        return sum(read[1:], read[0])
+
+
 def words(low: int = 0, high: int = 11, length: int = 6) -> torch.Tensor:
     drawn = torch.randint(low, high, (3, length), generator=torch.Generator().manual_seed(0))
     drawn[:, 0] = 1  # some word is always there
@@ -53,6 +85,12 @@ def words(low: int = 0, high: int = 11, length: int = 6) -> torch.Tensor:
 
 def test_residual_network_in_training() -> None:
     agree(Residual(), (IMAGES[0][..., :12, :12],), training=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [Spectrum, Warped])
+def test_spectra_and_places(kind: Any) -> None:
+    agree(kind(), (IMAGES[0][..., :4, :4],), training=True)
 
 
 @pytest.mark.full
@@ -81,7 +119,8 @@ def test_torchvision(name: str, training: bool) -> None:
             [4, 4], 16, [1, 1], [2, 2], [2, 2], stochastic_depth_prob=0.0, num_classes=5
         ),
     }
-    tolerance = 1e-6 if name == "mobilenet_v3_small" else 1e-8  # variances of 3 numbers amplify rounding
+    # PyTorch's own gradient of hardsigmoid, which MobileNetV3 has, takes 1/6 in float32: it is off by 5e-9
+    tolerance = 5e-8 if name == "mobilenet_v3_small" else 1e-8
     agree(small[name](), IMAGES, training, tolerance)
 
 

@@ -36,13 +36,15 @@ def jax_dtype(dtype: torch.dtype | None) -> Any:
     run = _RUN.get()
     if run is not None and dtype == run[0]:
         return run[1]
+    if run is not None and dtype.is_complex and dtype == run[0].to_complex():
+        return jnp.result_type(run[1], jnp.complex64)
     name = str(dtype).removeprefix("torch.")
     return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """A copy of a tensor's values as a NumPy array; bfloat16 keeps its type."""
-    tensor = tensor.detach().cpu()
+    tensor = tensor.detach().cpu().resolve_conj()
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy().astype(jnp.bfloat16)
     return tensor.numpy().copy()

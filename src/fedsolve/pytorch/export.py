@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import logging
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
+from torch._decomp import get_decompositions
 from torch.export import Dim, ExportedProgram
 
 # these have no good decomposition: kept whole, they keep their speed or their exact form, take our random key,
@@ -35,17 +41,30 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     """
     modes = [(part, part.training) for part in module.modules()]
     rows = next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
-    dynamic = pytree.tree_map(lambda t: _axes(t, rows), inputs)
+    named = inspect.signature(module.forward).bind(*inputs).arguments  # `*args` is one of them
+    dynamic = pytree.tree_map(lambda t: _axes(t, rows), dict(named))
     try:
         module.train(training)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.export.export(module, inputs, dynamic_shapes=(*dynamic,), strict=False)
+        with _silence():
+            program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())
     finally:
         for part, mode in modes:
             part.training = mode
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """No warnings, log lines and printed graphs of PyTorch's: what is wrong is raised, and said in one line."""
+    level = logging.root.manager.disable
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
 
 
 def _axes(x: Any, rows: int) -> dict[int, Any] | None:
@@ -72,6 +91,7 @@ def _keep_stopped(program: ExportedProgram) -> None:
 
 def _table() -> dict[Any, Any]:
     table = torch.export.default_decompositions()
+    table.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
     for overload in list(table):
         if str(overload).split(".")[1] in KEPT:
             table.pop(overload)

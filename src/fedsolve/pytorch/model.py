@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,12 +17,11 @@ from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.arrays import buffer_tensors, check_weights, trainable
 from fedsolve.pytorch.dtypes import array_of
 from fedsolve.pytorch.export import exported
+from fedsolve.pytorch.failures import why_not_exported
 from fedsolve.pytorch.registry import NotTranslatable
 from fedsolve.pytorch.translate import Program
 
 Values = Mapping[str, Any]
-
-_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<where>\w+)\n\s+(?P<code>.+)')
 
 
 class Model:
@@ -165,38 +163,11 @@ def _rows(outputs: Any) -> int:
     return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
 
 
-def outputs_of(module: nn.Module, x: Any) -> Any:
-    """What the module gives in evaluation mode, which changes none of its buffers."""
-    modes = [(part, part.training) for part in module.modules()]
-    try:
-        with torch.no_grad():  # copies: of a view, `torch.export` would follow what it is a view of
-            return pytree.tree_map_only(Tensor, torch.clone, module.eval()(x))
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
 def _exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:
     try:
         return exported(module, inputs, training)
     except Exception as error:  # whatever `torch.export` says, and whatever the user's code raises
-        raise NotTranslatable(_why(error)) from error
-
-
-def _why(error: Exception) -> str:
-    """One line: what is wrong, and on which line of the module."""
-    text = str(error)
-    places = list(_LINE.finditer(text))
-    where = ""
-    if places:
-        at = places[-1]
-        where = f" at {at['file']}:{at['line']}, `{at['code'].strip()}`"
-    if "data-dependent" in text:
-        return f"what it does depends on the values of tensors{where}: use torch.where"
-    if "specialized it to be a constant" in text:
-        return f"it works for batches of one size alone{where}: take sizes from x.shape[0], or -1"
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first.strip()}{where}"
+        raise NotTranslatable(why_not_exported(error)) from error
 
 
 def check_mean(name: str, function: Callable[..., Any], outputs: Any, targets: Any) -> None:

@@ -13,10 +13,13 @@ import torch
 from jaxtyping import Array
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
 from fedsolve.pytorch.dtypes import array_of, computing
+from fedsolve.pytorch.failures import where
 from fedsolve.pytorch.operations import OPERATIONS
+from fedsolve.pytorch.operations.scattering import fits_a_mask
 from fedsolve.pytorch.registry import NotTranslatable, Operation
 
 _CHECKS = ("aten._assert", "aten.sym_constrain_range")
@@ -160,11 +163,29 @@ def _is_check(node: Node) -> bool:
 
 
 def _check_known(graph: Graph) -> None:
-    """Raise `NotTranslatable` that names all operations without an equivalent."""
-    calls = [n for n in graph.nodes if n.op not in ("placeholder", "output") and not _is_check(n)]
-    missing = {name_of(n) for n in calls if name_of(n) not in {*OPERATIONS, *_SIZES} and not _on_sizes(n)}
+    """Raise `NotTranslatable` that names all operations without an equivalent, and where each first stands."""
+    missing: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output") or _is_check(node):
+            continue
+        name, at = name_of(node), where(node.meta.get("stack_trace"))
+        if free_unbacked_symbols(node.meta.get("val")) or _by_open_mask(node):
+            raise NotTranslatable(f"what {name} does{at} depends on the values of tensors: use torch.where")
+        if name not in OPERATIONS and name not in _SIZES and not _on_sizes(node):
+            missing.setdefault(name, at)
     if missing:
-        raise NotTranslatable(f"{', '.join(sorted(missing))} of it has no equivalent in JAX")
+        names = ", ".join(f"{name}{missing[name]}" for name in sorted(missing))
+        raise NotTranslatable(f"there is no equivalent in JAX of {names}")
+
+
+def _by_open_mask(node: Node) -> bool:
+    """Whether it writes as many values as a mask holds."""
+    if name_of(node) != "aten.index_put.default":
+        return False
+    given: Any = map_arg(node.args[:3], lambda n: n.meta["val"])
+    x, indices, values = given
+    masked = any(i is not None and i.dtype == torch.bool for i in indices)
+    return masked and not fits_a_mask(x, indices, values)
 
 
 def _on_sizes(node: Node) -> bool:

@@ -68,15 +68,16 @@ def from_torch(
         import torch
     except ImportError as error:
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
-    from fedsolve.pytorch.arrays import trained_copy
-    from fedsolve.pytorch.model import check_mean, outputs_of
+    from fedsolve.pytorch.arrays import trainable, trained_copy
+    from fedsolve.pytorch.model import check_mean
     from fedsolve.pytorch.registry import NotTranslatable
+    from fedsolve.pytorch.trial import outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
-    x, y = _sample(data.examples, next(module.parameters(), torch.zeros(())).dtype)
+    x, y = _sample(data.examples, next(iter(trainable(module).values())).dtype)
     outputs = outputs_of(module, x)
     if metrics is None:
         metrics = {"accuracy": _accuracy} if _classes(outputs, y) else {}

@@ -54,7 +54,7 @@ for _name, _function in {
 @operation("aten.abs.default")
 def absolute(x: Array) -> Array:
     """|x|; the gradient at 0 is 0."""
-    return jnp.where(x == 0, x * 0, jnp.abs(x))
+    return jnp.where(x == 0, x.real * 0, jnp.abs(x))
 
 
 @operation("aten.neg.default")

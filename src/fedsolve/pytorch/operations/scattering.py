@@ -17,14 +17,26 @@ from fedsolve.pytorch.registry import operation
 
 
 @operation("aten.index_put.default")
-def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False) -> Array:
+def index_put(x: Array, indices: Sequence[Any], values: Array, accumulate: bool = False) -> Array:
     """x with values put at places, or added to what is there."""
     values = values.astype(x.dtype)
-    if len(indices) == 1 and indices[0] is not None and indices[0].dtype == bool and values.ndim == 0:
-        mask = indices[0].reshape(indices[0].shape + (1,) * (x.ndim - indices[0].ndim))
+    if fits_a_mask(x, indices, values):
+        mask = jnp.expand_dims(indices[-1], (*range(len(indices) - 1), *range(-_behind(x, indices), 0)))
         return jnp.where(mask, x + values if accumulate else values, x)
     spot = x.at[places(indices, "index_put")]
     return spot.add(values) if accumulate else spot.set(values)
+
+
+def fits_a_mask(x: Any, indices: Sequence[Any], values: Any) -> bool:
+    """Whether one mask says where the same values go everywhere, so that it does not matter how often it holds."""
+    *before, mask = indices
+    boolean = mask is not None and str(mask.dtype).endswith("bool") and all(i is None for i in before)
+    return boolean and values.ndim <= _behind(x, indices)
+
+
+def _behind(x: Any, indices: Sequence[Any]) -> int:
+    """How many axes stand behind a mask's."""
+    return x.ndim - (len(indices) - 1) - indices[-1].ndim
 
 
 @operation("aten.scatter.src", "aten.scatter.value")
