@@ -63,6 +63,8 @@ def test_every_setting_makes_a_method(name):
                     build_methods(method.make, axes)
         for form in (study.problems[problem], study.full[problem]):
             assert set(form.published) <= set(study.methods_of(problem))
+            assert Selection.parse(form.select).metric in ("train_loss", "validation_accuracy")
+            assert ("validation" in form.options) == form.select.startswith("validation")
 
 
 def test_the_papers_best_rates():
