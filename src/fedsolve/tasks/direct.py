@@ -33,6 +33,10 @@ DIRECT = "convolution_of_channels_last"
 """The name of the operation in traced programs."""
 
 _ROLES = ("x", "kernel", "y")
+_THIN, _WIDE = (
+    8,
+    32,
+)  # channels below which the library is slow: of its input, which it cuts, and of its output
 _FLIPPED_AXES = ("", "W", "HW", "DHW")
 
 
@@ -81,15 +85,38 @@ def _compute(*values: Array, of: str, form: _Form) -> Array:
     before = [b for b, _ in form.padding]
     space = range(1, len(axes) + 1)
     if of == "y":
-        return _convolve(given["x"], given["kernel"], form.strides, form.padding, form.dilation)
+        return _widened(given["x"], given["kernel"], form.strides, form.padding, form.dilation)
     if of == "x":
         ends = [(r - b, n - s + b) for r, b, n, s in zip(reach, before, axes, spread, strict=True)]
         turned = jnp.swapaxes(jnp.flip(given["kernel"], range(len(axes))), -1, -2)
-        return _convolve(given["y"], turned, (1,) * len(axes), ends, form.dilation, form.strides)
+        return _widened(given["y"], turned, (1,) * len(axes), ends, form.dilation, form.strides)
     ends = [(b, s + r - n - b) for b, s, r, n in zip(before, spread, reach, axes, strict=True)]
     x = jnp.transpose(given["x"], (len(axes) + 1, *space, 0))
     y = jnp.transpose(given["y"], (*space, 0, len(axes) + 1))
     return jnp.moveaxis(_convolve(x, y, form.dilation, ends, form.strides), 0, -2)
+
+
+def _widened(
+    x: Array,
+    kernel: Array,
+    strides: tuple[int, ...],
+    ends: Sequence[tuple[int, int]],
+    dilation: tuple[int, ...],
+    dilation_of_x: tuple[int, ...] | None = None,
+) -> Array:
+    """`_convolve`; few channels of the result as two or four neighbouring places at once, by a kernel as much wider."""
+    *window, c, out = kernel.shape
+    row = x.shape[-2] + sum(ends[-1]) - window[-1] + 1
+    simple = strides[-1] == dilation[-1] == (dilation_of_x or (1,))[-1] == 1
+    whole = [(0, 0)] * (len(window) - 1)
+    for many in (4, 2) if c < _THIN else (2,):
+        if simple and out < _WIDE and row % many == 0:
+            shifts = [jnp.pad(kernel, [*whole, (i, many - 1 - i), (0, 0), (0, 0)]) for i in range(many)]
+            y = _convolve(
+                x, jnp.concatenate(shifts, -1), (*strides[:-1], many), ends, dilation, dilation_of_x
+            )
+            return y.reshape(*y.shape[:-2], row, out)
+    return _convolve(x, kernel, strides, ends, dilation, dilation_of_x)
 
 
 def _convolve(
