@@ -69,12 +69,33 @@ def _backward(cell: Cell, kept: Any, outputs: Array) -> Any:
     (of_start, of_small), (of_inputs, of_recurrent) = lax.scan(
         step, (zero, none), (outputs, inputs, before, products), reverse=True
     )
-    gates = of_recurrent.reshape(-1, of_recurrent.shape[-1])
-    of_weight = gates.T @ before[0].reshape(len(gates), -1)
-    return of_weight, of_small, of_inputs, of_start
+    return _of_weight(of_recurrent, before[0]), of_small, of_inputs, of_start
 
 
 recur.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def own_part(weight: Array, bias: Array, x: Array) -> Array:
+    """Each time's own part of the gates: x (time, n, in) with weight (gates, in) and bias (gates,)."""
+    return x @ weight.T + bias
+
+
+def _own_part_backward(kept: tuple[Array, Array], gates: Array) -> tuple[Array, Array, Array]:
+    weight, x = kept
+    return _of_weight(gates, x), jnp.sum(gates, (0, 1)), gates @ weight
+
+
+own_part.defvjp(lambda weight, bias, x: (own_part(weight, bias, x), (weight, x)), _own_part_backward)
+
+
+def _of_weight(gates: Array, x: Array) -> Array:
+    """gates' x over all times and examples, (gates, in).
+
+    Computed as x' gates and then turned: XLA on a CPU would turn the gates first, which are many more.
+    """
+    turned = x.reshape(-1, x.shape[-1]).T @ gates.reshape(-1, gates.shape[-1])
+    return lax.optimization_barrier(turned).T
 
 
 def lstm_cell(

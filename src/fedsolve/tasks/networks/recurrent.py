@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.layers import Affine, dense, dense_of
-from fedsolve.tasks.networks.recurrence import gru_cell, lstm_cell, recur
+from fedsolve.tasks.networks.recurrence import gru_cell, lstm_cell, own_part, recur
 
 _GLOROT, _ORTHOGONAL = jax.nn.initializers.glorot_uniform(), jax.nn.initializers.orthogonal()
 
@@ -129,7 +129,7 @@ class LSTM(_Recurrent):
 
     def _over_time(self, layer: RecurrentLayer, x: Array) -> Array:
         zero = jnp.zeros((x.shape[1], self.hidden), x.dtype)
-        return recur(lstm_cell, layer.recurrent.weight, (), dense(layer.input, x), (zero, zero))
+        return recur(lstm_cell, layer.recurrent.weight, (), own_part(*layer.input, x), (zero, zero))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class GRU(_Recurrent):
     def _over_time(self, layer: RecurrentLayer, x: Array) -> Array:
         zero = jnp.zeros((x.shape[1], self.hidden), x.dtype)
         weight, bias = layer.recurrent
-        return recur(gru_cell, weight, bias, dense(layer.input, x), (zero,))
+        return recur(gru_cell, weight, bias, own_part(*layer.input, x), (zero,))
 
 
 def check_tokens(x: Array) -> None:
