@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, unknown
-from fedsolve.results.metrics import AVERAGED
+from fedsolve.errors import unknown
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.problem import Problem
 
@@ -25,13 +24,11 @@ class Cell:
 
     Attributes:
         published, grid, tuned: None where there was none; `tuned` too if all of the grid diverged.
-        averaged: whether the method is judged at the mean of its last two iterates.
     """
 
     published: Sweep | None
     grid: Sweep | None
     tuned: Sweep | None
-    averaged: bool = False
 
     def of(self, which: Which) -> Sweep | None:
         """The published setting, or the tuned one; where a method has but one, that."""
@@ -95,7 +92,9 @@ class Cells:
         sweep = self.cell(problem, method).of(which)
         if sweep is None:
             return np.zeros(1), np.full((len(self.seeds), 1), np.nan)
-        name = self.column(problem, method, metric, sweep)
+        name = metric or self.problem(problem).metric
+        if name not in sweep.metrics:
+            raise unknown(f"metric of {problem}", name, sweep.metrics)
         lost = (sweep.diverged[0] >= 0) | exploded(sweep)[0]
         values = sweep.curve(0, name).copy()
         values[lost, -1] = np.nan
@@ -117,16 +116,6 @@ class Cells:
         more = describe(self.problem(problem).metric).higher_is_better
         reached = values >= target if more else values <= target
         return np.where(reached.any(axis=1), rounds[reached.argmax(axis=1)].astype(float), np.inf)
-
-    def column(self, problem: str, method: str, metric: str | None, sweep: Sweep) -> str:
-        """The column in which a method's metric stands: the averaged iterate's if it is judged at that."""
-        name = metric or self.problem(problem).metric
-        name += AVERAGED if self.cell(problem, method).averaged and name + AVERAGED in sweep.metrics else ""
-        if name not in sweep.metrics:
-            raise InvalidInput(
-                f"{problem} measures {', '.join(sweep.metrics)}, not {name}: name one of these"
-            )
-        return name
 
 
 def exploded(sweep: Sweep) -> np.ndarray:

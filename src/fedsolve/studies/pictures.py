@@ -100,6 +100,8 @@ class Against:
             problem = cells.problem(name)
             metric = describe(problem.metric)
             labels = [m for m in cells.methods(name) if m in problem.published]
+            if not labels:
+                axis.text(0.5, 0.5, "nothing is published for this size", ha="center", fontsize=9)
             for label, (colour, _) in styles(labels).items():
                 ours = metric.scale * cells.final(name, label, self.which)
                 theirs = metric.scale * problem.published[label]

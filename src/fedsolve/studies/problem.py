@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.errors import InvalidInput, shown
-from fedsolve.results.metrics import AVERAGED
 from fedsolve.results.selection import Selection
 
 if TYPE_CHECKING:
@@ -26,13 +25,11 @@ class Method:
             the paper gives none.
         grid: axis -> values of the sweep from which the best is taken; it holds the published setting. Empty if
             nothing is tuned.
-        averaged: whether it is judged at the mean of its last two iterates, as the FedExP family is.
     """
 
     make: Callable[..., Algorithm]
     published: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    averaged: bool = False
 
     def __post_init__(self) -> None:
         if not self.published and not self.grid:
@@ -81,8 +78,3 @@ class Problem:
                 f"the problem {shown(self.title)} has no rounds: give options={{'rounds': ...}}"
             )
         Selection.parse(self.select)
-
-    def selection(self, averaged: bool) -> Selection:
-        """The rule of choice, on the averaged iterate's column for a method that is judged at it."""
-        rule = Selection.parse(self.select)
-        return replace(rule, metric=rule.metric + AVERAGED) if averaged else rule

@@ -15,6 +15,7 @@ import fedsolve as fs
 from fedsolve.engine.grid import build_methods
 from fedsolve.engine.identity import describe, digest
 from fedsolve.results.encoding import plain
+from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.run_folder import SWEEP
 from fedsolve.studies.cells import Cell, Cells
@@ -87,21 +88,20 @@ class _Run:
     ) -> None:
         self.context, self.name, self.problem, self.label = context, name, problem, label
         self.method, self.task, self.seeds = method, task, tuple(seeds)
-        self.select = problem.selection(method.averaged)
+        self.select = Selection.parse(problem.select)
 
     def cell(self) -> Cell:
         """The published setting with all seeds, the grid with the first, and its best with all."""
-        averaged = self.method.averaged
         published = self._at(self.method.published, "published") if self.method.published else None
         if not self.method.grid:
-            return Cell(published, None, None, averaged)
+            return Cell(published, None, None)
         options = {**self.problem.options, **self.problem.tuning}
         grid = self._sweep("grid", self.method.grid, self.seeds[:1], options)
         if not np.isfinite(grid.score).any():
-            return Cell(published, grid, None, averaged)
+            return Cell(published, grid, None)
         best = grid.best_settings
         same = published is not None and best == dict(self.method.published)
-        return Cell(published, grid, published if same else self._at(best, "tuned"), averaged)
+        return Cell(published, grid, published if same else self._at(best, "tuned"))
 
     def _at(self, setting: Mapping[str, Any], what: str) -> Sweep:
         axes = {axis: (value,) for axis, value in setting.items()}
