@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ from fedsolve.studies.verdicts import shown_final
 
 
 def tables(cells: Cells) -> dict[str, PageTable]:
-    """One table a problem, by the problem's name."""
-    return {name: _table(cells, name) for name in cells.problems}
+    """One table a problem, by the problem's name as a file's."""
+    return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name) for name in cells.problems}
 
 
 def _table(cells: Cells, name: str) -> PageTable:
