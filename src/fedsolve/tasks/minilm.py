@@ -85,7 +85,7 @@ def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
     """
     path = _folder() / "tokenizer.json"
     try:
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  # an extra that tests do without
     except ImportError:
         raise InvalidInput(
             "words become MiniLM's tokens by the Python package tokenizers: install it (pip install tokenizers), or "
