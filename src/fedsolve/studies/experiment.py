@@ -109,7 +109,7 @@ class Context:
         full: the paper's size, of an experiment that has two.
         kept_only: read what is kept and compute nothing, to judge it again.
         say: shows where it stands: (part, done, total).
-        earlier: seconds that the parts which were kept had taken, NaN where that is not known.
+        earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
     """
 
     folder: Path
@@ -150,9 +150,9 @@ class Context:
                 return arrays
         if self.kept_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
-        begun = time.perf_counter()
+        begun = time.process_time()
         arrays = {key: np.asarray(value) for key, value in compute().items()}
-        seconds = np.asarray(time.perf_counter() - begun)
+        seconds = np.asarray(time.process_time() - begun)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays, **{_SECONDS: seconds, _VERSION: np.array(version)})  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())

@@ -77,7 +77,7 @@ def write_results(
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s on 2 cores" if math.isfinite(seconds) else "made in several calls"
+    return f"{seconds:.0f} s of processor time" if math.isfinite(seconds) else "made in several calls"
 
 
 def _claims(outcome: Outcome) -> str:
