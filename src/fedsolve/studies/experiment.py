@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from fedsolve.engine.sweep import SweepProgress
 
-_SECONDS, _VERSION = "seconds_that_it_took", "version_that_made_it"
+_SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"
+_WALL_SECONDS = "seconds_that_it_took"  # of parts that were kept before processor time was: not comparable
 
 Verdict = Literal[
     "reproduced", "consistent", "partly", "not reproduced", "refuted", "underpowered", "not the paper's problem",
@@ -146,6 +147,7 @@ class Context:
             if self.kept_only or str(arrays.pop(_VERSION, "")) == version:
                 arrays.pop(_VERSION, None)
                 self.say(f"{name} (kept)", 1, 1)
+                arrays.pop(_WALL_SECONDS, None)
                 self.earlier.append(float(arrays.pop(_SECONDS, np.nan)))
                 return arrays
         if self.kept_only:

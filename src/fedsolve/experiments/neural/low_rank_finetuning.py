@@ -191,7 +191,6 @@ STUDY = Study(
     quick=Problem("made sequences", "six clients of nine", made, {"rounds": 2, "clients_per_round": 3}),
     methods=methods,
     seeds=(0, 1, 2),
-    minutes=21,
     statements=(
         Statement("FedFW's rank-one atoms are what takes the fewest bytes up", "", fewest_bytes),
         Statement(
