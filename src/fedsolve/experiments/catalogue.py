@@ -92,9 +92,12 @@ def judge(name: str, folder: str | Path, *, full: bool = False) -> Sequence[Clai
         full: whether that was of the paper's size.
 
     Raises:
-        InvalidInput: an unknown name, a part that is not kept, `full` of an experiment that has one size.
+        InvalidInput: an unknown name, missing matplotlib, a part that is not kept, `full` of an experiment of one size.
     """
+    from fedsolve.report.plots import require_matplotlib
+
     experiment = find(name)
+    require_matplotlib()  # an experiment draws what it judges
     _check_full(name, experiment, full)
     if not (Path(folder) / "parts").is_dir():
         raise InvalidInput(f"{folder} keeps no data of {name}: run fedsolve reproduce {name} into it first")

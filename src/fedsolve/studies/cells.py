@@ -108,15 +108,6 @@ class Cells:
         counted = rounds > rounds[-1] - self.problem(problem).last
         return values[:, counted].mean(axis=1)
 
-    def first_to(self, problem: str, method: str, target: float, which: Which = "tuned") -> np.ndarray:
-        """The first evaluated round at which the metric is as good as `target`, (seeds,); infinite if never."""
-        from fedsolve.results.metrics import describe
-
-        rounds, values = self.curve(problem, method, which)
-        more = describe(self.problem(problem).metric).higher_is_better
-        reached = values >= target if more else values <= target
-        return np.where(reached.any(axis=1), rounds[reached.argmax(axis=1)].astype(float), np.inf)
-
 
 def exploded(sweep: Sweep) -> np.ndarray:
     """Which trials end with ten times the training loss they began with, shape (settings, seeds)."""

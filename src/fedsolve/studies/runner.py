@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -14,7 +12,6 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.engine.grid import build_methods
 from fedsolve.engine.identity import describe, digest
-from fedsolve.results.encoding import plain
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.run_folder import SWEEP
@@ -120,10 +117,8 @@ class _Run:
             "options": dict(options),
             "select": repr(self.select),
         }
-        version = digest(
-            describe(build_methods(self.method.make, axes))
-        )  # another value in a method: another part
-        under_way = self.context.folder / "under-way" / f"{part}-{_digest({**known, 'version': version})}"
+        version = digest(describe(build_methods(self.method.make, axes)))  # of every value in the methods
+        under_way = self.context.folder / "under-way" / f"{part}-{digest(repr((known, version)))}"
 
         def compute() -> Mapping[str, np.ndarray]:
             found = fs.sweep(
@@ -140,12 +135,6 @@ class _Run:
 
 def _file_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "+.-" else "-" for c in text)
-
-
-def _digest(known: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(plain(dict(known)), sort_keys=True, default=str).encode()).hexdigest()[
-        :12
-    ]
 
 
 def _settings(study: Study) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.study import Judged
 
 LEVEL = 0.95
-"""Of the intervals; of several comparisons in one statement all hold at once (Bonferroni)."""
+"""Of the intervals; several comparisons in one rule share it (Bonferroni), rules taken `together` have each its own."""
 Rule = Callable[[Cells], Judged]
 
 
@@ -77,7 +77,7 @@ def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
 
 
 def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = "tuned") -> Rule:
-    """`a` is better than each of the others: partly, with which, if it is than some and worse than none."""
+    """`a` is better than each of the others: partly, with which, if it is better than some."""
 
     def rule(cells: Cells) -> Judged:
         found = [difference(cells, problem, a, b, which, len(others)) for b in others]
@@ -148,15 +148,6 @@ def _mixed(verdicts: set[Verdict]) -> Verdict:
     if verdicts & {"reproduced", "partly"}:
         return "partly"
     return "not reproduced" if "not reproduced" in verdicts else "underpowered"
-
-
-def shown_only(problem: str, names: Sequence[str], why: str, which: Which = "tuned") -> Rule:
-    """No verdict on the paper: numbers beside one another, and why they cannot be compared with the paper's."""
-
-    def rule(cells: Cells) -> Judged:
-        return Judged(_ends(cells, problem, names, which), "not the paper's problem", why)
-
-    return rule
 
 
 def _judged(

@@ -8,7 +8,8 @@ import optax
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.experiments.neural.texts import across, roles, tiny_text
+from fedsolve.experiments.neural.rules import across
+from fedsolve.experiments.neural.texts import roles, tiny_text
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Along, Curves
 from fedsolve.studies.verdicts import at_least_as_good, better, together

@@ -1,8 +1,9 @@
-"""Rules of the neural studies beside the common ones: who is ahead early, and by what factor errors differ."""
+"""Rules of the neural studies beside the common ones: ahead early, by what factor, across problems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.verdicts import Rule, interval, provisional, shown_final
+
+_BESIDE = "at the end"
 
 
 def ahead_early(
@@ -64,6 +67,24 @@ def times_lower(problem: str, a: str, b: str, factor: float, which: Which = "tun
         )
 
     return rule
+
+
+def across(rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Rule:
+    """A rule on methods of different problems, each (problem, method), as if they were of one.
+
+    Args:
+        rule: of `fedsolve.studies.verdicts`, which takes a problem and then methods.
+        *cells_of: problem and method of each, in the order in which the rule takes methods.
+        **arguments: of the rule, after the methods.
+    """
+    names = [f"{method} at {problem}" for problem, method in cells_of]
+
+    def judge(cells: Cells) -> Any:
+        found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
+        beside = Cells({_BESIDE: cells.problem(cells_of[0][0])}, cells.seeds, found)
+        return rule(_BESIDE, *names, **arguments)(beside)
+
+    return judge
 
 
 def _early(cells: Cells, problem: str, name: str, share: float, which: Which) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the studies of sequences share: roles of Shakespeare, a tiny text that needs no data, problems side by side."""
+"""What the studies of sequences share: roles of Shakespeare, and a tiny text that needs no data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from fedsolve.data.federated import FederatedData
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Rule
 from fedsolve.tasks.networks.recurrent import LSTM
 from fedsolve.tasks.sequences import next_token
 from fedsolve.tasks.shakespeare import shakespeare
@@ -19,7 +17,6 @@ from fedsolve.tasks.task import Examples, Task
 
 TINY = LSTM(8, 4, 8, 1)
 """The network of `tiny_text`."""
-_BESIDE = "at the end"
 
 
 def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], Task]:
@@ -47,21 +44,3 @@ def tiny_text(data_dir: Path | None = None, model: Any = TINY) -> Task:
 
     data = FederatedData.from_clients([counted(1 + i, 12) for i in range(6)])
     return replace(next_token("counting", model, 8, data, counted(1, 8), "caldas2018leaf"), batch_size=4)
-
-
-def across(rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Rule:
-    """A rule on methods of different problems, each (problem, method), as if they were of one.
-
-    Args:
-        rule: of `fedsolve.studies.verdicts`, which takes a problem and then methods.
-        *cells_of: problem and method of each, in the order in which the rule takes methods.
-        **arguments: of the rule, after the methods.
-    """
-    names = [f"{method} at {problem}" for problem, method in cells_of]
-
-    def judge(cells: Cells) -> Any:
-        found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
-        beside = Cells({_BESIDE: cells.problem(cells_of[0][0])}, cells.seeds, found)
-        return rule(_BESIDE, *names, **arguments)(beside)
-
-    return judge
