@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -132,24 +133,30 @@ def test_another_value_in_a_method_is_run_anew_and_judging_runs_nothing(tmp_path
 def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
     """What is under way lies in a folder of its own; the next call resumes it and gives the same numbers."""
     whole = solve(STUDY, Context(tmp_path / "whole"))
-    sweep = fs.sweep
+    sweep, resumed = fs.sweep, []
 
     def stopped(*args, progress, **kwargs):
-        def once(at):
-            if at.done:
-                raise KeyboardInterrupt
+        def at_start(at):
+            if not at.done:
+                signal.raise_signal(signal.SIGINT)
 
-        return sweep(*args, progress=once, **kwargs)
+        return sweep(*args, progress=at_start, **kwargs)
+
+    def watched(*args, resume, **kwargs):
+        resumed.append(resume)
+        return sweep(*args, resume=resume, **kwargs)
 
     context = Context(tmp_path / "cut")
     with monkeypatch.context() as patched:
         patched.setattr(fs, "sweep", stopped)
-        with pytest.raises((KeyboardInterrupt, Interrupted)):
+        with pytest.raises(Interrupted, match="saved in"):
             solve(STUDY, context)
     assert [
         path.name.startswith("small-FedAvg-published") for path in (context.folder / "under-way").iterdir()
     ] == [True]
+    monkeypatch.setattr(fs, "sweep", watched)
     found = solve(STUDY, context)
+    assert resumed == [True, False, False, False]
     for method in STUDY.methods:
         assert np.array_equal(found.curve("small", method)[1], whole.curve("small", method)[1])
 
@@ -172,6 +179,9 @@ def test_rules_decide_by_paired_intervals():
     found = rules.difference(cells, "p", "A", "B")
     low, high = stats.t.interval(0.95, 4, np.mean(100 * (a - b)), stats.sem(100 * (a - b)))
     np.testing.assert_allclose([found.low, found.high], [low, high], rtol=1e-12)
+    of_two = rules.difference(cells, "p", "A", "B", comparisons=2)
+    low, high = stats.t.interval(0.975, 4, np.mean(100 * (a - b)), stats.sem(100 * (a - b)))
+    np.testing.assert_allclose([of_two.low, of_two.high], [low, high], rtol=1e-12)
     assert rules.better("p", "A", "B")(cells).verdict == "reproduced"
     assert rules.better("p", "B", "A")(cells).verdict == "not reproduced"
     assert rules.better("p", "A", "C")(cells).verdict == "underpowered"
