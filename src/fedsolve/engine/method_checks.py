@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from fedsolve.algorithm import Algorithm, Cohort, check_weighting, name_of
 from fedsolve.engine.reduce import reduce_stacked
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, is_module
+from fedsolve.types import Params, Scalar, is_module
 
 
 class Sent(NamedTuple):
@@ -33,51 +34,60 @@ def check_method(algorithm: Any) -> None:
     check_weighting(getattr(algorithm, "weighting", None))
 
 
-def check_verbs(algorithm: Algorithm, server: Any, params: Params, population: int, oracle: Callable) -> Sent:
-    """Try a round on shapes, and tell what travels; nothing is computed.
+def check_verbs(
+    algorithm: Algorithm, server: Any, params: Params, population: int, oracle: Callable[[], Oracle]
+) -> Sent:
+    """Try a round on shapes, and tell what travels; nothing is computed, and equal shapes are tried once.
 
     Args:
         algorithm: the method.
         server: its first server state.
         params: the initial model.
         population: clients in all.
-        oracle: () -> an oracle of one client, called where it may be traced.
+        oracle: () -> an oracle of one client; a pytree.
 
     Raises:
         InvalidInput: what a verb returns is not what the next one needs, with the remedy.
     """
+    _check_arrays(f"the server state of {name_of(algorithm)}", server)
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    return Sent(*_one_round.eval_shape(algorithm, server, params, population, oracle, number))
+
+
+@partial(jax.jit, static_argnames="population")
+def _one_round(
+    algorithm: Algorithm,
+    server: Any,
+    params: Params,
+    population: int,
+    oracle: Callable[[], Oracle],
+    number: Scalar,
+) -> tuple[Any, Any]:
+    """The broadcast and a client's message; every verb's result is looked at."""
     name = name_of(algorithm)
-    _check_arrays(f"the server state of {name}", server)
-
-    def one(server: Any, number: Any) -> Any:
-        # round and size are traced, as in a run: how many a cohort has is not known here
-        cohort = Cohort(number, number, population, jax.random.key(0))
-        broadcast = algorithm.broadcast(server, cohort)
-        _check_arrays(f"the broadcast of {name}", broadcast)
-        client = algorithm.init_client(broadcast)
-        _check_arrays(f"the client state of {name}", client)
-        given: Oracle = oracle()
-        trained = algorithm.train(broadcast, client, given)
-        if not isinstance(trained, tuple) or len(trained) != 2 or hasattr(trained, "_fields"):
-            raise InvalidInput(
-                f"{name}.train returns {shown(trained)}: it must return (message, client state)"
-            )
-        message, after = trained
-        _check_arrays(f"the message of {name}", message)
-        _check_arrays(f"the client state of {name}", after)
-        _check_same(f"{name}.train changes the client state", client, after)
-        _check_delta(name, message, params)
-        received, _ = algorithm.receive(broadcast, message, client)
-        alone = jax.tree.map(lambda x: jnp.asarray(x)[None], received)
-        reduced = reduce_stacked(algorithm, alone, jnp.ones(1), jnp.ones(1, bool))
-        new = algorithm.update(server, reduced, cohort)
-        if new is None and server is not None:
-            raise InvalidInput(f"{name}.update returns None: it must return the new server state")
-        _check_arrays(f"the server state of {name}", new)
-        _check_same(f"{name}.update changes the server state", server, new)
-        return broadcast, message
-
-    return Sent(*jax.eval_shape(one, server, jax.ShapeDtypeStruct((), jnp.int32)))
+    # round and size are traced, as in a run: how many a cohort has is not known here
+    cohort = Cohort(number, number, population, jax.random.key(0))
+    broadcast = algorithm.broadcast(server, cohort)
+    _check_arrays(f"the broadcast of {name}", broadcast)
+    client = algorithm.init_client(broadcast)
+    _check_arrays(f"the client state of {name}", client)
+    trained = algorithm.train(broadcast, client, oracle())
+    if not isinstance(trained, tuple) or len(trained) != 2 or hasattr(trained, "_fields"):
+        raise InvalidInput(f"{name}.train returns {shown(trained)}: it must return (message, client state)")
+    message, after = trained
+    _check_arrays(f"the message of {name}", message)
+    _check_arrays(f"the client state of {name}", after)
+    _check_same(f"{name}.train changes the client state", client, after)
+    _check_delta(name, message, params)
+    received, _ = algorithm.receive(broadcast, message, client)
+    alone = jax.tree.map(lambda x: jnp.asarray(x)[None], received)
+    reduced = reduce_stacked(algorithm, alone, jnp.ones(1), jnp.ones(1, bool))
+    new = algorithm.update(server, reduced, cohort)
+    if new is None and server is not None:
+        raise InvalidInput(f"{name}.update returns None: it must return the new server state")
+    _check_arrays(f"the server state of {name}", new)
+    _check_same(f"{name}.update changes the server state", server, new)
+    return broadcast, message
 
 
 def _check_arrays(what: str, tree: Any) -> None:

@@ -13,7 +13,7 @@ from fedsolve.engine.client_oracle import client_oracle
 from fedsolve.engine.clients import LocalWork, PackedClients
 from fedsolve.engine.method_checks import check_verbs
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params
+from fedsolve.types import Params, module, static
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,18 @@ def traffic(
     algorithm: Algorithm, work: LocalWork, packed: PackedClients, key: Any, server: Any, params: Params
 ) -> Traffic:
     """The traffic of a method on a task, whose verbs are checked on the way; nothing is computed."""
-
-    def oracle() -> Oracle:
-        return client_oracle(work, packed, key, jnp.int32(0), jnp.int32(work.max_steps))
-
-    sent = check_verbs(algorithm, server, params, packed.counts.shape[0], oracle)
+    population = packed.counts.shape[0]
+    sent = check_verbs(algorithm, server, params, population, _FirstClient(packed, key, work))
     return Traffic(wire.variants(sent.up).sizes, wire.size(sent.down))
+
+
+@module
+class _FirstClient:
+    """Makes the first client's oracle."""
+
+    packed: PackedClients
+    key: Any
+    work: LocalWork = static()
+
+    def __call__(self) -> Oracle:
+        return client_oracle(self.work, self.packed, self.key, jnp.int32(0), jnp.int32(self.work.max_steps))
