@@ -7,7 +7,14 @@ import os
 import jax
 import pytest
 
-from programs import ProgramsDropped, cache_folder, collect_seldom, compile_quickly, one_thread_each
+from programs import (
+    ProgramsDropped,
+    cache_folder,
+    collect_seldom,
+    compile_quickly,
+    one_thread_each,
+    trace_shortly,
+)
 
 pytest.register_assert_rewrite("equations.cases", "conformance.properties")
 
@@ -30,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--production-compile"):
         compile_quickly()
     collect_seldom()
+    trace_shortly()
     one_thread_each()
     config.pluginmanager.register(ProgramsDropped())
 
