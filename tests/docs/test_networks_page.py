@@ -1,4 +1,4 @@
-"""docs/networks.md: its code runs, and its two BatchNorms are averaged as a transcript in JAX averages them."""
+"""docs/networks.md: its code runs, and its BatchNorms are averaged as a transcript in JAX averages them."""
 
 from __future__ import annotations
 
@@ -70,18 +70,28 @@ def trained(task):
     return fs.run(fs.FedAvg(RATE), task, **options)
 
 
-def test_flax_with_uneven_clients(page):
+@pytest.mark.parametrize("kind", ["linen", "nnx"])
+def test_flax_with_uneven_clients(page, kind):
+    task, first = {
+        "linen": (page["with_flax"], page["variables"]["params"]),
+        "nnx": (page["with_nnx"], page["learned"]),
+    }[kind]
+
+    def plain(tree):
+        """nnx keeps each array in a variable, linen the arrays themselves."""
+        return tree if kind == "linen" else page["nnx"].to_pure_dict(tree)
+
     def parts(params):
         norm, head = params["norm"], params["head"]
         return {"scale": norm["scale"], "shift": norm["bias"], "kernel": head["kernel"], "bias": head["bias"]}
 
-    result, first = trained(page["with_flax"]), page["variables"]["params"]
+    result = trained(task)
+    ended, found = plain(result.params), plain(result.buffers)["norm"]
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda a: jnp.asarray(a, float), first)
+        wide = jax.tree.map(lambda a: jnp.asarray(a, float), plain(first))
         wanted = by_hand(parts(wide), wide["encoder"], (jnp.zeros(16), jnp.ones(16)), page["writers"])
-    found = result.buffers["norm"]
-    assert relative(flat(parts(result.params), found["mean"], found["var"]), flat(*wanted)) < 1e-10
-    np.testing.assert_array_equal(result.params["encoder"]["kernel"], first["encoder"]["kernel"])
+    assert relative(flat(parts(ended), found["mean"], found["var"]), flat(*wanted)) < 1e-10
+    np.testing.assert_array_equal(ended["encoder"]["kernel"], plain(first)["encoder"]["kernel"])
 
 
 def test_equinox_with_even_clients(page):
