@@ -1,4 +1,4 @@
-"""What is generated: the stub of the package, the README's table, docs/communication.md, docs/pytorch-operations.md.
+"""What is generated: the stub of the package, the README's table, pages of the docs, the index of experiments.
 
 python tools/generate.py            # writes what has changed, and says which files those are
 """
@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import figures  # beside this file
 
 import fedsolve
 from fedsolve import communication
@@ -26,6 +28,7 @@ def generated() -> dict[str, str]:
         "README.md": with_table((ROOT / "README.md").read_text()),
         "docs/communication.md": communication.page(),
     }
+    pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}
     if importlib.util.find_spec("torch"):
         pages["docs/pytorch-operations.md"] = operations()
     return pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import fedsolve as fs
 from fedsolve.catalogue import ALGORITHMS, WRAPPERS
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
 spec = importlib.util.spec_from_file_location("generate", ROOT / "tools" / "generate.py")
 generate = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(generate)
@@ -24,6 +26,21 @@ def test_the_stub_and_the_table():
     assert readme == generate.with_table(readme), "run: make generate"
     assert all(f"| `{name}` |" in readme for name in ALGORITHMS)
     assert all(f"`{name}+X`" in readme for name in WRAPPERS)
+
+
+def test_the_index_of_figures():
+    """It is of the results as they are kept; it names every experiment, and its links lead to pages."""
+    from fedsolve.experiments.catalogue import EXPERIMENTS
+    from fedsolve.experiments.figures import BESIDE, ITEMS
+
+    assert {name for item in ITEMS for name in item.experiments} | set(BESIDE) == set(EXPERIMENTS)
+    assert all(item.note for item in ITEMS if not item.experiments)
+    assert (ROOT / "docs/figures.md").read_text() == generate.figures.markdown(), "run: make generate"
+    page = (ROOT / "experiments/index.html").read_text()
+    assert page == generate.figures.page(), "run: make generate"
+    linked = re.findall(r'href="([\w./-]+)"', page)
+    assert len(set(linked)) > 10
+    assert all((ROOT / "experiments" / link).exists() for link in linked)
 
 
 def test_the_page_on_communication():

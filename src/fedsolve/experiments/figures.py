@@ -1,0 +1,129 @@
+"""Every figure, table and theorem of the five papers, with the experiments that repeat it or why none does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Size = Literal["full", "smaller", "stand-in", "none"]
+SIZES: dict[Size, str] = {
+    "full": "the paper's problem and protocol, as far as it describes them",
+    "smaller": "the paper's problem or data made smaller",
+    "stand-in": "other data or another problem",
+    "none": "no experiment",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A figure, table or theorem of a paper.
+
+    Attributes:
+        paper: key of the bibliography.
+        name: as the paper numbers it.
+        shows: what it shows, in a few words.
+        size: how the experiments' problem stands to the paper's.
+        experiments: names for `fedsolve reproduce`.
+        note: why there is none, or what the experiments leave out.
+    """
+
+    paper: str
+    name: str
+    shows: str
+    size: Size
+    experiments: tuple[str, ...] = ()
+    note: str = ""
+
+
+_FEDOPT, _FEDDUA = "reddi2021fedopt", "takakura2025feddua"
+_FEDFW, _FCO, _FEDLI = "dadras2024fedfw", "yuan2021fco", "geetika2024fedli"
+_NETWORKS = ("femnist", "cifar100", "shakespeare")
+_SETTINGS = "settings, no result: the studies take the rates from it"
+_NO_DATA = "its data are not at hand"
+
+ITEMS = (
+    Item(_FEDDUA, "Table 1", "properties of methods", "none", note="no experiment"),
+    Item(_FEDDUA, "Table 2", "accuracies of eight methods on four tasks", "smaller", _NETWORKS, "not CIFAR-10"),
+    Item(_FEDDUA, "Figure 1, synthetic", "training loss by round", "full", ("feddua-synthetic",)),
+    Item(_FEDDUA, "Figure 1, networks", "accuracy by round", "smaller", _NETWORKS, "not CIFAR-10"),
+    Item(
+        _FEDDUA, "Figure 2", "FedDuA is flat in eps_g, FedOpt steep in its server rate", "stand-in",
+        ("feddua-synthetic",), "on the synthetic problem",
+    ),
+    Item(
+        _FEDDUA, "Figure 3", "with SCAFFOLD", "stand-in", ("feddua-combinations",), "on regression and digits"
+    ),
+    Item(_FEDDUA, "Figure 4", "a ViT on CIFAR-100: FedExP fails", "smaller", ("vit",)),
+    Item(
+        _FEDDUA, "Figure 5", "2,000 rounds", "none",
+        note="four times the rounds of cifar100's full size, which two cores cannot finish",
+    ),
+    Item(
+        _FEDDUA, "Figure 6", "with FedProx", "stand-in", ("feddua-combinations",), "on regression and digits"
+    ),
+    Item(_FEDDUA, "Figures 7 and 8", "server rates and training loss by round", "smaller", ("feddua-synthetic",)),
+    Item(_FEDDUA, "Tables 3 to 6", "settings and best rates", "none", note=_SETTINGS),
+    Item(_FEDOPT, "Table 1, CIFAR-10", "five methods, ResNet-18", "none", note="its twin, cifar100, is programmed"),
+    Item(_FEDOPT, "Table 1, CIFAR-100", "five methods, ResNet-18", "smaller", ("cifar100",)),
+    Item(
+        _FEDOPT, "Table 1, EMNIST CR", "five methods, CNN", "smaller", ("femnist", "fedopt-tuning"),
+        "fedopt-tuning on other handwriting",
+    ),
+    Item(_FEDOPT, "Table 1, EMNIST AE", "five methods, autoencoder", "smaller", ("autoencoder",)),
+    Item(_FEDOPT, "Table 1, Shakespeare", "five methods, recurrent network", "smaller", ("shakespeare",)),
+    Item(
+        _FEDOPT, "Table 1, Stack Overflow NWP", "five methods, next word", "stand-in", ("next-word",), _NO_DATA
+    ),
+    Item(_FEDOPT, "Table 1, Stack Overflow LR", "five methods, tags", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(
+        _FEDOPT, "Figure 1", "curves on six tasks", "smaller",
+        ("cifar100", "femnist", "autoencoder", "shakespeare", "next-word", "fedopt-tuning"), "without SCAFFOLD",
+    ),
+    Item(_FEDOPT, "Figure 2", "maps of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(_FEDOPT, "Figure 3", "tau = 1e-3 nearly as good as any", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(_FEDOPT, "Appendix E.4", "client and server rates are inverse", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(
+        _FEDOPT, "Appendices E.1 to E.3, E.6", "more curves, full test sets, more maps, rates that decay", "none",
+        note="not programmed",
+    ),
+    Item(_FEDFW, "Figure 1", "what a gradient and a vertex leak", "smaller", ("fw-privacy",)),
+    Item(_FEDFW, "Table 1", "convex problems", "smaller", ("fw-convex",)),
+    Item(_FEDFW, "Table 2", "networks", "smaller", ("fw-nonconvex",)),
+    Item(_FEDFW, "Table 3", "stochastic variants", "stand-in", ("fw-stochastic",)),
+    Item(_FEDFW, "Figures 2 and 3", "clients that take part", "smaller", ("fw-participation",)),
+    Item(_FEDFW, "Figure 4", "the penalty lam0", "smaller", ("fw-penalty",)),
+    Item(_FEDFW, "Theorems 1 to 3", "rates of convergence", "stand-in", ("fw-rates",), "on problems of our own"),
+    Item(
+        _FEDFW, "Appendix A", "averaging Frank-Wolfe steps stays where it is", "none",
+        note="a test (tests/limits) and no page",
+    ),
+    Item(_FCO, "Figures 1, 5 and 12", "fMRI: sparse and accurate", "stand-in", ("fmri",), "one subject of six"),
+    Item(_FCO, "Figure 2", "an illustration", "none", note="no experiment"),
+    *(
+        Item(_FCO, f"Figure {figure}", f"LASSO, data set {roman}", "full", (f"lasso-{k}",))
+        for k, (figure, roman) in enumerate(((3, "I"), (6, "II"), (7, "III"), (8, "IV")), 1)
+    ),
+    *(
+        Item(_FCO, f"Figure {figure}", f"low rank, data set {roman}", "full", (f"lowrank-{k}",))
+        for k, (figure, roman) in enumerate(((4, "I"), (9, "II"), (10, "III"), (11, "IV")), 1)
+    ),
+    Item(
+        _FCO, "Figures 13 to 15", "handwriting under constraints", "stand-in", ("constrained-handwriting",),
+        "other handwriting, fewer rounds",
+    ),
+    Item(_FEDLI, "Tables 1 and 2, Figures 1 to 3", "seven methods on four tasks", "smaller", ("fedli-neural",)),
+    Item(
+        _FEDLI, "abstract", "at par or better, untuned", "stand-in", ("tuning-free-league",), "on our own tasks"
+    ),
+    Item(
+        _FEDLI, "Lemma 3, Theorem 2, Remarks 1 and 2, Section 6", "descent, linear convergence, the price of a search",
+        "stand-in", ("fedli-convex",), "on convex problems of our own",
+    ),
+)  # fmt: skip
+
+BESIDE = {
+    "robustness": "reductions that withstand attackers (Yin et al. 2018 and others)",
+    "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
+    "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly: ours",
+}
+"""Experiments that are of none of the five papers, and of what they are."""

@@ -1,0 +1,165 @@
+"""The index of the papers' figures: `docs/figures.md` and `experiments/index.html`, from what experiments have kept.
+
+Both say of each figure, table and theorem which experiments repeat it, in which size, and the verdicts of their pages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from fedsolve.experiments.catalogue import EXPERIMENTS
+from fedsolve.experiments.figures import BESIDE, ITEMS, SIZES, Item
+from fedsolve.papers import short, title
+from fedsolve.studies.experiment import VERDICTS
+
+ROOT = Path(__file__).parent.parent / "experiments"
+TITLE = "The papers' figures and tables"
+INTRO = (
+    "What was repeated of each figure, table and theorem of the five papers. The verdicts are those of the claims "
+    "on an experiment's page that cite it, or of all where none does; each stands beside its numbers there.",
+    "An experiment with a star is judged by paired intervals over seeds (docs/studies.md); the others still by the "
+    "thresholds that their pages state, most of them on one seed: read those as descriptions. Sizes: "
+    + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
+    + ".",
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the repository keeps of an experiment.
+
+    Attributes:
+        name: of the experiment.
+        verdicts: how many claims have each, in the order of pages; None if it was not run.
+        by_intervals: whether paired intervals over seeds decide.
+    """
+
+    name: str
+    verdicts: dict[str, int] | None
+    by_intervals: bool
+
+    @classmethod
+    def of(cls, name: str, cited: str = "") -> Kept:
+        """As it lies in the repository: the claims that cite a figure or table, all if none does."""
+        module = importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}")
+        by_intervals = hasattr(module, "STUDY") or name in getattr(module, "STUDIES", {})
+        results = ROOT / name / "results.json"
+        if not results.exists():
+            return cls(name, None, by_intervals)
+        claims = json.loads(results.read_text())["claims"]
+        places = re.findall(r"(?:Figure|Table) \d+", cited)
+        citing = [c for c in claims if any(re.search(rf"{place}\b", c["theirs"]) for place in places)]
+        found = Counter(claim["verdict"] for claim in citing or claims)
+        return cls(name, {v: found[v] for v in VERDICTS if found[v]}, by_intervals)
+
+    @property
+    def star(self) -> str:
+        """Marks a study."""
+        return "*" if self.by_intervals else ""
+
+
+def markdown() -> str:
+    """`docs/figures.md`."""
+
+    def shown(kept: Kept) -> str:
+        name = f"`{kept.name}`{kept.star.replace('*', chr(92) + '*')}"
+        if kept.verdicts is None:
+            return f"{name}: not run yet"
+        page = f"[{name}](../experiments/{kept.name}/page.html)"
+        return f"{page}: " + ", ".join(f"{count} {verdict}" for verdict, count in kept.verdicts.items())
+
+    lines = [f"# {TITLE}", "", *("\n\n".join(INTRO).split("\n"))]
+    lines += [
+        "",
+        "`fedsolve reproduce NAME` runs one; the same as a page: `experiments/index.html`. Made by `make generate`.",
+    ]
+    for heading, rows in _sections(shown):
+        lines += ["", f"## {heading}", "", "| | shows | size | repeated by |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join((*row[:3], '<br>'.join(row[3])))} |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def page() -> str:
+    """`experiments/index.html`, with links to the pages beside it."""
+
+    def shown(kept: Kept) -> str:
+        name = f"{escape(kept.name)}{kept.star}"
+        if kept.verdicts is None:
+            return f"{name}: not run yet"
+        badges = (
+            f'<span class="verdict" data-verdict="{verdict}">{count} {verdict}</span>'
+            for verdict, count in kept.verdicts.items()
+        )
+        return f'<a href="{escape(kept.name)}/page.html">{name}</a> {" ".join(badges)}'
+
+    sections = []
+    for heading, rows in _sections(shown):
+        head = "".join(f'<th scope="col">{h}</th>' for h in ("", "Shows", "Size", "Repeated by"))
+        body = "\n".join(
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(shows)}</td><td>{size}</td>'
+            f"<td>{'<br>'.join(experiments)}</td></tr>"
+            for name, shows, size, experiments in rows
+        )
+        sections.append(
+            f'<section>\n<h2>{escape(heading)}</h2>\n<div class="scroll" tabindex="0" role="region" '
+            f'aria-label="{escape(heading)}"><table class="words"><thead><tr>{head}</tr></thead>\n'
+            f"<tbody>\n{body}\n</tbody></table></div>\n</section>"
+        )
+    style = (importlib.resources.files("fedsolve.report") / "static" / "page.css").read_text(encoding="utf-8")
+    intro = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in INTRO)
+    return _PAGE.format(title=escape(TITLE), style=style, intro=intro, sections="\n".join(sections))
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}
+table.words td, table.words th {{ text-align: left; white-space: normal; vertical-align: top; }}
+table.words td:last-child {{ min-width: 13rem; line-height: 1.9; }}
+</style>
+</head>
+<body>
+<header>
+<p class="brand">fedsolve</p>
+<h1>{title}</h1>
+</header>
+<main>
+<section class="lead">
+{intro}
+</section>
+{sections}
+</main>
+</body>
+</html>
+"""
+
+Row = tuple[str, str, str, list[str]]
+
+
+def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
+    for paper, items in groupby(ITEMS, key=lambda item: item.paper):
+        yield f"{short(paper)}, “{title(paper)}”", [_row(item, shown) for item in items]
+    yield (
+        "Beside the five papers",
+        [(name, text, "", [shown(Kept.of(name))]) for name, text in BESIDE.items()],
+    )
+
+
+def _row(item: Item, shown: Callable[[Kept], str]) -> Row:
+    words = [shown(Kept.of(name, item.name)) for name in item.experiments]
+    return item.name, item.shows, item.size, [*words, *([item.note] if item.note else [])]
