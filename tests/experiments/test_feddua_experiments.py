@@ -49,6 +49,19 @@ def test_the_grids_are_the_papers():
         assert exponents[name] == {"client_lr": client, "server_lr": [-2, -1.5, -1, -0.5, 0]}
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_the_rates_of_its_grid(name):
+    """And the further ones that figures vary; it is judged at the iterate that the paper means."""
+    method = METHODS[name]
+    rates = {axis: values[0] for axis, values in method.grid.items()}
+    built = method.judged(**rates)
+    assert isinstance(built, MeanOfTwo) == method.averaged
+    inner = built.inner if method.averaged else built
+    assert inner.local.lr == rates["client_lr"]
+    if method.server_lr:
+        assert inner.server_optimizer.lr == rates["server_lr"]
+
+
 def test_mean_of_two_is_judged_at_the_mean_and_trains_from_the_last():
     """Its train_loss is the train_loss_averaged of the method alone."""
     task = fs.tasks.build("regression", **SMALL)

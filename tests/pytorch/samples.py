@@ -689,8 +689,8 @@ def _copied(x: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 
 SHAPE_ALONE = {
     "aten.empty.memory_format": [call([2, 3]), call([2], dtype=torch.int64)],
-    "aten.empty_permuted.default": [call([2, 3], [1, 0])],
-    "aten.empty_strided.default": [call([2, 3], [1, 2])],
+    "aten.empty_permuted.default": [call([2, 3], [1, 0]), call([2, 3], [1, 0], layout=torch.strided)],
+    "aten.empty_strided.default": [call([2, 3], [1, 2]), call([2, 3], [1, 2], layout=torch.strided)],
 }
 """Of entries that PyTorch leaves undefined."""
 

@@ -198,15 +198,15 @@ def test_losses() -> None:
         (nn.TripletMarginLoss(), x, y, p),
     ]
     for loss, first, *rest in losses:
-        agree(_Trained(loss, first), (tuple(rest),), training=True)
+        agree(_Trained(loss), (first, tuple(rest)), training=True)
 
 
 class _Trained(nn.Module):
-    """A loss whose first argument is a parameter, so that its gradient is compared."""
+    """A loss whose first argument is scaled by a parameter, so that its gradient is compared."""
 
-    def __init__(self, loss: nn.Module, start: torch.Tensor) -> None:
+    def __init__(self, loss: nn.Module) -> None:
         super().__init__()
-        self.loss, self.start = loss, nn.Parameter(start)
+        self.loss, self.scale = loss, nn.Parameter(torch.ones(5))
 
-    def forward(self, targets: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return self.loss(self.start, *targets)
+    def forward(self, first: torch.Tensor, targets: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self.loss(first * self.scale, *targets)

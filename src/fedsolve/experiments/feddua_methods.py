@@ -95,7 +95,7 @@ def _du(build: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 
 def _opt(build: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     """FedOpt as the paper runs it on the synthetic problem: tau is its epsilon, 0."""
-    return lambda client_lr, server_lr, tau=0.0: build(client_lr, server_lr, tau)
+    return lambda client_lr, server_lr, tau=0.0: build(client_lr, server_lr=server_lr, tau=tau)
 
 
 METHODS: Mapping[str, Method] = {

@@ -64,7 +64,9 @@ def zeros(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) ->
 
 
 @operation("aten.empty_permuted.default", "aten.empty_strided.default")
-def empty(size: Sequence[int], layout: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+def empty(
+    size: Sequence[int], order: Sequence[int], /, *, dtype: torch.dtype | None = None, **_: Any
+) -> Array:
     """0 everywhere; the layout in memory does not matter here."""
     return zeros(size, dtype=dtype)
 
