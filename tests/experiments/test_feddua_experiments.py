@@ -13,9 +13,10 @@ from fedsolve.experiments import feddua_combination_claims as combined
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.feddua_combination_claims import FEDPROX, LOCALS, PLAIN, SCAFFOLD, Finals
 from fedsolve.experiments.feddua_methods import METHODS, MeanOfTwo, family
-from fedsolve.experiments.feddua_sweeps import joined, positive, until
+from fedsolve.experiments.feddua_sweeps import positive
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
+from fedsolve.studies.kept_sweeps import joined, until
 
 SMALL = {"num_clients": 3, "examples_per_client": 4, "features": 10}
 

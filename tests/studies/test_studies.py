@@ -18,9 +18,11 @@ from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies import verdicts as rules
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.maps import Maps
 from fedsolve.studies.pictures import Against, Along, Curves
 from fedsolve.studies.runner import outcome, solve
 from fedsolve.studies.styles import styles
+from fedsolve.studies.views import at_round, by_metric
 
 SIZES = {"num_clients": 3, "examples_per_client": 4, "features": 5}
 
@@ -161,6 +163,42 @@ def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
         assert np.array_equal(found.curve("small", method)[1], whole.curve("small", method)[1])
 
 
+def test_data_by_seed(tmp_path):
+    """Each seed has its data: cells are fs.sweep's on each data set, tuned on the first, kept by seed and resumed."""
+
+    def drawn(data_dir, seed):
+        return fs.tasks.build("regression", **SIZES, seed=seed)
+
+    by_seed = replace(PROBLEM, task=drawn, data_by_seed=True)
+    study = replace(
+        STUDY, problems={"small": by_seed}, full={}, seeds=(3, 4), pictures={"curves": Curves("Loss.")}
+    )
+    found = outcome(study, Context(tmp_path))
+    cells = solve(study, Context(tmp_path, kept_only=True))
+    for seed in study.seeds:
+        fresh = fs.sweep(
+            lambda client_lr: fs.FedAvg(client_lr), drawn(None, seed), {"client_lr": (0.01,)}, seeds=(seed,),
+            **PROBLEM.options,
+        )  # fmt: skip
+        values = cells.curve("small", "FedAvg", "published")[1]
+        np.testing.assert_allclose(
+            values[study.seeds.index(seed)], fresh.curve(0, "train_loss")[0], rtol=1e-6
+        )
+    assert not np.array_equal(values[0], values[1])
+    assert cells.cell("small", "FedAvg").published.seeds == (3, 4)
+    assert cells.cell("small", "FedAvg").grid.seeds == (3,)
+    (tuned,) = (tmp_path / "parts").glob("small-FedAvg-tuned--seed-4-*")
+    tuned.unlink()
+    said: list[str] = []
+    again = solve(study, Context(tmp_path, say=lambda part, done, total: said.append(part)))
+    assert {part for part in said if not part.endswith("(kept)")} == {"small: FedAvg, tuned, seed 4"}
+    assert np.array_equal(again.final("small", "FedAvg"), cells.final("small", "FedAvg"))
+    assert "data drawn anew for each seed" in found.settings["regression"]
+    assert "over 2 data sets" in found.tables["small"].caption
+    assert "intervals over data sets" in found.claims[0].reason
+    assert found.pictures["curves"][0] == "Loss. Seeds 3, 4, each with data of its own."
+
+
 def test_quick_and_full_sizes(tmp_path):
     """The quick form is of the quick problem and judges nothing; the full form has its own rounds."""
     quick = STUDY.at_quick_size()
@@ -230,6 +268,41 @@ def test_a_colour_belongs_to_a_method():
     assert styles(["x", "FedAdam"])["FedAdam"] == styles(["FedAdam", "FedAvg"])["FedAdam"]
     shown = styles([f"own {i}" for i in range(20)] + ["FedAvg"])
     assert len(set(shown.values())) == 21
+
+
+def test_a_rule_by_another_metric_and_at_an_earlier_round():
+    """Curves that cross: the later winner is not the earlier one; another column is judged as it is."""
+    noise = 0.01 * np.arange(3)[:, None] * [1, 1, 1]
+
+    def cell(curve):
+        values = curve + noise
+        metrics = {"test_accuracy": values[None], "density": 1 - values[None]}
+        rounds, lost = np.array([0, 2, 4]), np.full((1, 3), -1)
+        sweep = Sweep("m", "p", {"a": (1,)}, (0, 1, 2), rounds, metrics, lost, Selection("density", 1))
+        return Cell(sweep, None, None)
+
+    found = {("p", "A"): cell([0.3, 0.5, 0.8]), ("p", "B"): cell([0.3, 0.9, 0.1])}
+    cells = replace(made_up({"A": [1.0] * 3}), by_name=found)
+    a_wins = rules.better("p", "A", "B")
+    assert a_wins(cells).verdict == "reproduced"
+    assert at_round(3, a_wins)(cells).verdict == "not reproduced"
+    assert by_metric("density", a_wins)(cells).verdict == "reproduced"
+    assert at_round(3, by_metric("density", a_wins))(cells).verdict == "not reproduced"
+
+
+def test_maps_of_two_rates():
+    """A method's grid; rates at which all diverge are left out and named."""
+    rates = {"client_lr": (0.1, 0.2, 0.3), "server_lr": (1.0, 2.0)}
+    ends = np.array([[0.5], [0.6], [0.9], [0.8], [np.nan], [np.nan]])
+    values = {"test_accuracy": np.stack([ends, ends], axis=-1)}
+    lost = np.where(np.isnan(ends), 1, -1)
+    grid = Sweep("m", "p", rates, (0,), np.array([0, 4]), values, lost, Selection("test_accuracy", 1))
+    cells = replace(made_up({"FedAvg": [0.5]}), by_name={("p", "FedAvg"): Cell(None, grid, None)})
+    study = replace(STUDY, problems=cells.problems, seeds=cells.seeds)
+    caption, figure = Maps("Accuracy.", "test_accuracy", best=100, columns=1).draw(study, cells)
+    assert caption.endswith("framed. Every method diverged at client_lr 0.3.")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["50.00", "60.00", "90.00", "80.00"]
+    assert len(figure.axes[0].patches) == 1
 
 
 def test_pictures_along_a_number():

@@ -11,10 +11,11 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.experiments.feddua_methods import METHODS, OURS, decades
-from fedsolve.experiments.feddua_sweeps import over_data, until
+from fedsolve.experiments.feddua_sweeps import over_data
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.kept_sweeps import until
 from fedsolve.tasks.task import Task
 
 TUNED = Selection("train_loss", 5)

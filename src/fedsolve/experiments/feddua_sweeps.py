@@ -13,7 +13,7 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.experiment import Context
-from fedsolve.studies.kept_sweeps import packed, unpacked
+from fedsolve.studies.kept_sweeps import joined, packed, unpacked
 from fedsolve.tasks.task import Task
 
 
@@ -49,29 +49,6 @@ def over_data(
         return context.part(f"{part} {label} {seed}", settings | {"seed": seed}, compute)
 
     return joined([unpacked(one(seed), label, axes, (seed,), select) for seed in seeds])
-
-
-def joined(sweeps: Sequence[Sweep]) -> Sweep:
-    """Sweeps of one grid with different seeds, as one."""
-    first = sweeps[0]
-    return replace(
-        first,
-        seeds=tuple(seed for s in sweeps for seed in s.seeds),
-        metrics={k: np.concatenate([s.metrics[k] for s in sweeps], axis=1) for k in first.metrics},
-        diverged=np.concatenate([s.diverged for s in sweeps], axis=1),
-    )
-
-
-def until(sweep: Sweep, rounds: int, select: Selection) -> Sweep:
-    """The sweep as if it had ended after so many rounds."""
-    count = int(np.searchsorted(sweep.rounds, rounds, side="right"))
-    return replace(
-        sweep,
-        rounds=sweep.rounds[:count],
-        metrics={k: v[..., :count] for k, v in sweep.metrics.items()},
-        diverged=np.where(sweep.diverged <= rounds, sweep.diverged, -1),
-        selection=select,
-    )
 
 
 def positive(sweep: Sweep, axis: str) -> Sweep:

@@ -27,6 +27,7 @@ _TITLES = {
     "infeasibility": "Violation of the set",
     "distance": "Distance to the set",
     "f1": "F1 score of the support",
+    "centralised_f1": "F1 score of the centralised solution's support",
     "recovery_error": "Recovery error",
     "server_lr": "Global learning rate",
     "round": "Communication round",

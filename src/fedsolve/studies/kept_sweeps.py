@@ -1,8 +1,9 @@
-"""Sweeps as arrays that a study keeps, and back."""
+"""Sweeps as arrays that a study keeps, and back; joined over data sets, or cut off earlier."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,3 +29,26 @@ def unpacked(
     """The record of what `packed` kept."""
     metrics = {k.removeprefix("metric "): v for k, v in part.items() if k.startswith("metric ")}
     return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select)
+
+
+def joined(sweeps: Sequence[Sweep]) -> Sweep:
+    """Sweeps of one grid with different seeds, as one."""
+    first = sweeps[0]
+    return replace(
+        first,
+        seeds=tuple(seed for s in sweeps for seed in s.seeds),
+        metrics={k: np.concatenate([s.metrics[k] for s in sweeps], axis=1) for k in first.metrics},
+        diverged=np.concatenate([s.diverged for s in sweeps], axis=1),
+    )
+
+
+def until(sweep: Sweep, rounds: int, select: Selection) -> Sweep:
+    """The sweep as if it had ended after so many rounds."""
+    count = int(np.searchsorted(sweep.rounds, rounds, side="right"))
+    return replace(
+        sweep,
+        rounds=sweep.rounds[:count],
+        metrics={k: v[..., :count] for k, v in sweep.metrics.items()},
+        diverged=np.where(sweep.diverged <= rounds, sweep.diverged, -1),
+        selection=select,
+    )

@@ -16,13 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_REFERENCE = "0.25", (1.0, 1.5)
+
+
 @dataclass(frozen=True)
 class Line:
-    """A line of a panel: x of shape (points,), y of shape (seeds, points); the seeds' range is shaded."""
+    """A line of a panel: x of shape (points,), y of shape (seeds, points); the seeds' range is shaded.
+
+    A `reference` is dotted and grey, no method's line.
+    """
 
     label: str
     x: np.ndarray
     y: np.ndarray
+    reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
     """One panel."""
     drawn = styles(labels)
     for line in panel.lines:
-        colour, dash = drawn[line.label]
+        colour, dash = _REFERENCE if line.reference else drawn[line.label]
         y = np.where(np.isfinite(line.y) & ((line.y > 0) | (not panel.ylog)), line.y, np.nan)
         axis.plot(
             line.x,

@@ -54,6 +54,46 @@ class Curves:
 
 
 @dataclass(frozen=True)
+class Several:
+    """Several metrics of one problem by round, a panel each, a line a method, the seeds' range shaded.
+
+    Attributes:
+        caption: what it shows; the seeds are added.
+        metrics: columns of the evaluations.
+        problem: of the study, None for the first.
+        beside: label of a further line, which is drawn where the evaluations have a column `beside_metric`.
+        columns: panels side by side.
+    """
+
+    caption: str
+    metrics: tuple[str, ...]
+    problem: str | None = None
+    beside: str = ""
+    columns: int = 3
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        name = next((n for n in study.problems if n == self.problem), next(iter(study.problems)))
+        found = [self._panel(cells, name, metric) for metric in self.metrics]
+        rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
+        title = f"{study.title}; {cells.problem(name).title}"
+        return f"{self.caption} {_seeds(study)}", panels(rows, title, width=4.6, height=3.2)
+
+    def _panel(self, cells: Cells, problem: str, name: str) -> Panel:
+        metric = describe(name)
+        methods = cells.methods(problem)
+        curves = {method: cells.curve(problem, method, metric=name) for method in methods}
+        known = cells.cell(problem, methods[0]).of("tuned")
+        if known is not None and f"{self.beside}_{name}" in known.metrics:
+            curves[self.beside] = cells.curve(problem, methods[0], metric=f"{self.beside}_{name}")
+        lines = [
+            Line(label, rounds, metric.scale * values, label == self.beside)
+            for label, (rounds, values) in curves.items()
+        ]
+        return Panel("", lines, metric.label, ylog=wants_log(name, [line.y for line in lines]))
+
+
+@dataclass(frozen=True)
 class Along:
     """The metric at the end along problems that differ in one number, such as H: a line a method.
 
@@ -124,4 +164,5 @@ class Against:
 
 
 def _seeds(study: Study) -> str:
-    return f"Seeds {', '.join(map(str, study.seeds))}."
+    own_data = all(problem.data_by_seed for problem in study.problems.values())
+    return f"Seeds {', '.join(map(str, study.seeds))}{', each with data of its own' if own_data else ''}."

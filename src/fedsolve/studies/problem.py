@@ -53,24 +53,26 @@ class Problem:
     Attributes:
         title: in a few words, for headings.
         size: how large it is, beside the paper's.
-        task: from the data folder (None for FEDSOLVE_DATA) to the task.
+        task: from the data folder (None for FEDSOLVE_DATA) to the task; with `data_by_seed` from it and the seed.
         options: of `fedsolve.sweep`: rounds, clients_per_round, batch_size and so on.
         metric: what is compared at the end, a column of the evaluations.
         last: evaluations of the last so many rounds are averaged in it.
         select: how a grid's best setting is chosen, as `fedsolve.sweep` takes it.
         tuning: options that are others while the grid is run, such as fewer rounds or a share for validation.
         published: method -> the paper's number, in the metric's unit (accuracies as shares of 1).
+        data_by_seed: whether each seed has data of its own, so that intervals are over data sets.
     """
 
     title: str
     size: str
-    task: Callable[[Path | None], Task]
+    task: Callable[[Path | None], Task] | Callable[[Path | None, int], Task]
     options: Mapping[str, Any]
     metric: str = "test_accuracy"
     last: int = 1
     select: str = "training-loss"
     tuning: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
+    data_by_seed: bool = False
 
     def __post_init__(self) -> None:
         if "rounds" not in self.options:
@@ -78,3 +80,8 @@ class Problem:
                 f"the problem {shown(self.title)} has no rounds: give options={{'rounds': ...}}"
             )
         Selection.parse(self.select)
+
+    @property
+    def replicates(self) -> str:
+        """What the seeds repeat, in words: `seeds` or `data sets`."""
+        return "data sets" if self.data_by_seed else "seeds"

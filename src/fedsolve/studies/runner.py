@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.run_folder import SWEEP
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
-from fedsolve.studies.kept_sweeps import packed, unpacked
+from fedsolve.studies.kept_sweeps import joined, packed, unpacked
 from fedsolve.studies.problem import Method, Problem
 from fedsolve.studies.study import Study
 from fedsolve.studies.tables import tables
@@ -63,7 +63,7 @@ def solve(study: Study, context: Context) -> Cells:
     """Every cell of the study; those that are kept are not run again."""
     cells = {}
     for name, problem in study.problems.items():
-        task = cache(lambda problem=problem: problem.task(context.data_dir))
+        task = cache(partial(problem.task, context.data_dir))
         for label, method in study.methods_of(name).items():
             run = _Run(context, name, problem, label, method, task, study.seeds)
             cells[name, label] = run.cell()
@@ -80,7 +80,7 @@ class _Run:
         problem: Problem,
         label: str,
         method: Method,
-        task: Callable[[], Task],
+        task: Callable[..., Task],
         seeds: Sequence[int],
     ) -> None:
         self.context, self.name, self.problem, self.label = context, name, problem, label
@@ -107,6 +107,20 @@ class _Run:
     def _sweep(
         self, what: str, axes: Mapping[str, tuple[Any, ...]], seeds: Sequence[int], options: Mapping[str, Any]
     ) -> Sweep:
+        if not self.problem.data_by_seed:
+            return self._part(what, axes, seeds, options, self.task)
+        return joined(
+            [self._part(f"{what}, seed {s}", axes, (s,), options, partial(self.task, s)) for s in seeds]
+        )
+
+    def _part(
+        self,
+        what: str,
+        axes: Mapping[str, tuple[Any, ...]],
+        seeds: Sequence[int],
+        options: Mapping[str, Any],
+        task: Callable[[], Task],
+    ) -> Sweep:
         part = _file_name(f"{self.name} {self.label} {what}")
         known = {
             "problem": self.name,
@@ -122,7 +136,7 @@ class _Run:
 
         def compute() -> Mapping[str, np.ndarray]:
             found = fs.sweep(
-                self.method.make, self.task(), axes, seeds=seeds, select=self.select, label=self.label,
+                self.method.make, task(), axes, seeds=seeds, select=self.select, label=self.label,
                 out=under_way, resume=(under_way / SWEEP.file).exists(),
                 progress=self.context.sweeping(f"{self.name}: {self.label}, {what}"), **options,
             )  # fmt: skip
@@ -141,6 +155,7 @@ def _settings(study: Study) -> dict[str, Any]:
     problems = {}
     for p in study.problems.values():
         told = {**p.options, "compared": p.metric, "mean of the last rounds": p.last, "chosen by": p.select}
+        told |= {"data": "drawn anew for each seed"} if p.data_by_seed else {}
         told |= {f"{name} while tuning": value for name, value in p.tuning.items()}
         problems[p.title] = f"{p.size}; {', '.join(f'{name} {value}' for name, value in told.items())}"
     return {"seeds": list(study.seeds), "tuned on seed": study.seeds[0], **problems}

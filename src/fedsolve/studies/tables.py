@@ -39,7 +39,7 @@ def _table(cells: Cells, name: str) -> PageTable:
             theirs = problem.published.get(method)
             row.append(None if theirs is None else f"{metric.scale * theirs:.4g}")
         rows.append(row)
-    seeds = f"mean ± standard deviation over {len(cells.seeds)} seeds"
+    seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
     return PageTable(f"{problem.title} ({problem.size}): {seeds}", head, rows)
 
 

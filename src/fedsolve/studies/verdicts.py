@@ -81,7 +81,7 @@ def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = 
 
     def rule(cells: Cells) -> Judged:
         found = [difference(cells, problem, a, b, which, len(others)) for b in others]
-        return _judged(cells, problem, which, found, (a, *others))
+        return judged(cells, problem, which, found, (a, *others))
 
     return rule
 
@@ -91,7 +91,7 @@ def each_better(problem: str, pairs: Sequence[tuple[str, str]], which: Which = "
 
     def rule(cells: Cells) -> Judged:
         found = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
-        return _judged(cells, problem, which, found, [name for pair in pairs for name in pair])
+        return judged(cells, problem, which, found, [name for pair in pairs for name in pair])
 
     return rule
 
@@ -150,19 +150,24 @@ def _mixed(verdicts: set[Verdict]) -> Verdict:
     return "not reproduced" if "not reproduced" in verdicts else "underpowered"
 
 
-def _judged(
+def judged(
     cells: Cells, problem: str, which: Which, found: Sequence[Difference], names: Sequence[str]
 ) -> Judged:
+    """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     above, below = [d for d in found if d.low > 0], [d for d in found if d.high < 0]
-    reason = "95 % intervals over seeds, paired"
+    reason = f"95 % intervals over {cells.problem(problem).replicates}, paired"
     if len(above) == len(found):
         verdict = "reproduced"
     elif below and not above:
         verdict = "not reproduced"
     elif above:
         verdict = "partly"
-        reason += f": it holds in {len(above)} of {len(found)} ({', '.join(d.b for d in above)})"
-        reason += f", the contrary in {len(below)} ({', '.join(d.b for d in below)})" if below else ""
+        one = len({d.a for d in found}) == 1
+        holds, contrary = (
+            ", ".join(d.b if one else f"{d.a} over {d.b}" for d in ds) for ds in (above, below)
+        )
+        reason += f": it holds in {len(above)} of {len(found)} ({holds})"
+        reason += f", the contrary in {len(below)} ({contrary})" if below else ""
     else:
         verdict = "underpowered"
     words = "; ".join(d.words for d in found)
