@@ -19,7 +19,7 @@ from fedsolve.studies import verdicts as rules
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.maps import Maps
-from fedsolve.studies.pictures import Against, Along, Curves
+from fedsolve.studies.pictures import Against, Along, Curves, Several
 from fedsolve.studies.runner import outcome, solve
 from fedsolve.studies.styles import styles
 from fedsolve.studies.views import at_round, by_metric
@@ -288,6 +288,18 @@ def test_a_rule_by_another_metric_and_at_an_earlier_round():
     assert at_round(3, a_wins)(cells).verdict == "not reproduced"
     assert by_metric("density", a_wins)(cells).verdict == "reproduced"
     assert at_round(3, by_metric("density", a_wins))(cells).verdict == "not reproduced"
+
+
+def test_several_metrics_leave_out_what_diverged():
+    """The seeds that are left, and a known solution as a line that is no method's."""
+    cells = made_up({"FedAvg": [0.5, 0.6, np.nan], "FedAdam": [0.5, 0.6, 0.7]})
+    metrics = cells.cell("p", "FedAvg").tuned.metrics
+    metrics["known_test_accuracy"] = np.ones_like(metrics["test_accuracy"])
+    study = replace(STUDY, problems=cells.problems, seeds=cells.seeds)
+    caption, figure = Several("By round.", ("test_accuracy",), beside="known").draw(study, cells)
+    assert caption == "By round. Seeds 0, 1, 2. Diverged and left out: FedAvg on 1 of 3."
+    drawn = {line.get_label(): line.get_ydata()[-1] for line in figure.axes[0].get_lines()}
+    assert drawn == pytest.approx({"FedAvg": 55, "FedAdam": 60, "known": 100})
 
 
 def test_maps_of_two_rates():

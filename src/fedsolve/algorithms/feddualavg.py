@@ -206,7 +206,9 @@ def FedDualAvgOSP(
         server:  z <- z + eta_s sum_i p_i (z_i - z),   e <- e + eta_s sum_i p_i K_i eta_c
         model:   w = grad(h + e psi)*(z)
 
-    Travels, arguments and what is refused: as `FedDualAvg`.
+    Travels, arguments and what is refused: as `FedDualAvg`. z is FedAvg's model, which knows nothing of psi, while e
+    grows with the rounds: under a penalty the model goes to argmin psi in the end, under a set to the projection of
+    argmin F, and not to a minimiser of F + psi.
 
     Args:
         psi: penalty or set of `fedsolve.geometry` with a prox.

@@ -18,8 +18,6 @@ from fedsolve.tasks.task import Task
 ETA_C = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 """The paper's seven client rates, and below them 3e-4, which its data as described need."""
 ETA_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-PAPER = np.array([c >= 1e-3 for c in ETA_C for _ in ETA_S])
-"""Which settings are on the paper's own grid."""
 
 Builder = Callable[[Any, float, float], Algorithm]
 METHODS: dict[str, Builder] = {
@@ -47,11 +45,6 @@ class Swept:
         last = self.rounds > self.rounds[-1] - rounds
         value = self.metrics[name][:, last].mean(axis=1)
         return np.where(np.isfinite(value), value, np.inf)
-
-    def tail_good(self, name: str, rounds: int = 100) -> np.ndarray:
-        """The same for a metric of which more is better: -1 where it diverged."""
-        value = self.tail(name, rounds)
-        return np.where(np.isfinite(value), value, -1.0)
 
     @property
     def alive(self) -> int:
@@ -104,9 +97,8 @@ def sweep(
     }
 
 
-def best(swept: Swept, score: np.ndarray, among: np.ndarray | None = None) -> int:
-    """The setting with the smallest score among those allowed; ties go to the smaller rates."""
-    score = np.where(among, score, np.inf) if among is not None else score
+def best(swept: Swept, score: np.ndarray) -> int:
+    """The setting with the smallest score; ties go to the smaller rates."""
     return int(np.argmin(score))
 
 

@@ -55,7 +55,9 @@ class Curves:
 
 @dataclass(frozen=True)
 class Several:
-    """Several metrics of one problem by round, a panel each, a line a method, the seeds' range shaded.
+    """Several metrics of one problem by round, a panel each, a line a method, the range of the seeds shaded.
+
+    Runs that diverged are left out, and counted in the caption: one of them would set the scale for all.
 
     Attributes:
         caption: what it shows; the seeds are added.
@@ -76,8 +78,11 @@ class Several:
         name = next((n for n in study.problems if n == self.problem), next(iter(study.problems)))
         found = [self._panel(cells, name, metric) for metric in self.metrics]
         rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
-        title = f"{study.title}; {cells.problem(name).title}"
-        return f"{self.caption} {_seeds(study)}", panels(rows, title, width=4.6, height=3.2)
+        title = f"{study.title}; {cells.problem(name).title}" if self.problem else study.title
+        lost = {m: int(np.isnan(cells.curve(name, m)[1][:, -1]).sum()) for m in cells.methods(name)}
+        words = ", ".join(f"{m} on {n} of {len(study.seeds)}" for m, n in lost.items() if n)
+        caption = f"{self.caption} {_seeds(study)}{f' Diverged and left out: {words}.' if words else ''}"
+        return caption, panels(rows, title, width=4.6, height=3.2)
 
     def _panel(self, cells: Cells, problem: str, name: str) -> Panel:
         metric = describe(name)
@@ -86,10 +91,11 @@ class Several:
         known = cells.cell(problem, methods[0]).of("tuned")
         if known is not None and f"{self.beside}_{name}" in known.metrics:
             curves[self.beside] = cells.curve(problem, methods[0], metric=f"{self.beside}_{name}")
-        lines = [
-            Line(label, rounds, metric.scale * values, label == self.beside)
-            for label, (rounds, values) in curves.items()
-        ]
+        lines = []
+        for label, (rounds, values) in curves.items():
+            there = values[np.isfinite(values[:, -1])]
+            shown = metric.scale * (there if len(there) else np.full_like(values, np.nan))
+            lines.append(Line(label, rounds, shown, reference=label == self.beside))
         return Panel("", lines, metric.label, ylog=wants_log(name, [line.y for line in lines]))
 
 

@@ -1,0 +1,138 @@
+"""The studies of LASSO: rules on how much of a truth is found and how soon, statements on made-up curves, a run."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from fedsolve.engine.grid import build_methods
+from fedsolve.experiments import lasso
+from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.composite_rules import reaches, sooner, stays_below, until_reached
+from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies.cells import Cell, Cells
+
+ROUNDS = np.arange(0, 501, 10)
+
+
+def made_up(study, f1, density=None, error=None, central=1.0):
+    """Cells with curves of F1 by method, shape (evaluations,), and its density and error; seeds differ by 1e-4 each."""
+    noise = 1e-4 * np.arange(len(study.seeds))[:, None]
+    cells = {}
+    for name in study.problems:
+        for method in study.methods_of(name):
+            curve = np.asarray(f1[method], float) - noise
+            one = np.ones_like(curve)
+            metrics = {
+                "f1": curve, "density": (density or {}).get(method, 0.5) * one - noise, "train_loss": one,
+                "recovery_error": (error or {}).get(method, 1.0) * one + noise, "centralised_f1": central * one - noise,
+            }  # fmt: skip
+            sweep = Sweep(
+                method, name, {"client_lr": (1e-3,), "server_lr": (1.0,)}, study.seeds, ROUNDS,
+                {key: values[None] for key, values in metrics.items()}, np.full((1, len(study.seeds)), -1),
+                Selection("recovery_error", 100),
+            )  # fmt: skip
+            cells[name, method] = Cell(sweep, None, None)
+    return Cells(study.problems, study.seeds, cells)
+
+
+def rising(last, at):
+    """An F1 score that rises from 0 in equal steps to its last value at a round, and stays there."""
+    return last * np.minimum(ROUNDS / at, 1)
+
+
+def verdicts(dataset, f1, **others):
+    study = lasso.STUDIES[f"lasso-{dataset}"]
+    return [statement.judge(made_up(study, f1, **others)).verdict for statement in study.statements]
+
+
+PAPER = {
+    "FedDualAvg": rising(1.0, 80), "FedDualAvgOSP": rising(0.98, 200), "FedMiD": rising(0.7, 400),
+    "FedMiDOSP": rising(0.8, 400), "Subgradient": rising(0.7, 400), lasso.HALVED: rising(0.7, 400),
+}  # fmt: skip
+"""As the paper has it."""
+OTHERWISE = {name: rising(0.6, 200) if name == "FedDualAvg" else rising(1.0, 50) for name in PAPER}
+
+
+def test_the_paper_s_curves_reproduce_its_statements():
+    """On both grids."""
+    dense, far = {"FedMiD": 0.9}, {"FedMiD": 2.0, lasso.HALVED: 1.5}
+    for dataset, count in ((1, 13), (2, 9), (3, 9), (4, 13)):
+        assert verdicts(dataset, PAPER, density=dense, error=far) == ["reproduced"] * count
+
+
+def test_other_curves_contradict_them():
+    worse = {"density": {"FedMiD": 0.1}, "error": {"FedDualAvg": 3.0}, "central": 0.5}
+    no, yes = "not reproduced", "reproduced"
+    assert verdicts(1, OTHERWISE, **worse) == [no, *(2 * [no, no, yes, no, no]), no, no]
+    assert verdicts(2, OTHERWISE, **worse) == 9 * [no]
+    assert verdicts(4, OTHERWISE, **worse) == [no, *(2 * [no, no, yes, no, no]), no, no]
+
+
+def test_rounds_count_from_where_a_score_stays():
+    """A score that falls below the threshold again has not come there yet; one that never stays counts as later."""
+    study = lasso.STUDIES["lasso-2"]
+    once = rising(1.0, 100)
+    transient = np.where(ROUNDS == 20, 1.0, once)
+    curves = dict.fromkeys(PAPER, once) | {"FedMiD": transient, "Subgradient": rising(0.5, 100)}
+    cells = made_up(study, curves)
+    name = next(iter(study.problems))
+    for method in ("FedDualAvg", "FedMiD"):
+        rounds, ever = until_reached(cells, name, method, 0.95)
+        assert (set(rounds), ever.all()) == ({100}, True)
+    rounds, ever = until_reached(cells, name, "Subgradient", 0.95)
+    assert (set(rounds), ever.any()) == ({510}, False)
+    assert sooner(name, "FedDualAvg", ("FedMiD",), 0.95)(cells).verdict == "underpowered"
+    found = sooner(name, "FedDualAvg", ("FedMiD", "Subgradient"), 0.9)(cells)
+    assert found.verdict == "partly"
+    assert "Subgradient never" in found.ours
+    assert "at 0.8: partly, 0.95: partly, 0.99: partly" in found.reason
+
+
+def test_a_threshold_is_judged_by_the_interval():
+    study = lasso.STUDIES["lasso-2"]
+    name = next(iter(study.problems))
+    cells = made_up(study, dict.fromkeys(PAPER, rising(0.92, 50)))
+    assert reaches(name, "FedMiD", 0.9)(cells).verdict == "reproduced"
+    assert reaches(name, "FedMiD", 0.95)(cells).verdict == "not reproduced"
+    assert stays_below(name, "FedMiD", 0.95)(cells).verdict == "reproduced"
+    reason = stays_below(name, "FedMiD", 0.9)(cells).reason
+    assert reason.endswith("data sets; at 0.8: not reproduced, 0.95: reproduced, 0.99: reproduced")
+    wide = made_up(study, dict.fromkeys(PAPER, rising(0.9 + 4.5e-4, 50)))
+    assert reaches(name, "FedMiD", 0.9)(wide).verdict == "underpowered"
+    wide.by_name[name, "FedMiD"].published.metrics["f1"][0, 3] = np.nan
+    assert reaches(name, "FedMiD", 0.9)(wide).verdict == "not reproduced"
+
+
+def test_grids():
+    """Alike for all methods of a problem: the paper's, and with smaller client rates; FedMiD's penalty is halved."""
+    paper = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+    for study in lasso.STUDIES.values():
+        for name, client in zip(study.problems, ((1e-4, 3e-4, *paper), paper), strict=True):
+            grid = {"client_lr": client, "server_lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)}
+            assert all(method.grid == grid for method in study.methods_of(name).values())
+    methods = lasso.STUDIES["lasso-1"].methods_of("LASSO I")
+    at = {"client_lr": (0.1,), "server_lr": (1.0,)}
+    halved, whole = (build_methods(methods[m].make, at)[0].psi for m in (lasso.HALVED, "FedMiD"))
+    assert jax.tree.leaves(halved)[0] == jax.tree.leaves(whole)[0] / 2 > 0
+
+
+@pytest.mark.full
+def test_quick_run(tmp_path):
+    """Two rounds on two data sets; the columns of the centralised solution are constant, and it is better."""
+    made = reproduce("lasso-3", tmp_path, quick=True)
+    assert not made.outcome.claims
+    assert "QUICK" in json.loads((tmp_path / "results.json").read_text())["made_with"]
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == [
+        "curves.png",
+        "grid.png",
+        "paper_grid.png",
+    ]
+    for path in (tmp_path / "parts").iterdir():
+        kept = np.load(path)
+        assert np.ptp(kept["metric centralised_f1"]) == 0
+        assert kept["metric centralised_recovery_error"].max() < kept["metric recovery_error"].min()
