@@ -22,6 +22,7 @@ from fedsolve.papers import short, title
 from fedsolve.studies.experiment import VERDICTS
 
 ROOT = Path(__file__).parent.parent / "experiments"
+PROVISIONAL = ", provisional"
 TITLE = "The papers' figures and tables"
 INTRO = (
     "What was repeated of each figure, table and theorem of the five papers. The verdicts are those of the claims "
@@ -58,8 +59,15 @@ class Kept:
         claims = json.loads(results.read_text())["claims"]
         places = re.findall(r"(?:Figure|Table) \d+", cited)
         citing = [c for c in claims if any(re.search(rf"{place}\b", c["theirs"]) for place in places)]
-        found = Counter(claim["verdict"] for claim in citing or claims)
-        return cls(name, {v: found[v] for v in VERDICTS if found[v]}, by_intervals)
+        shown = (
+            claim["verdict"] + (PROVISIONAL if claim.get("provisional") else "") for claim in citing or claims
+        )
+        found = Counter(shown)
+        return cls(
+            name,
+            {v: found[v] for verdict in VERDICTS for v in (verdict, verdict + PROVISIONAL) if found[v]},
+            by_intervals,
+        )
 
     @property
     def star(self) -> str:
@@ -75,7 +83,7 @@ def markdown() -> str:
         if kept.verdicts is None:
             return f"{name}: not run yet"
         page = f"[{name}](../experiments/{kept.name}/page.html)"
-        return f"{page}: " + ", ".join(f"{count} {verdict}" for verdict, count in kept.verdicts.items())
+        return f"{page}: " + "; ".join(f"{count} {verdict}" for verdict, count in kept.verdicts.items())
 
     lines = [f"# {TITLE}", "", *("\n\n".join(INTRO).split("\n"))]
     lines += [
@@ -96,7 +104,7 @@ def page() -> str:
         if kept.verdicts is None:
             return f"{name}: not run yet"
         badges = (
-            f'<span class="verdict" data-verdict="{verdict}">{count} {verdict}</span>'
+            f'<span class="verdict" data-verdict="{verdict.removesuffix(PROVISIONAL)}">{count} {verdict}</span>'
             for verdict, count in kept.verdicts.items()
         )
         return f'<a href="{escape(kept.name)}/page.html">{name}</a> {" ".join(badges)}'

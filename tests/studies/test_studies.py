@@ -114,7 +114,8 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     )
     assert again.cell("small", "FedAvg").chosen == {"client_lr": 0.1}
     assert again.cell("small", "FedAvg").edges == ["client_lr"]
-    assert "provisional: FedAvg's best client_lr = 0.1 lies at the edge" in found.claims[0].reason
+    assert "FedAvg's best client_lr = 0.1 lies at the edge" in found.claims[0].provisional
+    assert found.claims[0].judged == f"{found.claims[0].verdict}, provisional"
     table = found.tables["small"]
     assert table.rows[0][:2] == ["FedAvg", "client_lr 0.01"]
     assert table.rows[0][-1] == "0.2"
@@ -260,8 +261,10 @@ def test_a_method_that_diverged_loses():
 
 def test_a_winner_within_the_grid_is_not_provisional():
     values = {"A": [0.8, 0.81, 0.82], "B": [0.1, 0.11, 0.12]}
-    assert "provisional" not in rules.better("p", "A", "B")(made_up(values, at=1)).reason
-    assert "provisional" in rules.better("p", "A", "B")(made_up(values, at=3)).reason
+    assert not rules.better("p", "A", "B")(made_up(values, at=1)).provisional
+    assert "edge" in rules.better("p", "A", "B")(made_up(values, at=3)).provisional
+    both = rules.together(*2 * (rules.better("p", "A", "B"),))(made_up(values, at=3))
+    assert both.provisional.count("edge") == 1
 
 
 def test_a_colour_belongs_to_a_method():

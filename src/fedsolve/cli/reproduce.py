@@ -91,7 +91,7 @@ def _print(claims: Sequence[Claim], quick: bool) -> None:
 
     table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
     for claim in claims:
-        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.verdict]))
+        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.judged]))
     emit_rich(table)
 
 

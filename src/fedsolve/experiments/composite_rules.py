@@ -30,7 +30,7 @@ def stays_below(problem: str, method: str, threshold: float) -> Rule:
 def _beside(problem: str, method: str, threshold: float, side: int) -> Rule:
     def rule(cells: Cells) -> Judged:
         found = against(cells, problem, cells.final(problem, method), threshold, side)
-        return replace(found, reason=found.reason + provisional(cells, problem, "tuned", (method,)))
+        return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
 
     return rule
 

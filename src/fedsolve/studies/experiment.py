@@ -32,7 +32,7 @@ Verdict = Literal[
     "not comparable",
 ]  # fmt: skip
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""As a page orders them. Consistent: a bound holds. Refuted: a claim on all cases has a counter-example inside its
+"""In the order of tables. Consistent: a bound holds. Refuted: a claim on all cases has a counter-example inside its
 assumptions. Underpowered: the effect lies below the noise. Not the paper's problem: shown, no claim of the paper."""
 
 
@@ -46,6 +46,7 @@ class Claim:
         verdict: follows from `ours` by a rule in the experiment's code, never by hand; None in a quick run,
             whose numbers mean nothing.
         reason: why, where the verdict needs one.
+        provisional: what may change the verdict, such as a winner at the edge of its grid; "" if nothing is known.
     """
 
     claim: str
@@ -53,6 +54,12 @@ class Claim:
     ours: str
     verdict: Verdict | None
     reason: str = ""
+    provisional: str = ""
+
+    @property
+    def judged(self) -> str:
+        """The verdict as it is shown: whether it is provisional stands beside it."""
+        return f"{self.verdict or ''}{', provisional' if self.provisional else ''}"
 
 
 @dataclass(frozen=True)

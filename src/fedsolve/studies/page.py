@@ -14,7 +14,7 @@ from fedsolve.papers import short, title
 from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
 from fedsolve.report.plots import save
 from fedsolve.results.encoding import dumps
-from fedsolve.studies.experiment import VERDICTS, Claim, Experiment, Outcome
+from fedsolve.studies.experiment import Claim, Experiment, Outcome
 
 QUICK = "QUICK: not the experiment, its numbers mean nothing"
 """What is said of a quick run wherever its numbers are shown."""
@@ -81,16 +81,20 @@ def _duration(seconds: float) -> str:
 
 
 def _claims(outcome: Outcome) -> str:
-    order = (*VERDICTS, None)
-    return "\n".join(_claim(claim) for claim in sorted(outcome.claims, key=lambda c: order.index(c.verdict)))
+    return "\n".join(map(_claim, outcome.claims))
 
 
 def _claim(claim: Claim) -> str:
-    rows = (("Theirs", claim.theirs), ("Ours", claim.ours), ("Why", claim.reason))
+    rows = (
+        ("Theirs", claim.theirs),
+        ("Ours", claim.ours),
+        ("Why", claim.reason),
+        ("Provisional", claim.provisional),
+    )
     items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in rows if value)
     verdict = ""
     if claim.verdict is not None:
-        verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.verdict)}</span>'
+        verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.judged)}</span>'
     return f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3><dl>{items}</dl></article>'
 
 

@@ -49,7 +49,9 @@ def outcome(study: Study, context: Context) -> Outcome:
     for statement in study.statements:
         found = statement.judge(cells)
         theirs = statement.theirs or "not in the paper: ours"
-        claims.append(Claim(statement.says, theirs, found.ours, found.verdict, found.reason))
+        claims.append(
+            Claim(statement.says, theirs, found.ours, found.verdict, found.reason, found.provisional)
+        )
     return Outcome(
         claims,
         {name: picture.draw(study, cells) for name, picture in study.pictures.items()},

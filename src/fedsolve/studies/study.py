@@ -19,11 +19,12 @@ QUICK_ROUNDS, QUICK_METHODS, QUICK_SEEDS = 2, 3, (0, 1)
 
 @dataclass(frozen=True)
 class Judged:
-    """What a rule found: our numbers in words, the verdict, and why."""
+    """What a rule found: our numbers in words, the verdict, why, and what makes it provisional if anything does."""
 
     ours: str
     verdict: Verdict
     reason: str = ""
+    provisional: str = ""
 
 
 @dataclass(frozen=True)

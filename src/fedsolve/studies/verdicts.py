@@ -109,7 +109,7 @@ def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -
         else:
             verdict = "underpowered"
         ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        return Judged(ours, verdict, reason + provisional(cells, problem, which, (a, b)))
+        return Judged(ours, verdict, reason, provisional(cells, problem, which, (a, b)))
 
     return rule
 
@@ -125,7 +125,7 @@ def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which =
         worse = found.high < -margin
         verdict = "reproduced" if found.low > -margin else "not reproduced" if worse else "underpowered"
         ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        return Judged(ours, verdict, reason + provisional(cells, problem, which, (a, b)))
+        return Judged(ours, verdict, reason, provisional(cells, problem, which, (a, b)))
 
     return rule
 
@@ -137,9 +137,12 @@ def together(*rules: Rule) -> Rule:
         found = [one(cells) for one in rules]
         verdicts: set[Verdict] = {one.verdict for one in found}
         reason = "; ".join(dict.fromkeys(one.reason for one in found))
+        weak = "; ".join(dict.fromkeys(one.provisional for one in found if one.provisional))
         if len(verdicts) == 1:
-            return Judged("; ".join(one.ours for one in found), found[0].verdict, reason)
-        return Judged("; ".join(f"{one.verdict}: {one.ours}" for one in found), _mixed(verdicts), reason)
+            return Judged("; ".join(one.ours for one in found), found[0].verdict, reason, weak)
+        return Judged(
+            "; ".join(f"{one.verdict}: {one.ours}" for one in found), _mixed(verdicts), reason, weak
+        )
 
     return rule
 
@@ -171,8 +174,8 @@ def judged(
     else:
         verdict = "underpowered"
     words = "; ".join(d.words for d in found)
-    reason += provisional(cells, problem, which, names)
-    return Judged(f"{_ends(cells, problem, dict.fromkeys(names), which)}; {words}", verdict, reason)
+    ends = _ends(cells, problem, dict.fromkeys(names), which)
+    return Judged(f"{ends}; {words}", verdict, reason, provisional(cells, problem, which, names))
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
@@ -184,7 +187,7 @@ def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) 
         for name in dict.fromkeys(names)
         for axis in cells.cell(problem, name).edges
     ]
-    return f"; provisional: {', '.join(at)} lies at the edge of the grid" if at else ""
+    return f"{', '.join(at)} lies at the edge of the grid" if at else ""
 
 
 def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], which: Which) -> str:

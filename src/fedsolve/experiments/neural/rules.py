@@ -43,7 +43,8 @@ def ahead_early(
         return Judged(
             "; ".join(words),
             _verdict(np.array(low), np.array(high)),
-            reason + provisional(cells, problem, which, names),
+            reason,
+            provisional(cells, problem, which, names),
         )
 
     return rule
@@ -63,7 +64,8 @@ def times_lower(problem: str, a: str, b: str, factor: float, which: Which = "tun
         return Judged(
             f"{ends}; {mean:.3g} times [{low:.3g}, {high:.3g}]",
             verdict,
-            reason + provisional(cells, problem, which, (a, b)),
+            reason,
+            provisional(cells, problem, which, (a, b)),
         )
 
     return rule
