@@ -16,6 +16,7 @@ from fedsolve.studies.study import Study
 from fedsolve.studies.styles import styles
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -148,6 +149,7 @@ class Against:
             labels = [m for m in cells.methods(name) if m in problem.published]
             if not labels:
                 axis.text(0.5, 0.5, "nothing is published for this size", ha="center", fontsize=9)
+            points = {}
             for label, (colour, _) in styles(labels).items():
                 ours = metric.scale * cells.final(name, label, self.which)
                 theirs = metric.scale * problem.published[label]
@@ -157,16 +159,32 @@ class Against:
                 axis.errorbar(
                     theirs, ours.mean(), [[low], [high]], fmt="o", color=colour, capsize=3, markersize=5
                 )
-                axis.annotate(label, (theirs, ours.mean()), (5, 4), textcoords="offset points", fontsize=8)
+                points[label] = theirs, float(ours.mean())
             axis.set_title(problem.title, loc="left", fontsize=9.5)
             axis.set_xlabel(f"published: {metric.label.lower()}", fontsize=9)
             axis.set_ylabel(f"here: {metric.label.lower()}", fontsize=9)
             axis.tick_params(labelsize=8)
-            axis.margins(0.15)
+            axis.margins(0.2, 0.15)
             axis.grid(True, color="0.9", linewidth=0.8)
             axis.set_axisbelow(True)
             axis.spines[["top", "right"]].set_visible(False)
+            _name(axis, points)
         return f"{self.caption} Bars: range of seeds. {_seeds(study)}", figure
+
+
+def _name(axis: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """Write each name beside its point, in data's units; below where another name stands already."""
+    axis.autoscale_view()
+    height, letter = 10.0, 5.0  # of the text, in points
+    scale = axis.figure.dpi / 72
+    placed: list[tuple[float, float, float]] = []
+    for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
+        at = axis.transData.transform(point) / scale
+        x, y, width = at[0] + 5, at[1] + 4, letter * len(name)
+        while hit := [b for a, b, w in placed if x < a + w and a < x + width and abs(y - b) < height]:
+            y = min(hit) - height
+        placed.append((x, y, width))
+        axis.annotate(name, point, (5, y - at[1]), textcoords="offset points", fontsize=8)
 
 
 def _seeds(study: Study) -> str:
