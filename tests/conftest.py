@@ -12,7 +12,6 @@ from programs import (
     cache_folder,
     collect_seldom,
     compile_quickly,
-    keep_what_is_collected,
     one_thread_each,
     trace_shortly,
 )
@@ -48,11 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
-
-
-def pytest_collection_finish() -> None:
-    """Once all is read."""
-    keep_what_is_collected()
 
 
 @pytest.fixture

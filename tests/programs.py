@@ -34,11 +34,6 @@ def collect_seldom() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
-def keep_what_is_collected() -> None:
-    """Have the collector pass over what reading the tests made: it stays, and looking at it takes a second."""
-    gc.freeze()
-
-
 def trace_shortly() -> None:
     """Have operations without the lines of code that made them: a twentieth less time in tracing and lowering."""
     jax.config.update("jax_traceback_in_locations_limit", 0)
