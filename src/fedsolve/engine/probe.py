@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Array
 from fedsolve import trees
 from fedsolve.buffers import WithBuffers
 from fedsolve.engine.frozen import programs_inside
-from fedsolve.tasks.loss_arguments import asked, call, mean_of, value_of
+from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.types import Batch, Params, replace
 
 Function = Callable[..., Any]
@@ -88,10 +88,16 @@ def _floats(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(leaf, tree)
 
 
+@partial(jax.jit, static_argnums=0)
+def _value(function: Function, params: Params, batch: Batch) -> Any:
+    """A function's value, for what only looks at its program: equal shapes are traced once."""
+    return call(function, params, batch)[0]
+
+
 def _traces(function: Function, params: Params, batch: Batch) -> str | None:
     """Why a function does not take a batch, None if it does."""
     try:
-        value_of.eval_shape(function, params, batch)
+        _value.eval_shape(function, params, batch)
     except Exception as error:  # whatever the user's code raises
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return None
@@ -105,7 +111,7 @@ def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> di
     steps = _steps(params)
     seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
     for (name, f), results in zip(rest.items(), seen, strict=True):
-        units = _UNITS * _rounding(value_of.trace(f, params, rows).jaxpr.jaxpr)
+        units = _UNITS * _rounding(_value.trace(f, params, rows).jaxpr.jaxpr)
         models = list(zip(*(np.asarray(values, float) for values in results), strict=True))
         telling = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
         for value, weighted, each in telling[:2]:

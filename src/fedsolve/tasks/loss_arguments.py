@@ -17,7 +17,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -91,14 +90,6 @@ def call(
     names = asked(function)
     found = function(params, batch, **{name: value for name, value in given.items() if name in names})
     return found if isinstance(found, tuple) and "buffers" in names else (found, buffers)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def value_of(
-    function: Function, params: Params, batch: Batch, key: Array | None = None, weights: Array | None = None
-) -> Any:
-    """A function's value, as `call` gives it, for what only looks at its program: equal shapes are traced once."""
-    return call(function, params, batch, key=key, weights=weights)[0]
 
 
 def mean_of(value: Array) -> Scalar:

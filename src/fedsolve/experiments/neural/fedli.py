@@ -12,9 +12,9 @@ from fedsolve.data.partitions import Dirichlet
 from fedsolve.experiments.neural.tasks import judged_on, small_digits
 from fedsolve.experiments.neural.texts import roles
 from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.verdicts import Rule, better_than_all, close, each_better, together
+from fedsolve.studies.views import by_metric
 from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.femnist import femnist
 from fedsolve.tasks.models import CNN
@@ -125,16 +125,6 @@ def _others(name: str) -> list[str]:
     return [method for method in NAMES if method != name]
 
 
-def by_training_loss(rule: Callable[..., Rule], problem: str, *names: Any) -> Rule:
-    """A rule of `fedsolve.studies.verdicts` on the training loss at the end (Table 2), not the problem's metric."""
-
-    def judge(cells: Cells) -> Any:
-        problems = {**cells.problems, problem: replace(cells.problem(problem), metric="train_loss")}
-        return rule(problem, *names)(replace(cells, problems=problems))
-
-    return judge
-
-
 def _above(problems: Sequence[str], method: str) -> Rule:
     """The method is better than FedAvg on every problem."""
     return together(*(each_better(problem, ((method, "FedAvg"),)) for problem in problems))
@@ -178,12 +168,12 @@ STUDY = Study(
         Statement(
             "On CIFAR-10 FedLi-LU's training loss is the lowest",
             "Table 2: 0.105, the next SCAFFOLD with 0.291",
-            by_training_loss(better_than_all, CIFAR10, "FedLiLU", _others("FedLiLU")),
+            by_metric("train_loss", better_than_all(CIFAR10, "FedLiLU", _others("FedLiLU"))),
         ),
         Statement(
             "On FEMNIST FedExP's training loss is the lowest",
             "Table 2: 0.200, the next FedLi-LS with 0.610",
-            by_training_loss(better_than_all, FEMNIST, "FedExP", _others("FedExP")),
+            by_metric("train_loss", better_than_all(FEMNIST, "FedExP", _others("FedExP"))),
         ),
         Statement(
             "FedLi-LU, whose gamma is nearly always 1, is FedAvg with weight decay: within a point of it on CIFAR-10",
