@@ -277,3 +277,20 @@ def test_a_given_key_is_no_frozen_draw():
         START,
         TARGETS,
     )
+
+
+@pytest.mark.parametrize("types", [("float32", "float64"), ("float64", "float32")])
+def test_a_numpy_array_in_a_loss_has_the_type_of_each_run(types):
+    """JAX keeps one type for such an array: runs in two types, in one process, each have their own."""
+    scale = np.linspace(1.0, 2.0, 5) / 3
+
+    def loss(w, b):
+        return jnp.mean((b.x @ (scale * w["w"]) - b.y) ** 2)
+
+    w = np.zeros(5)
+    for _ in range(2):
+        w = w - 0.1 * 2 * scale * (TARGETS.x.T @ (TARGETS.x @ (scale * w) - TARGETS.y)) / len(TARGETS.y)
+    for dtype in types:
+        task = fs.Task.from_arrays(loss, {"w": np.zeros(5)}, [TARGETS], batch_size=len(TARGETS.y))
+        found = fs.run(fs.FedAvg(0.1), task, rounds=2, dtype=dtype).params["w"]
+        np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == "float32" else 1e-12)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve.buffers import bare
 from fedsolve.engine.clients import Loss, PackedClients, on_device
+from fedsolve.engine.constants import renew
 from fedsolve.engine.frozen import check_frozen
 from fedsolve.engine.probe import built_in, few_rows, not_means
 from fedsolve.errors import InvalidInput
@@ -33,6 +34,8 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
     """
     refuse_state(bare(params))
     params = packed.model(params)
+    functions = {"loss": task.loss, **task.metrics}
+    renew([f for f in functions.values() if not built_in(f)], params, _shapes(packed.examples))
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):
         raise InvalidInput(
             f"the test examples have fields {jax.tree.structure(test)}, the clients' "
@@ -42,7 +45,7 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
         if examples is None:
             continue
         batch = _shapes(examples)
-        for name, function in {"loss": task.loss, **task.metrics}.items():
+        for name, function in functions.items():
             _check_value(f"{name} of {where} of task {task.name}", function, params, batch)
     name = f"the loss of task {task.name}"
     if not built_in(task.loss):
@@ -50,7 +53,7 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
     rows = few_rows(task.data.examples, params)
     if test is not None:
         rows = _joined(rows, few_rows(task.test, params))
-    seen = not_means({"loss": task.loss, **task.metrics}, params, rows)
+    seen = not_means(functions, params, rows)
     _refuse_mixing(name, seen)
     return seen
 
@@ -70,6 +73,7 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
     if not built_in(loss):
         rows = few_rows(examples, params)
         batch = _shapes(on_device(rows, dtype_of(params)))
+        renew([loss], params, batch)
         _check_value(name, loss, params, batch)
         check_frozen(name, loss, params, batch)
         _refuse_mixing(name, not_means({"loss": loss}, params, rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.buffers import WithBuffers
+from fedsolve.engine.constants import closes_over_floats, of_call
 from fedsolve.engine.frozen import programs_inside
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
 from fedsolve.types import Batch, Params, replace
@@ -55,8 +56,8 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
 
     Where a function gives each example's own value, each is compared; where it takes weights, the mean over half of the
     rows too. They are compared at two models around `params`, so that predictions differ, and at `params` itself where
-    neither gives a finite number. In float64, unless a function takes only the parameters' type. fedsolve's own
-    functions are not looked at.
+    neither gives a finite number. In float64, unless a function takes only the parameters' type or closes over a NumPy
+    array of floats. fedsolve's own functions are not looked at.
 
     Args:
         functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in evaluation.
@@ -72,12 +73,14 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
     if not own or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
     with jax.default_matmul_precision("highest"):
-        if trees.size(params) <= _WIDE:
+        narrow = _floats((params, rows), trees.dtype_of(params))
+        # an array that a function closes over would be float64 in the run's own programs too
+        if trees.size(params) <= _WIDE and not any(closes_over_floats(f, *narrow) for f in own.values()):
             with jax.enable_x64(True):
                 wide = _floats((params, rows), np.float64)
                 if all(_traces(f, *wide) is None for f in own.values()):
                     return _compared(own, *wide)
-        return _compared(own, *_floats((params, rows), trees.dtype_of(params)))
+        return _compared(own, *narrow)
 
 
 def _floats(tree: Any, dtype: Any) -> Any:
@@ -88,16 +91,10 @@ def _floats(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(leaf, tree)
 
 
-@partial(jax.jit, static_argnums=0)
-def _value(function: Function, params: Params, batch: Batch) -> Any:
-    """A function's value, for what only looks at its program: equal shapes are traced once."""
-    return call(function, params, batch)[0]
-
-
 def _traces(function: Function, params: Params, batch: Batch) -> str | None:
     """Why a function does not take a batch, None if it does."""
     try:
-        _value.eval_shape(function, params, batch)
+        of_call.eval_shape(function, params, batch)
     except Exception as error:  # whatever the user's code raises
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return None
@@ -111,7 +108,7 @@ def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> di
     steps = _steps(params)
     seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
     for (name, f), results in zip(rest.items(), seen, strict=True):
-        units = _UNITS * _rounding(_value.trace(f, params, rows).jaxpr.jaxpr)
+        units = _UNITS * _rounding(of_call.trace(f, params, rows).jaxpr.jaxpr)
         models = list(zip(*(np.asarray(values, float) for values in results), strict=True))
         telling = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
         for value, weighted, each in telling[:2]:
