@@ -135,10 +135,10 @@ def w3() -> None:
     small(title, handwritten.make_w3, work, 1000, 25, **local)
 
 
-def w3_on_two_devices() -> None:
-    """W3 again in a process whose two cores are two devices."""
+def on_two_devices(name: str) -> None:
+    """A work again in a process whose two cores are two devices."""
     flags = "--xla_force_host_platform_device_count=2"
-    subprocess.run([sys.executable, __file__, "w3"], env=os.environ | {"XLA_FLAGS": flags}, check=True)
+    subprocess.run([sys.executable, __file__, name], env=os.environ | {"XLA_FLAGS": flags}, check=True)
 
 
 def w2() -> None:
@@ -375,13 +375,16 @@ WORKS = {
     "start": start,
     "w1": w1,
     "w3": w3,
-    "w3-2": w3_on_two_devices,
+    "w3-2": partial(on_two_devices, "w3"),
     "w2": w2,
     "w4": w4,
     "w5": w5,
     "n1": partial(networks.n1, library, by_hand),
+    "n1-2": partial(on_two_devices, "n1"),
     "n2": partial(networks.n2, library, by_hand),
+    "n2-2": partial(on_two_devices, "n2"),
     "n3": partial(networks.n3, library, by_hand),
+    "n3-2": partial(on_two_devices, "n3"),
     "n4": n4,
     "sweeps": sweeps,
     "torch-client": torch_client,

@@ -1,6 +1,7 @@
 """Networks, N1 to N3: the engine beside plain JAX and plain PyTorch, in one interleaved run.
 
-    python benchmarks/bench.py n1 n2 n3
+    python benchmarks/bench.py n1 n2 n3            one device of all cores
+    python benchmarks/bench.py n1-2 n2-2 n3-2      each core a device
 
 All in milliseconds per 1,000 examples, since clients of N1 are uneven in the engine and in PyTorch and even by hand.
 Two clocks: of the wall, and of the processor (all threads), which a busy machine disturbs less.
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -95,6 +97,18 @@ def compare(
     Console(width=120).print(table)
 
 
+def fedavg(
+    library: Callable[..., Any], task: fs.Task, examples: int, **local: Any
+) -> dict[str, tuple[Callable[[], None], int]]:
+    """FedAvg, ten clients a round, on one device, and on all where there are more."""
+    found = jax.device_count()
+    names = {1: "FedAvg"} | ({found: f"FedAvg, {found} devices"} if found > 1 else {})
+    return {
+        name: (library(fs.FedAvg(0.1), task, 10, 1, devices=devices, **local), examples)
+        for devices, name in names.items()
+    }
+
+
 def torch_row(make: str, argument: Any, examples: int) -> dict[str, tuple[Callable[[], None], int]]:
     try:
         import networks_torch
@@ -107,7 +121,7 @@ def n1(library: Callable[..., Any], by_hand: Callable[..., Any]) -> None:
     even = 20 * round(sum(WRITERS) / len(WRITERS) / 20)
     programs = {
         "by hand, even": (by_hand(lambda: jax_by_hand.make_n1(even), 1), 10 * even),
-        "FedAvg": (library(fs.FedAvg(0.1), n1_task(WRITERS), 10, 1, batch_size=20, epochs=1), sum(WRITERS)),
+        **fedavg(library, n1_task(WRITERS), sum(WRITERS), batch_size=20, epochs=1),
         "FedAvg, even": (
             library(fs.FedAvg(0.1), n1_task([even] * 10), 10, 1, batch_size=20, epochs=1),
             10 * even,
@@ -124,7 +138,7 @@ def n2(library: Callable[..., Any], by_hand: Callable[..., Any], n: int = 20) ->
         f"by hand, {over}": (by_hand(lambda over=over: jax_by_hand.make_n2(n, over), 1), 10 * n)
         for over in ("scan", "vmap")
     }
-    programs["FedAvg"] = library(fs.FedAvg(0.1), n2_task(n), 10, 1, **local), 10 * n
+    programs |= fedavg(library, n2_task(n), 10 * n, **local)
     programs["FedAvg, ten side by side"] = (
         library(fs.FedAvg(0.1), n2_task(n), 10, 1, chunk=10, **local),
         10 * n,
@@ -138,7 +152,7 @@ def n3(library: Callable[..., Any], by_hand: Callable[..., Any], n: int = 20) ->
     local = {"batch_size": 20, "epochs": 1}
     programs = {
         "by hand": (by_hand(lambda: jax_by_hand.make_n3(n), 1), 10 * n),
-        "FedAvg": (library(fs.FedAvg(0.1), n3_task(n), 10, 1, **local), 10 * n),
+        **fedavg(library, n3_task(n), 10 * n, **local),
         **torch_row("n3", n, 10 * n),
     }
     title = (
