@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import subprocess
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from fedsolve._version import __version__
+from fedsolve.engine.layout import cores
 
 
 def describe(value: object) -> str:
@@ -44,5 +48,23 @@ def digest(text: str) -> str:
 
 
 def provenance() -> str:
-    """The versions and the kind of device, for what is saved with results."""
-    return f"fedsolve {__version__}, jax {jax.__version__}, {jax.default_backend()}"
+    """The versions, fedsolve's commit where it runs from its repository, and the device, for what is saved."""
+    device = f"cpu, {cores()} cores" if jax.default_backend() == "cpu" else jax.devices()[0].device_kind
+    return f"fedsolve {__version__}{_commit()}, jax {jax.__version__}, {device}"
+
+
+@cache
+def _commit() -> str:
+    package = Path(__file__).resolve().parents[1]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(package), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+
+    try:
+        prefix, commit = git("rev-parse", "--show-prefix", "--short=10", "HEAD").split()
+        if prefix != "src/fedsolve/":  # installed into somebody's own repository
+            return ""
+        return f", commit {commit}{' with changes' if git('status', '--porcelain', '--', '.') else ''}"
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""

@@ -152,6 +152,6 @@ def reproduce(
         claims = [replace(claim, verdict=None, reason="") for claim in outcome.claims]
         outcome = replace(outcome, claims=claims)
     seconds = time.process_time() - begun + sum(context.earlier)
-    made = provenance()
+    made = "; ".join(sorted(context.made_with)) or provenance()
     page = write_results(folder, name, experiment, outcome, seconds, made, quick)
     return Reproduced(outcome, page, seconds)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fedsolve.engine.sweep import SweepProgress
 
 _SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"
+_MADE_WITH = "made_with"
+_UNKNOWN = "an earlier commit, which was not kept"
 _WALL_SECONDS = "seconds_that_it_took"  # of parts that were kept before processor time was: not comparable
 
 Verdict = Literal[
@@ -118,6 +120,7 @@ class Context:
         kept_only: read what is kept and compute nothing, to judge it again.
         say: shows where it stands: (part, done, total).
         earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
+        made_with: versions, commit and machine of each part that was read, as `fedsolve.engine.identity` says them.
     """
 
     folder: Path
@@ -127,6 +130,7 @@ class Context:
     kept_only: bool = False
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
     earlier: list[float] = field(default_factory=list)
+    made_with: set[str] = field(default_factory=set)
 
     def part(
         self,
@@ -156,14 +160,20 @@ class Context:
                 self.say(f"{name} (kept)", 1, 1)
                 arrays.pop(_WALL_SECONDS, None)
                 self.earlier.append(float(arrays.pop(_SECONDS, np.nan)))
+                self.made_with.add(str(arrays.pop(_MADE_WITH, _UNKNOWN)))
                 return arrays
         if self.kept_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
+        from fedsolve.engine.identity import provenance
+
         begun = time.process_time()
         arrays = {key: np.asarray(value) for key, value in compute().items()}
         seconds = np.asarray(time.process_time() - begun)
+        made = provenance()
+        self.made_with.add(made)
+        notes = {_SECONDS: seconds, _VERSION: np.array(version), _MADE_WITH: np.array(made)}
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays, **{_SECONDS: seconds, _VERSION: np.array(version)})  # type: ignore[arg-type]
+        np.savez_compressed(buffer, **arrays, **notes)  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
         return arrays
 
