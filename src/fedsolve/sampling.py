@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any, ClassVar, Literal
@@ -12,14 +13,16 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from fedsolve.binomial import draw_binomial, most_successes
 from fedsolve.checks import check_integer, check_range
 from fedsolve.errors import InvalidInput
-from fedsolve.shuffle import choose
+from fedsolve.shuffle import choose, is_few, true_first
 from fedsolve.types import Scalar, module, static
 
 Scheme = Literal["fixed", "poisson", "other"]
 
 TAG_SECOND_WORD = 0xB1750000  # beyond all counters at which cohorts are drawn from the key
+TAG_NUMBER = 0xB1760000
 
 
 class Sampling(ABC):
@@ -83,7 +86,9 @@ class Uniform(Sampling):
 class Bernoulli(Sampling):
     """Each client takes part with probability p, independently; a cohort may be empty.
 
-    The draw is exact to 2^-64, so that a privacy accountant counts what is drawn however small p is.
+    The draw is exact to 2^-64, so that a privacy accountant counts what is drawn however small p is. Of more than 4,096
+    clients, where no cohort is likely to have a sixteenth of them, the number is drawn first, by the binomial law, then
+    so many clients without replacement: the same law, at the cost of a cohort.
 
     Attributes:
         p: in (0, 1]; part of the program.
@@ -101,7 +106,17 @@ class Bernoulli(Sampling):
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
         """A cohort of random size; the cost of a round grows with the size drawn."""
-        return _present_first(_below(self.p, key, population))
+        if (most := self._most(population)) is None:
+            return _present_first(_below(self.p, key, population))
+        number = draw_binomial(jax.random.fold_in(key, TAG_NUMBER), population, self.p)
+        return choose(key, population, most), jnp.arange(most) < number
+
+    def _most(self, population: int) -> int | None:
+        """Clients of the largest cohort where all cohorts are few, else None."""
+        if not is_few(math.ceil(self.p * population), population):
+            return None
+        most = max(1, most_successes(population, self.p))
+        return most if is_few(most, population) else None
 
     def expected(self, population: int) -> float:
         """p N."""
@@ -176,7 +191,7 @@ class Trace(Sampling):
         trace = jnp.asarray(self.available)
         row = trace[round % trace.shape[0]]
         order = choose(key, population, population)
-        first = jnp.argsort(~row[order], stable=True)[: self.size]
+        first = true_first(row[order])[: self.size]
         return order[first], row[order][first]
 
     def check(self, population: int) -> None:
@@ -190,5 +205,5 @@ class Trace(Sampling):
 
 
 def _present_first(present: Array) -> tuple[Array, Array]:
-    order = jnp.argsort(~present, stable=True)
+    order = true_first(present)
     return order, present[order]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import comb
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.binomial import draw_binomial, most_successes
 from fedsolve.sampling import TAG_SECOND_WORD, Bernoulli, Sampling, Trace, Uniform, Weighted
 from fedsolve.types import module
 from harness import engine, make_clients, make_task
@@ -69,6 +73,79 @@ def test_bernoulli():
     near(np.mean(~present.any(axis=1)), 0.7**6)
     member = np.stack([np.isin(np.arange(6), row[here]) for row, here in zip(ids, present, strict=True)])
     near(np.mean(member[:, 0] & member[:, 4]), 0.09)
+
+
+def near_chi_square(observed, expected):
+    """Within five standard deviations of the mean of the chi-square law of so many cells."""
+    free = np.size(observed) - 1
+    assert abs((((observed - expected) ** 2) / expected).sum() - free) <= 5 * np.sqrt(2 * free)
+
+
+@pytest.mark.parametrize("sampling", [Uniform(50), Bernoulli(0.01)], ids=["uniform", "bernoulli"])
+def test_of_many_clients(sampling):
+    """50 of 5,000, or each with chance .01: every client as often; the first two, by tenths of the population, as pairs
+    of different clients lie (500 x 500 of 5,000 x 4,999, or 500 x 499 in one tenth); sizes by the binomial law.
+    """
+    ids, present = draw(sampling, 5000)
+    cohorts_are_distinct(ids, present)
+    near_chi_square(np.bincount(ids[present], minlength=5000), present.sum() / 5000)
+    share = np.full((10, 10), 500 * 500 / 5000 / 4999)
+    share[np.diag_indices(10)] = 500 * 499 / 5000 / 4999
+    pairs = np.zeros((10, 10))
+    np.add.at(pairs, tuple(ids[:, :2].T // 500), 1)
+    near_chi_square(pairs, share * DRAWS)
+    p, sizes = Fraction(0.01), range(35, 66)
+    law = [float(comb(5000, k) * p**k * (1 - p) ** (5000 - k)) for k in sizes]
+    found = np.bincount(present.sum(axis=1), minlength=66)[35:66]
+    if isinstance(sampling, Bernoulli):
+        near_chi_square(found, np.array(law) * DRAWS)
+    else:
+        assert present.all()
+
+
+@pytest.mark.parametrize("sampling", [Uniform(50), Bernoulli(0.01)], ids=["uniform", "bernoulli"])
+def test_a_deployment_draws_what_the_compiled_round_draws(sampling):
+    """Operation by operation and compiled, in types of 32 bits and of 64: the same cohort."""
+    key = jax.random.key(4)
+    drawn = jax.jit(lambda k: sampling.draw(k, jnp.int32(3), 5000))
+    want = drawn(key)
+    with jax.enable_x64(True):
+        other = drawn(key)
+    for got in (sampling.draw(key, jnp.int32(3), 5000), other):
+        for a, b in zip(want, got, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_cohort_that_is_nearly_always_empty():
+    """p = 1e-12 of 5,000: room for those that come with a chance above 2^-64, at least one, and nobody there."""
+    ids, present = Bernoulli(1e-12).draw(jax.random.key(0), jnp.int32(0), 5000)
+    assert ids.shape == present.shape == (most_successes(5000, 1e-12),) == (2,)
+    assert Bernoulli(1e-30).draw(jax.random.key(0), jnp.int32(0), 5000)[0].shape == (1,)
+    assert not present.any()
+
+
+@pytest.mark.parametrize(("n", "p"), [(30, 0.3), (100, 0.99), (3, 1e-30), (1, 0.25)])
+def test_a_binomial_number_is_exact(n, p):
+    """The smallest k with U / 2^64 < P(X <= k), of fractions, to 2^-64; most_successes is where the law ends."""
+    key, chance = jax.random.key(8), Fraction(p)
+    terms = [comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(n + 1)]
+    below = [sum(terms[: k + 1]) for k in range(n + 1)]
+    draw_one = jax.jit(lambda k: draw_binomial(k, n, p))
+    for k in jax.random.split(key, 40):
+        high, low = (int(x) for x in jax.random.bits(k, (2,), jnp.uint32))
+        word = Fraction((high << 32) + low, 2**64)
+        assert int(draw_one(k)) == next(k for k, b in enumerate(below) if word < b)
+    assert most_successes(n, p) == next(k for k, b in enumerate(below) if 1 - b < Fraction(1, 2**64))
+
+
+def test_a_binomial_number_looks_at_all_64_bits():
+    """One trial: nothing where 1 - p is the next float above the key's bits, a success where it is the next below."""
+    for key in jax.random.split(jax.random.key(9), 12):
+        high, low = (int(x) for x in jax.random.bits(key, (2,), jnp.uint32))
+        near = ((high << 32) + low) / 2**64
+        if near > 0.5:  # there 1 - p is a float without rounding
+            assert int(draw_binomial(key, 1, float(1 - np.nextafter(near, 1)))) == 0
+            assert int(draw_binomial(key, 1, float(1 - np.nextafter(near, 0)))) == 1
 
 
 def test_weighted():

@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.sampling import Uniform
-from fedsolve.shuffle import choose, shuffled
+from fedsolve.shuffle import _first_different, choose, shuffled, true_first
 from harness import engine, make_clients, make_task
 
 PATHS = pytest.mark.parametrize("capacity", [4, 12, 300], ids=["exact", "rank", "sort"])
@@ -61,11 +61,36 @@ def test_rounds_and_seeds_have_their_own_orders():
     assert len(np.unique(rows, axis=0)) == len(rows) == 2 * 3 * 2
 
 
-def test_choose_is_a_uniform_ordered_subset():
+@pytest.mark.parametrize("draw", [choose, _first_different])
+def test_choose_is_a_uniform_ordered_subset(draw):
     """2 of 4 in order: 12 outcomes, 6000 draws, 500 of each within five deviations 21.4."""
     keys = jax.random.split(jax.random.key(5), 6000)
-    found = np.asarray(jax.jit(jax.vmap(lambda k: choose(k, 4, 2)))(keys))
+    found = np.asarray(jax.jit(jax.vmap(lambda k: draw(k, 4, 2)))(keys))
     assert (found[:, 0] != found[:, 1]).all()
     counts = np.unique(found @ np.array([4, 1]), return_counts=True)[1]
     assert len(counts) == 12
     assert (np.abs(counts - 500) <= 107).all()
+
+
+@pytest.mark.parametrize(("population", "size"), [(4097, 256), (10**6, 100), (2**30 + 1, 40), (2**25, 1)])
+def test_few_of_many_are_the_first_different_ones_of_a_sequence(population, size):
+    """By hand: words from the last multiple of the population on are skipped, a quarter of them at 2^30 + 1."""
+    key = jax.random.key(11)
+    words = np.asarray(jax.random.bits(key, (size + size // 4 + 64,), jnp.uint32)).astype(object)
+    fitting = [int(w) % population for w in words if w < 2**32 // population * population]
+    assert (population == 2**30 + 1) == (len(fitting) < len(words))
+    np.testing.assert_array_equal(choose(key, population, size), list(dict.fromkeys(fitting))[:size])
+
+
+def test_populations_of_4096_keep_the_cohorts_that_they_have_always_had():
+    """The 3 largest of 30 random bits each: results that were kept stay those of their seeds."""
+    key = jax.random.key(12)
+    bits = np.asarray(jax.random.bits(key, (4096,), jnp.uint32)) >> 2
+    np.testing.assert_array_equal(choose(key, 4096, 3), np.argsort(-bits.astype(np.int64))[:3])
+
+
+def test_true_first():
+    """True places, then the others, each in order."""
+    flags = np.random.default_rng(0).random((50, 9)) < 0.4
+    found = jax.jit(jax.vmap(true_first))(flags)
+    np.testing.assert_array_equal(found, np.argsort(~flags, axis=1, kind="stable"))
