@@ -1,4 +1,8 @@
-"""Clients that attack, for simulations: what they send instead of their displacement, and labels they train on."""
+"""Clients that attack, for simulations: what they send instead of their displacement, and labels they train on.
+
+`Attacked` clients act each alone and stand inside `Robust`; `Colluding` ones know what all honest clients send and
+stand around it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,14 @@ from fedsolve.oracle import Oracle
 from fedsolve.tasks.task import Task
 from fedsolve.types import Scalar, module
 from fedsolve.wrappers.base import Wrapper
+from fedsolve.wrappers.colluding import Colluding, client_numbers
+from fedsolve.wrappers.collusion import ALittleIsEnough, Collusion, InnerProductManipulation, MinMax
 from fedsolve.wrappers.robust.base import vector_of
+
+__all__ = [
+    "ALittleIsEnough", "Attack", "Attacked", "Colluding", "Collusion", "GaussianNoise", "InnerProductManipulation",
+    "MinMax", "Scaled", "SignFlip", "choose_attackers", "flip_labels",
+]  # fmt: skip
 
 _TAG = 0x61747461
 
@@ -105,13 +116,7 @@ class Attacked(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = np.asarray(self.attackers)
-        numbers = numbers.astype(np.int32) if numbers.size == 0 else numbers
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or (numbers < -1).any():
-            raise InvalidInput(
-                f"attackers = {self.attackers!r} must be the numbers of clients, such as (0, 3)"
-            )
-        object.__setattr__(self, "attackers", numbers.astype(np.int32))
+        object.__setattr__(self, "attackers", client_numbers(self.attackers))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work; an attacker's vector changed."""

@@ -184,7 +184,7 @@ WRAPPERS: dict[str, Entry] = {name: entry for name, entry in ALGORITHMS.items() 
         "a robust reduction in place of the mean",
         {"reduction": "median"},
         wrapper="wrappers.robust.wrapper:Robust",
-        further=("blanchard2017krum", "pillutla2022rfa"),
+        further=("blanchard2017krum", "pillutla2022rfa", "karimireddy2021history"),
     ),
     "DP": Entry(
         "wrappers.privacy.central:DifferentialPrivacy",

@@ -302,6 +302,15 @@ BIBTEX: dict[str, str] = {
   year    = {2022},
   doi     = {10.1109/TSP.2022.3153135}
 }""",
+    "karimireddy2021history": """@inproceedings{karimireddy2021history,
+  title     = {Learning from History for {B}yzantine Robust Optimization},
+  author    = {Karimireddy, Sai Praneeth and He, Lie and Jaggi, Martin},
+  booktitle = {Proceedings of the 38th International Conference on Machine Learning},
+  series    = {Proceedings of Machine Learning Research},
+  volume    = {139},
+  pages     = {5311--5319},
+  year      = {2021}
+}""",
     "mcmahan2018dp": """@inproceedings{mcmahan2018dp,
   title     = {Learning Differentially Private Recurrent Language Models},
   author    = {McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li},

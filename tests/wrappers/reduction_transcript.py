@@ -77,6 +77,21 @@ def clipped(bound: float | None) -> Reduce:
     return reduce
 
 
+def centred(radius: float | None, iterations: int) -> Reduce:
+    """Karimireddy et al. 2021, centred clipping, from the coordinate-wise median; None is the median distance."""
+
+    def reduce(vectors: np.ndarray, p: np.ndarray) -> np.ndarray:
+        v = np.median(vectors, axis=0)
+        for _ in range(iterations):
+            apart = [float(np.linalg.norm(x - v)) for x in vectors]
+            most = float(np.median(apart)) if radius is None else radius
+            factors = [1.0 if far <= most else most / far for far in apart]
+            v = v + sum(q * f * (x - v) for q, f, x in zip(p, factors, vectors, strict=True))
+        return v
+
+    return reduce
+
+
 def robust(
     fed: Federation,
     w: Vector,
@@ -85,14 +100,17 @@ def robust(
     weighting: str,
     reduce: Reduce,
     of_scalars: Reduce = median,
-    attack: Callable[[int, Vector], Vector] = lambda i, d: d,
+    attack: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda cohort, vectors: vectors,
 ) -> np.ndarray:
-    """Algorithm 1 of Reddi et al. with another reduction; |D_i|^2, which rules ask for, is reduced by `of_scalars`."""
+    """Algorithm 1 of Reddi et al. with another reduction; |D_i|^2, which rules ask for, is reduced by `of_scalars`.
+
+    `attack` makes of a cohort's numbers and displacements, one a row, what is sent.
+    """
     iterates = [w]
     for t, cohort in enumerate(fed.cohorts):
         if cohort:
             honest = [local(fed, t, i, w) - w for i in cohort]
-            vectors = np.stack([attack(i, d) for i, d in zip(cohort, honest, strict=True)])
+            vectors = attack(np.array(cohort), np.stack(honest))
             p = shares(fed, cohort, weighting)
             spread = of_scalars(np.array([[d @ d] for d in honest]), p)[0]
             w, _ = rule(w, reduce(vectors, p), spread, len(cohort), t)

@@ -13,7 +13,15 @@ from equations.server_rules import Average, FedDuA
 from equations.transcript import LocalSGD
 from harness import engine, make_clients, make_task
 from verbs_harness import play
-from wrappers.reduction_transcript import clipped, geometric_median, median, multi_krum, robust, trimmed
+from wrappers.reduction_transcript import (
+    centred,
+    clipped,
+    geometric_median,
+    median,
+    multi_krum,
+    robust,
+    trimmed,
+)
 
 CASES = {
     "median": (fs.robust.Median(), median, median),
@@ -23,6 +31,8 @@ CASES = {
     "multi-krum": (fs.robust.MultiKrum(1, 3), multi_krum(1, 3), median),
     "clipped to the median": (fs.robust.NormClipping(), clipped(None), median),
     "clipped to 0.2": (fs.robust.NormClipping(0.2), clipped(0.2), median),
+    "centred": (fs.robust.CentredClipping(), centred(None, 3), median),
+    "centred at 0.1": (fs.robust.CentredClipping(0.1), centred(0.1, 3), median),
 }
 RULES = {
     "FedAvg": (lambda: fs.FedAvg(0.3, server_lr=0.9), lambda: Average(0.9), "examples"),
@@ -74,7 +84,7 @@ def test_a_huge_attacker_does_not_carry_the_model_off(name):
     attacked = fs.attacks.Attacked(fs.FedAvg(0.3), fs.attacks.Scaled(-1e12), (2,))
     found = run(fs.robust.Robust(attacked, CASES[name][0]))
     fed = federation(found, make_clients())
-    attack = lambda i, d: -1e12 * d if i == 2 else d  # noqa: E731
+    attack = lambda cohort, d: np.where(cohort[:, None] == 2, -1e12 * d, d)  # noqa: E731
     expected = robust(
         fed, found.iterates[0], LocalSGD(0.3), Average(1.0), "examples", CASES[name][1], attack=attack
     )

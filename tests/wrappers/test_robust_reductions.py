@@ -27,6 +27,7 @@ EVERY = {
     "krum": fs.robust.Krum(1),
     "multi-krum": fs.robust.MultiKrum(1, 3),
     "norm clipping": fs.robust.NormClipping(),
+    "centred clipping": fs.robust.CentredClipping(),
 }
 
 
@@ -215,6 +216,8 @@ def test_other_refusals():
         lambda: fs.robust.GeometricMedian(3, 0.0),
         lambda: fs.robust.NormClipping(0.0),
         lambda: fs.robust.NormClipping("mean"),
+        lambda: fs.robust.CentredClipping(0.0),
+        lambda: fs.robust.CentredClipping(1.0, 0),
     ):
         with pytest.raises(fs.InvalidInput):
             bad()
@@ -233,6 +236,7 @@ def test_names_in_a_configuration():
         "Krum",
         "MultiKrum",
         "NormClipping",
+        "CentredClipping",
     }
     with pytest.raises(fs.InvalidInput, match="did you mean 'Median'"):
         build_reduction("x", "medain")

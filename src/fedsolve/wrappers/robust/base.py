@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedsolve.types import Scalar, is_module, reductions, replace
@@ -30,7 +32,7 @@ class Reduction(ABC):
             weight: of each client, shape (clients,).
             used: booleans of shape (clients,).
         """
-        clean = jax.tree.map(lambda x: jnp.where(_column(used, x), x, 0), messages)
+        clean = jax.tree.map(lambda x: jnp.where(column(used, x), x, 0), messages)
         found = self.reduce(clean, jnp.where(used, weight, 0), used)
         some = jnp.any(used)
         return jax.tree.map(lambda x, m: jnp.where(some, x, 0).astype(m.dtype), found, messages)
@@ -59,17 +61,22 @@ class OfVectors(Reduction):
         """Vectors combined, medians of the rest."""
         leaves, structure = jax.tree.flatten(messages)
         marks = jax.tree.leaves(vector_of(messages))
-        parts = [x.reshape(len(used), -1) for x, mark in zip(leaves, marks, strict=True) if mark]
-        vector = self.combine(jnp.concatenate(parts, axis=1), weight, used)
-        found, start = [], 0
-        for x, mark in zip(leaves, marks, strict=True):
-            if not mark:
-                found.append(middle(x, used))
-                continue
-            stop = start + x[0].size
-            found.append(vector[start:stop].reshape(x.shape[1:]))
-            start = stop
+        own = [x for x, mark in zip(leaves, marks, strict=True) if mark]
+        parts = iter(split(self.combine(joined(own), weight, used), own))
+        found = [next(parts) if mark else middle(x, used) for x, mark in zip(leaves, marks, strict=True)]
         return structure.unflatten(found)
+
+
+def joined(leaves: Sequence[Array]) -> Float[Array, "clients d"]:
+    """Leaves of shape (clients, ...) as one vector a client."""
+    return jnp.concatenate([x.reshape(len(x), -1) for x in leaves], axis=1)
+
+
+def split(vector: Float[Array, " d"], leaves: Sequence[Array]) -> list[Array]:
+    """A vector as leaves of these shapes without their first axis: what `joined` has put together."""
+    ends = np.cumsum([x[0].size for x in leaves])[:-1]
+    parts = jnp.split(vector, ends)
+    return [part.reshape(x.shape[1:]) for part, x in zip(parts, leaves, strict=True)]
 
 
 def vector_of(message: Any) -> Any:
@@ -97,7 +104,7 @@ def _deltas(message: Any) -> tuple[Any, bool]:
 
 def in_order(x: Array, used: Array) -> Array:
     """Each coordinate's values in ascending order along the first axis, those not used last, as infinity."""
-    return jnp.sort(jnp.where(_column(used, x), x, jnp.inf), axis=0)
+    return jnp.sort(jnp.where(column(used, x), x, jnp.inf), axis=0)
 
 
 def middle(x: Array, used: Array) -> Array:
@@ -114,5 +121,6 @@ def first(count: Scalar, score: Array, ties: Array, used: Array) -> Array:
     return (jnp.argsort(order) < count) & used
 
 
-def _column(used: Array, like: Array) -> Array:
+def column(used: Array, like: Array) -> Array:
+    """Who is used, shape (clients,), in a shape that broadcasts against a leaf of shape (clients, ...)."""
     return used.reshape(-1, *(1,) * (like.ndim - 1))

@@ -7,11 +7,13 @@ from typing import Any
 
 from fedsolve.geometry.catalogue import build_part
 from fedsolve.wrappers.robust.base import Reduction
+from fedsolve.wrappers.robust.clipping import CentredClipping
 from fedsolve.wrappers.robust.coordinates import Median, TrimmedMean
 from fedsolve.wrappers.robust.vectors import GeometricMedian, Krum, MultiKrum, NormClipping
 
 REDUCTIONS = {
-    cls.__name__: cls for cls in (Median, TrimmedMean, GeometricMedian, Krum, MultiKrum, NormClipping)
+    cls.__name__: cls
+    for cls in (Median, TrimmedMean, GeometricMedian, Krum, MultiKrum, NormClipping, CentredClipping)
 }
 """Every robust reduction by its name."""
 

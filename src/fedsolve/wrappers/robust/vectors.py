@@ -18,14 +18,14 @@ from fedsolve.types import Scalar, module, static
 from fedsolve.wrappers.robust.base import OfVectors, first, middle
 
 
-def _combination(weight: Array, vectors: Array) -> Array:
+def combination(weight: Array, vectors: Array) -> Array:
     """The sum of w_i v_i over the sum of w_i; zeros if no weight is left."""
     total = jnp.sum(weight)
     share = weight / jnp.where(total > 0, total, 1)
     return jnp.matmul(share.astype(vectors.dtype), vectors, precision=lax.Precision.HIGHEST)
 
 
-def _lengths(vectors: Array) -> Array:
+def lengths(vectors: Array) -> Array:
     """|v_i|, shape (clients,); infinite where its square is."""
     return jnp.sqrt(jnp.sum(vectors * vectors, axis=1))
 
@@ -60,8 +60,8 @@ class GeometricMedian(OfVectors):
         """The smoothed geometric median."""
 
         def closer(_: Any, v: Array) -> Array:
-            near = weight / jnp.maximum(_lengths(vectors - v), self.smoothing)
-            return jnp.where(jnp.sum(near) > 0, _combination(near, vectors), v)
+            near = weight / jnp.maximum(lengths(vectors - v), self.smoothing)
+            return jnp.where(jnp.sum(near) > 0, combination(near, vectors), v)
 
         start = jnp.where(jnp.any(used), middle(vectors, used), 0)
         return lax.fori_loop(0, self.iterations, closer, start)
@@ -95,8 +95,8 @@ class MultiKrum(OfVectors):
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The mean of those of the smallest scores."""
-        chosen = first(self.keep, krum_scores(vectors, used, self.attackers), _lengths(vectors), used)
-        return _combination(chosen.astype(vectors.dtype), vectors)
+        chosen = first(self.keep, krum_scores(vectors, used, self.attackers), lengths(vectors), used)
+        return combination(chosen.astype(vectors.dtype), vectors)
 
 
 @module
@@ -160,8 +160,8 @@ class NormClipping(OfVectors):
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The mean of the clipped vectors."""
-        length = _lengths(vectors)
+        length = lengths(vectors)
         bound = middle(length, used) if self.bound is None else self.bound
         factor = jnp.minimum(1, bound / jnp.where(length > 0, length, 1))
         factor = jnp.where(length > 0, factor, 1).astype(vectors.dtype)
-        return _combination(weight, vectors * factor[:, None])
+        return combination(weight, vectors * factor[:, None])

@@ -46,6 +46,8 @@ class Robust(Wrapper):
                 f"Robust cannot wrap {name_of(self.inner)}: its noise is measured for a mean of clipped messages"
             )
         if self.inner.reduction is not None:
-            raise InvalidInput("Robust around Robust: a cohort is reduced once, give one reduction")
+            raise InvalidInput(
+                f"Robust cannot wrap {name_of(self.inner)}: a cohort is reduced once, give one reduction"
+            )
         if not isinstance(self.reduction, Reduction):
             raise InvalidInput(f"reduction = {self.reduction!r} must be one such as Median() or Krum(3)")
