@@ -157,25 +157,24 @@ def judged(
     cells: Cells, problem: str, which: Which, found: Sequence[Difference], names: Sequence[str]
 ) -> Judged:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
-    above, below = [d for d in found if d.low > 0], [d for d in found if d.high < 0]
-    reason = f"95 % intervals over {cells.problem(problem).replicates}, paired"
-    if len(above) == len(found):
-        verdict = "reproduced"
-    elif below and not above:
-        verdict = "not reproduced"
-    elif above:
-        verdict = "partly"
-        one = len({d.a for d in found}) == 1
-        holds, contrary = (
-            ", ".join(d.b if one else f"{d.a} over {d.b}" for d in ds) for ds in (above, below)
-        )
-        reason += f": it holds in {len(above)} of {len(found)} ({holds})"
-        reason += f", the contrary in {len(below)} ({contrary})" if below else ""
-    else:
-        verdict = "underpowered"
+    verdict, which_hold = grade(found)
+    reason = f"95 % intervals over {cells.problem(problem).replicates}, paired{which_hold}"
     words = "; ".join(d.words for d in found)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
     return Judged(f"{ends}; {words}", verdict, reason, provisional(cells, problem, which, names))
+
+
+def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
+    """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
+    above, below = [d for d in found if d.low > 0], [d for d in found if d.high < 0]
+    if len(above) == len(found):
+        return "reproduced", ""
+    if not above:
+        return ("not reproduced" if below else "underpowered"), ""
+    one = len({d.a for d in found}) == 1
+    holds, contrary = (", ".join(d.b if one else f"{d.a} over {d.b}" for d in ds) for ds in (above, below))
+    words = f": it holds in {len(above)} of {len(found)} ({holds})"
+    return "partly", words + (f", the contrary in {len(below)} ({contrary})" if below else "")
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
