@@ -44,13 +44,16 @@ class Cell:
 
     @property
     def edges(self) -> list[str]:
-        """The axes of the grid, of three values or more, at whose first or last value the chosen setting lies."""
+        """The axes of the grid, of three values or more, at whose first or last value the chosen setting lies.
+
+        Of an axis whose values are settings drawn at random, tuples of numbers: whether one is the least or most drawn.
+        """
         if self.grid is None or self.tuned is None:
             return []
         return [
             axis
             for axis, values in self.grid.grid.items()
-            if len(values) > 2 and self.chosen[axis] in (values[0], values[-1])
+            if len(values) > 2 and _at_edge(self.chosen[axis], values)
         ]
 
 
@@ -107,6 +110,13 @@ class Cells:
         rounds, values = self.curve(problem, method, which, metric)
         counted = rounds > rounds[-1] - self.problem(problem).last
         return values[:, counted].mean(axis=1)
+
+
+def _at_edge(chosen: Any, values: tuple[Any, ...]) -> bool:
+    if not isinstance(chosen, tuple):
+        return chosen in (values[0], values[-1])
+    columns = zip(*values, strict=True)
+    return any(number in (min(tried), max(tried)) for number, tried in zip(chosen, columns, strict=True))
 
 
 def exploded(sweep: Sweep) -> np.ndarray:

@@ -76,7 +76,7 @@ class Maps:
         figure.colorbar(images[0], ax=places, label=describe(self.metric).label)
         lost = ", ".join(f"{v:g}" for v in np.array(y)[~alive])
         left_out = f" Every method diverged at {y_axis} {lost}." if lost else ""
-        return f"{self.caption} Seed {study.seeds[0]}; the chosen setting is framed.{left_out}", figure
+        return f"{self.caption} Seed {study.tuning_seed}; the chosen setting is framed.{left_out}", figure
 
 
 def _ends(grid: Sweep, metric: str, last: int) -> np.ndarray:

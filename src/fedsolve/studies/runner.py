@@ -67,7 +67,7 @@ def solve(study: Study, context: Context) -> Cells:
     for name, problem in study.problems.items():
         task = cache(partial(problem.task, context.data_dir))
         for label, method in study.methods_of(name).items():
-            run = _Run(context, name, problem, label, method, task, study.seeds)
+            run = _Run(context, name, problem, label, method, task, study.seeds, study.tuning_seed)
             cells[name, label] = run.cell()
     return Cells(study.problems, study.seeds, cells)
 
@@ -84,18 +84,19 @@ class _Run:
         method: Method,
         task: Callable[..., Task],
         seeds: Sequence[int],
+        tuning_seed: int,
     ) -> None:
         self.context, self.name, self.problem, self.label = context, name, problem, label
-        self.method, self.task, self.seeds = method, task, tuple(seeds)
+        self.method, self.task, self.seeds, self.tuning_seed = method, task, tuple(seeds), tuning_seed
         self.select = Selection.parse(problem.select)
 
     def cell(self) -> Cell:
-        """The published setting with all seeds, the grid with the first, and its best with all."""
+        """The published setting with all seeds, the grid with the tuning seed, and its best with all."""
         published = self._at(self.method.published, "published") if self.method.published else None
         if not self.method.grid:
             return Cell(published, None, None)
         options = {**self.problem.options, **self.problem.tuning}
-        grid = self._sweep("grid", self.method.grid, self.seeds[:1], options)
+        grid = self._sweep("grid", self.method.grid, (self.tuning_seed,), options)
         if not np.isfinite(grid.score).any():
             return Cell(published, grid, None)
         best = grid.best_settings
@@ -160,4 +161,4 @@ def _settings(study: Study) -> dict[str, Any]:
         told |= {"data": "drawn anew for each seed"} if p.data_by_seed else {}
         told |= {f"{name} while tuning": value for name, value in p.tuning.items()}
         problems[p.title] = f"{p.size}; {', '.join(f'{name} {value}' for name, value in told.items())}"
-    return {"seeds": list(study.seeds), "tuned on seed": study.seeds[0], **problems}
+    return {"seeds": list(study.seeds), "tuned on seed": study.tuning_seed, **problems}

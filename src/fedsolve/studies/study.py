@@ -61,12 +61,13 @@ class Study:
         full: in the paper's size, by the same or other names; empty where `problems` has it.
         quick: a tiny problem without the data folder, for `--quick`.
         methods: by name, or a function from a problem's name to them where their settings differ by problem.
-        seeds: all of them are shown; the first alone is tuned on.
+        seeds: all of them are shown.
         statements, pictures: what is judged and drawn.
         deviations: where it departs from the paper, one sentence each.
         cost: what the full size would take, and how that was reckoned.
         minutes: what `problems` took on 2 cores, None where that was not measured.
         needs_data: whether it reads the data folder.
+        tuned_on: the seed that grids run on, None for the first of `seeds`.
     """
 
     title: str
@@ -83,6 +84,12 @@ class Study:
     full: Mapping[str, Problem] = field(default_factory=dict)
     minutes: float | None = None
     needs_data: bool = True
+    tuned_on: int | None = None
+
+    @property
+    def tuning_seed(self) -> int:
+        """The seed that grids run on."""
+        return self.seeds[0] if self.tuned_on is None else self.tuned_on
 
     def methods_of(self, problem: str) -> Mapping[str, Method]:
         """The methods of one problem by name."""

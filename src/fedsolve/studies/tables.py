@@ -9,7 +9,7 @@ from typing import Any
 from fedsolve.report.markup import PageTable
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import shown_final
+from fedsolve.studies.verdicts import in_words, shown_final
 
 
 def tables(cells: Cells) -> dict[str, PageTable]:
@@ -44,5 +44,4 @@ def _table(cells: Cells, name: str) -> PageTable:
 
 
 def _words(setting: Mapping[str, Any]) -> str:
-    numbers = {a: f"{v:g}" if isinstance(v, float) else v for a, v in setting.items()}
-    return ", ".join(f"{axis} {value}" for axis, value in numbers.items())
+    return ", ".join(f"{axis} {in_words(value)}" for axis, value in setting.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
@@ -182,11 +183,18 @@ def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) 
     if which == "published":
         return ""
     at = [
-        f"{name}'s best {axis} = {cells.cell(problem, name).chosen[axis]:g}"
+        f"{name}'s best {axis} = {in_words(cells.cell(problem, name).chosen[axis])}"
         for name in dict.fromkeys(names)
         for axis in cells.cell(problem, name).edges
     ]
     return f"{', '.join(at)} lies at the edge of the grid" if at else ""
+
+
+def in_words(value: Any) -> str:
+    """A setting's value, or its values where several were drawn together."""
+    if isinstance(value, tuple):
+        return ", ".join(map(in_words, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _ends(cells: Cells, problem: str, names: Sequence[str] | dict[str, None], which: Which) -> str:

@@ -1,0 +1,113 @@
+"""Tuning by a budget: settings drawn at random, the chance of each to be chosen by brute force, and what that "
+"comes to."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies import Method, Problem, Study
+from fedsolve.studies.budget_pictures import Budgets, shares
+from fedsolve.studies.budgets import budget, chances, drawn, expected
+from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies.experiment import Context
+from fedsolve.studies.runner import outcome, solve
+
+
+def test_settings_are_drawn_within_their_ranges_the_default_first():
+    ranges = {"client_lr": (1e-4, 10.0), "mu": (1e-3, 1.0)}
+    both = drawn({"client_lr": 0.1, "mu": 0.5}, ranges, 200)
+    ((names, settings),) = both.items()
+    assert (names, settings[0], len(settings)) == ("client_lr, mu", (0.1, 0.5), 200)
+    values = np.array(settings[1:])
+    assert (values >= [1e-4, 1e-3]).all()
+    assert (values <= [10, 1]).all()
+    np.testing.assert_allclose(np.log10(values).mean(axis=0), [-1.5, -1.5], atol=0.25)
+    ((_, alone),) = drawn({"client_lr": 0.1}, ranges, 200).items()
+    assert [s[0] for s in alone] == [s[0] for s in settings]
+
+
+@pytest.mark.parametrize("tried", [1, 2, 3, 6])
+def test_chances_are_those_of_all_subsets(tried):
+    """Of the default with every subset of the others: how often each setting has the least score."""
+    scores = np.array([3.0, 5.0, 1.0, np.inf, 2.0, 0.5])
+    counts = np.zeros(6)
+    subsets = list(combinations(range(1, 6), tried - 1))
+    for others in subsets:
+        counts[min((0, *others), key=lambda i: scores[i])] += 1
+    np.testing.assert_allclose(chances(scores, tried), counts / len(subsets), atol=1e-12)
+
+
+def test_a_default_that_diverges_is_chosen_only_with_others_that_do():
+    scores = np.array([np.inf, np.inf, 1.0])
+    assert chances(scores, 1).tolist() == [1, 0, 0]
+    np.testing.assert_allclose(chances(scores, 2), [0.5, 0, 0.5])
+
+
+def cells():
+    """One metric where less is better: starts at 4, the best ends at 0; method B's default diverges."""
+    problem = Problem("p", "small", lambda data_dir: None, {"rounds": 4}, metric="test_loss")
+    found = {}
+    for method, train, test in (
+        ("A", [3.0, 2.0, 1.0], [2.0, 1.0, 5.0]),
+        ("B", [np.nan, 2.0, 1.0], [np.nan, 3.0, 0.0]),
+    ):
+        metrics = {
+            "train_loss": np.array([[[4.0, end]] for end in train]),
+            "test_loss": np.array([[[4.0, end]] for end in test]),
+        }
+        lost = np.where(np.isnan(train), 1, -1)[:, None]
+        axes = {"client_lr, mu": ((0.1, 0.1), (0.2, 0.3), (0.3, 0.2))}
+        grid = Sweep(method, "p", axes, (5,), np.array([0, 4]), metrics, lost, Selection("train_loss", 1))
+        found["p", method] = found["q", method] = Cell(None, grid, None)
+    return Cells({"p": problem, "q": problem}, (0, 1), found)
+
+
+def test_what_a_budget_comes_to():
+    """A: its default reaches half; the setting it trusts most is worse than the start, which counts as nothing."""
+    assert expected(cells(), "p", 1) == pytest.approx({"A": 0.5, "B": 0.0})
+    assert expected(cells(), "p", 2) == pytest.approx({"A": 0.375, "B": (0.25 + 1) / 2})
+    assert expected(cells(), "p", 3) == pytest.approx({"A": 0.0, "B": 1.0})
+
+
+def test_the_picture_has_a_panel_a_method():
+    found = cells()
+    study = Study("t", "", "", found.problems, found.problems["p"], {}, (0, 1), (), {}, (), "", tuned_on=5)
+    caption, figure = Budgets("By budget.", (1, 3)).draw(study, found)
+    assert caption == "By budget. Seed 5."
+    assert [axis.get_title(loc="left") for axis in figure.axes[:2]] == ["A", "B"]
+    np.testing.assert_allclose(shares(found, (1, 3))["B"], [0, 1])
+    with pytest.raises(fs.InvalidInput, match="three and two or more"):
+        budget(1)(found)
+
+
+def test_grids_run_on_a_seed_of_their_own(tmp_path):
+    """`tuned_on` is none of the seeds shown; a random setting at the end of what was drawn is at an edge."""
+
+    def made(**axis):
+        ((client_lr, server_lr),) = axis.values()
+        return fs.FedAvg(client_lr, server_lr=server_lr)
+
+    axis = {"client_lr, server_lr": ((0.01, 1.0), (0.03, 0.5), (0.005, 1.5))}
+    task = fs.tasks.build("regression", num_clients=3, examples_per_client=4, features=5)
+    problem = Problem(
+        "p", "small", lambda data_dir: task, {"rounds": 2, "local_steps": 1}, metric="train_loss"
+    )
+    methods = {"M": Method(made, {k: v[0] for k, v in axis.items()}, axis)}
+    study = Study(
+        "t", "s", "", {"p": problem}, problem, methods, (0, 1), (), {"budgets": Budgets("By budget.", (1, 3))}, (),
+        "", needs_data=False, tuned_on=7,
+    )  # fmt: skip
+    found = solve(study, Context(tmp_path)).cell("p", "M")
+    assert (found.grid.seeds, found.tuned.seeds) == ((7,), (0, 1))
+    assert found.chosen == {"client_lr, server_lr": (0.03, 0.5)}
+    assert found.edges == ["client_lr, server_lr"]
+    made_of = outcome(study, Context(tmp_path))
+    assert made_of.settings["tuned on seed"] == 7
+    assert made_of.tables["p"].rows[0][3] == "client_lr, server_lr 0.03, 0.5"
+    assert (
+        outcome(study, Context(tmp_path / "quick", quick=True)).pictures["budgets"][0] == "By budget. Seed 7."
+    )
