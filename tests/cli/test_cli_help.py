@@ -19,8 +19,8 @@ from fedsolve.experiments import catalogue
 from fedsolve.report.table import narrow_table
 
 PAGES = [
-    (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("list",), ("show",), ("cite",), ("federate",),
-    ("federate", "new"), ("federate", "demo"), ("federate", "check"),
+    (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("study",), ("verdict",), ("list",), ("show",), ("cite",),
+    ("federate",), ("federate", "new"), ("federate", "demo"), ("federate", "check"),
 ]  # fmt: skip
 
 

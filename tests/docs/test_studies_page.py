@@ -1,9 +1,10 @@
-"""docs/studies.md: its study runs by its reference, in its quick size, and is judged again."""
+"""docs/studies.md: its study, in TOML and in Python, is one; it runs, in its quick size too, and is judged again."""
 
 import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
@@ -11,10 +12,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """The page's block as mine.py in the current folder."""
+    """The page's blocks as mine_study.py and mine.toml in the current folder."""
     pytest.importorskip("sklearn")
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine_study.py").write_text(block)
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(block)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert os.getcwd() == str(tmp_path)
@@ -27,26 +30,53 @@ def test_the_pages_study_is_found(mine):
     assert (found.title, found.full) == ("Does FedAdam pay on digits?", False)
 
 
+def test_both_forms_are_one_study(mine):
+    """The same methods at the same settings, options and seeds, claim, judgement."""
+    import mine_study
+
+    from fedsolve.cli.study_file import study_in
+    from fedsolve.engine.grid import build_methods
+
+    file, python = study_in(Path("mine.toml")), mine_study.study()
+    assert (file.title, file.seeds) == (python.title, python.seeds)
+    for name, method in python.methods.items():
+        assert dict(file.methods[name].grid) == dict(method.grid)
+        assert build_methods(file.methods[name].make, method.grid) == build_methods(method.make, method.grid)
+    one, other = file.problems["digits"], python.problems["digits"]
+    for field in ("options", "metric", "last", "select"):
+        assert getattr(one, field) == getattr(other, field)
+    np.testing.assert_array_equal(one.task(None).data.client(3).x, other.task(None).data.client(3).x)
+    assert [s.says for s in file.statements] == [s.says for s in python.statements]
+
+
 @pytest.mark.full
-def test_the_pages_study_runs_and_is_judged(mine, capsys):
+@pytest.mark.parametrize("own", ["mine_study:study", "mine.toml"])
+def test_the_pages_study_runs_and_is_judged(mine, capsys, own):
     from fedsolve.cli.main import main
 
-    assert main(["reproduce", "mine_study:study", "--quick"]) == 0
-    assert Path("runs/mine_study-study/page.html").exists()
+    assert main(["study", own, "--quick"]) == 0
+    assert Path("runs", {"mine.toml": "mine"}.get(own, "mine_study-study"), "page.html").exists()
     capsys.readouterr()
-    assert main(["reproduce", "mine_study:study", "--out", "whole"]) == 0
+    assert main(["study", own, "--out", "whole"]) == 0
     ran = capsys.readouterr().out
-    assert main(["verdict", "mine_study:study", "--out", "whole"]) == 0
+    assert main(["verdict", own, "--out", "whole"]) == 0
     assert capsys.readouterr().out.strip() == ran.strip()
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["reproduce", "mine_study:PAGE"], "PAGE"),
-        (["reproduce", "mine_study:study", "--quick", "--full"], "quick and full are two sizes"),
-        (["reproduce", "mine_study:study", "--full"], "one size"),
-        (["verdict", "mine_study:study"], "keeps no data of mine_study:study"),
+        (["study", "mine_study:PAGE"], "PAGE"),
+        (["study", "mine_study:study", "--quick", "--full"], "quick and full are two sizes"),
+        (["study", "mine_study:study", "--full"], "one size"),
+        (
+            ["verdict", "mine_study:study"],
+            "keeps no data of mine_study:study: run fedsolve study mine_study:study",
+        ),
+        (["verdict", "mine.toml"], "runs/mine keeps no data of mine.toml: run fedsolve study mine.toml"),
+        (["reproduce", "mine.toml"], "a study of your own: run it with fedsolve study mine.toml"),
+        (["study", "lasso-1"], "run an experiment with fedsolve reproduce lasso-1"),
+        (["study", "mine.toml", "--full"], "one size"),
     ],
 )
 def test_bad_calls_are_one_line(mine, capsys, words, says):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
 import tomli_w
 from pydantic import (
@@ -25,14 +25,16 @@ from fedsolve.cli.values import check_integers
 from fedsolve.errors import InvalidInput
 from fedsolve.options import RunOptions, WrittenOption, exclusive_options, written_options
 
-_Positive = Annotated[int, Field(ge=1, lt=2**31)]
-_Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 _LARGEST = 2**20
 CONFIG = "config.toml"
 """Name of the resolved configuration in a run's folder."""
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A table of a configuration: nothing unknown, nothing of another type."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
@@ -52,7 +54,7 @@ def _as_pydantic(option: WrittenOption) -> tuple[Any, Any]:
 
 if TYPE_CHECKING:
 
-    class RunSection(RunOptions, _Section):  # pyright: ignore[reportGeneralTypeIssues] (frozen, as _Section is)
+    class RunSection(RunOptions, Section):  # pyright: ignore[reportGeneralTypeIssues] (frozen, as Section is)
         """What is made below, as type checkers see it."""
 
         rounds: int = 100
@@ -61,14 +63,14 @@ if TYPE_CHECKING:
 else:
     RunSection = create_model(
         "RunSection",
-        __base__=_Section,
+        __base__=Section,
         __module__=__name__,
         __doc__="The section `[run]`: the options of a run as text has them, under the same names.",
         **{option.name: _as_pydantic(option) for option in written_options()},
     )
 
 
-class MethodSection(_Section):
+class MethodSection(Section):
     """A section `[[method]]`: a name of the catalogue, how it is called in tables, and its settings."""
 
     name: str
@@ -87,7 +89,7 @@ class MethodSection(_Section):
         return self.label or self.name
 
 
-class SweepSection(_Section):
+class SweepSection(Section):
     """The section `[sweep]`: one method at every setting of a grid, with several seeds.
 
     `grid` has a list of values for each axis, or the text of a range such as "1e-3:1:7log"; `seeds` is how many
@@ -95,29 +97,38 @@ class SweepSection(_Section):
     """
 
     grid: dict[str, Any] = Field(min_length=1)
-    seeds: _Positive | list[_Seed] | None = None
+    seeds: Positive | list[Seed] | None = None
     select: str = "training-loss"
     validation: float | None = Field(default=None, gt=0, lt=1)
-    parallel_trials: _Positive | None = Field(
+    parallel_trials: Positive | None = Field(
         default=None,
         validation_alias=AliasChoices("parallel_trials", "lanes"),  # the former name, in folders kept since
     )
 
 
-class Config(_Section):
-    """A whole configuration: one method is a run, several are a comparison, one with `[sweep]` is a sweep.
+class Configured(Section):
+    """What all configurations have: a task, how it is run, and methods.
 
     `weighting` is that of all methods; without it each has its own.
     """
 
     task: str
     title: str = ""
-    how_tuned: str = ""
     weighting: Literal["uniform", "examples"] | None = None
     task_options: dict[str, Any] = {}
     run: RunSection = RunSection()
-    method: list[MethodSection] = Field(min_length=1)
+    method: Sequence[MethodSection]
+
+
+class Config(Configured):
+    """A whole configuration: one method is a run, several are a comparison, one with `[sweep]` is a sweep."""
+
+    how_tuned: str = ""
+    method: list[MethodSection] = Field(min_length=1)  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
     sweep: SweepSection | None = None
+
+
+C = TypeVar("C", bound=Configured)
 
 
 def parse(table: Mapping[str, Any], origin: str) -> Config:
@@ -127,10 +138,15 @@ def parse(table: Mapping[str, Any], origin: str) -> Config:
         InvalidInput: unknown keys (with the nearest match), values of another type, or two that exclude
             each other.
     """
+    return parse_as(Config, table, origin)
+
+
+def parse_as(model: type[C], table: Mapping[str, Any], origin: str) -> C:
+    """The same of another kind of configuration."""
     try:
-        config = Config.model_validate(dict(table))
+        config = model.model_validate(dict(table))
     except ValidationError as error:
-        raise InvalidInput(describe_problems(error, Config, origin)) from None
+        raise InvalidInput(describe_problems(error, model, origin)) from None
     for first, second in exclusive_options():
         if getattr(config.run, first) is not None and getattr(config.run, second) is not None:
             raise InvalidInput(f"{origin}: give {first} or {second}, not both")

@@ -21,6 +21,13 @@ from fedsolve.cli.training import compare, run, sweep
 from fedsolve.errors import FedsolveError, InvalidInput
 
 app = App(pretty_exceptions_enable=False)
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A few rounds, to see that it works; its numbers mean nothing.")
+]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="The paper's size, where the usual one is cut to what two cores finish."),
+]
 
 
 def _print_version(asked: bool) -> None:
@@ -57,28 +64,54 @@ def reproduce(
     ],
     out: arg.Out = None,
     data_dir: arg.DataDir = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A few rounds, to see that it works; its numbers mean nothing.")
-    ] = False,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="The paper's size, where the usual one is cut to what two cores finish."),
-    ] = False,
+    quick: Quick = False,
+    full: Full = False,
     as_json: arg.AsJson = False,
 ) -> None:
     """Run a paper's experiment: results, pictures, and a page of claim, theirs, ours and deviations."""
     from fedsolve.cli.reproduce import reproduce_command
+    from fedsolve.studies.experiment import command
 
+    if command(name) != f"fedsolve reproduce {name}":
+        raise InvalidInput(f"{name} is a study of your own: run it with {command(name)}")
     reproduce_command(name, out, data_dir, quick, full, as_json)
 
 
-@app.command(short_help="Judge again what an experiment's run kept.")
+@app.command(short_help="Run a study of your own.")
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="A TOML file, or a function that gives a study as module:function."
+        ),
+    ],
+    out: arg.Out = None,
+    data_dir: arg.DataDir = None,
+    quick: Quick = False,
+    full: Full = False,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Run a study of your own: tuned methods, a table, curves, maps of grids, and claims with verdicts.
+
+    What is kept goes on where it was interrupted, and `fedsolve verdict STUDY` judges it again.
+    """
+    from fedsolve.cli.reproduce import reproduce_command
+    from fedsolve.studies.experiment import command
+
+    if command(name) != f"fedsolve study {name}":
+        raise InvalidInput(
+            f"{name} must be a TOML file or module:function; run an experiment with {command(name)}"
+        )
+    reproduce_command(name, out, data_dir, quick, full, as_json)
+
+
+@app.command(short_help="Judge again what an experiment's or a study's run kept.")
 def verdict(
     name: Annotated[
         str,
         typer.Argument(
             metavar="NAME",
-            help="`fedsolve list experiments` has the names.",
+            help="One of `fedsolve list experiments`, or a study of your own: a TOML file or module:function.",
             autocompletion=complete_experiment,
         ),
     ],
@@ -88,7 +121,7 @@ def verdict(
     full: Annotated[bool, typer.Option("--full", help="That run was of the paper's size.")] = False,
     as_json: arg.AsJson = False,
 ) -> None:
-    """Compute the verdicts of an experiment from the data that an earlier run kept; nothing is run."""
+    """Compute the verdicts of an experiment or a study from the data that an earlier run kept; nothing is run."""
     from fedsolve.cli.reproduce import verdict_command
 
     verdict_command(name, out, full, as_json)

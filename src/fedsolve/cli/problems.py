@@ -15,7 +15,6 @@ _EXPECTED = {
     "float_type": "a number",
     "string_type": "a text",
     "dict_type": "a table",
-    "list_type": "a list of tables, written [[method]]",
     "model_type": "a table",
     "model_attributes_type": "a table",
     "too_short": "given at least once, as [[method]] with a name",
@@ -64,6 +63,9 @@ def _expected(item: Any) -> str:
     if kind in _BOUNDS:
         text, name = _BOUNDS[kind]
         return text.format(**{name: item["ctx"][name]})
+    if kind == "list_type":
+        name = item["loc"][-1]
+        return f"a list of tables, written [[{name}]]" if name in ("method", "claim") else "a list"
     if kind == "literal_error":
         return str(item["ctx"]["expected"])
     return _EXPECTED.get(kind) or str(item["msg"])

@@ -1,4 +1,4 @@
-"""`fedsolve reproduce`: run an experiment of a paper, with progress, and say what came out."""
+"""`fedsolve reproduce` and `fedsolve study`: run an experiment or a study of one's own, and say what came out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def reproduce_command(
     """Run one experiment and print its claims with verdicts; a quick run has none."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from fedsolve.experiments.catalogue import find, reproduce
+    from fedsolve.experiments.catalogue import reproduce
+    from fedsolve.studies.experiment import command
     from fedsolve.studies.page import QUICK
 
-    experiment = find(name)
+    experiment = found(name, data_dir)
     folder = out or _folder(name, full)
     takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
@@ -44,10 +45,12 @@ def reproduce_command(
         bars.update(rows[part], completed=done, total=total)  # type: ignore[arg-type]
 
     try:
-        found = reproduce(name, folder, data_dir=data_dir, quick=quick, full=full, say=show)
+        made = reproduce(
+            name, folder, data_dir=data_dir, quick=quick, full=full, experiment=experiment, say=show
+        )
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
-            f"interrupted; finished parts are kept: the same command goes on, fedsolve reproduce {name}"
+            f"interrupted; finished parts are kept: the same command goes on, {command(name)}"
             + (" --full" if full else "")
             + (f" --out {out}" if out else "")
         ) from None
@@ -58,16 +61,16 @@ def reproduce_command(
         document = {
             "status": "ok",
             "quick": quick,
-            "page": str(found.page),
-            "seconds": round(found.seconds, 1),
+            "page": str(made.page),
+            "seconds": round(made.seconds, 1),
         }
-        emit_json(document | {"claims": [vars(c) for c in found.outcome.claims]})
+        emit_json(document | {"claims": [vars(c) for c in made.outcome.claims]})
         return
-    if found.outcome.claims:
-        _print(found.outcome.claims, quick)
+    if made.outcome.claims:
+        _print(made.outcome.claims, quick)
     if quick:
         say(f"{QUICK}; no claim has a verdict")
-    say(f"page: {found.page}")
+    say(f"page: {made.page}")
 
 
 def verdict_command(name: str, out: Path | None, full: bool, as_json: bool) -> None:
@@ -75,15 +78,37 @@ def verdict_command(name: str, out: Path | None, full: bool, as_json: bool) -> N
     from fedsolve.experiments.catalogue import judge
 
     folder = out or _folder(name, full)
-    claims = judge(name, folder, full=full)
+    claims = judge(name, folder, full=full, experiment=found(name, run=False))
     if as_json:
         emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
     else:
         _print(claims, quick=False)
 
 
+def found(name: str, data_dir: Path | None = None, *, run: bool = True) -> Experiment:
+    """An experiment by name, or a study of one's own: `module:function`, or a TOML file.
+
+    A file is checked with its task where it is to be `run`, and without where it is judged again.
+
+    Raises:
+        InvalidInput: there is none, or what stands in the file does not do.
+    """
+    from fedsolve.experiments.catalogue import find
+
+    if not name.endswith(".toml"):
+        return find(name)
+    from fedsolve.cli.study_file import check_study, study_in
+    from fedsolve.studies.runner import experiment
+
+    study = study_in(Path(name))
+    if run:
+        check_study(Path(name), data_dir)
+    return experiment(study)
+
+
 def _folder(name: str, full: bool) -> Path:
-    return Path("runs") / (name.replace(":", "-") + ("-full" if full else ""))
+    stem = Path(name).stem if name.endswith(".toml") else name.replace(":", "-")
+    return Path("runs") / (stem + ("-full" if full else ""))
 
 
 def _print(claims: Sequence[Claim], quick: bool) -> None:

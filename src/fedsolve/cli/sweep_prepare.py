@@ -7,23 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from fedsolve.algorithm import Algorithm
-from fedsolve.building import arguments, build
 from fedsolve.cli.config import Config, MethodSection, SweepSection, parse, to_table
-from fedsolve.cli.grids import EXAMPLE, axis_values, parse_grid, parse_seeds, with_values
+from fedsolve.cli.grid_checks import build_at, checked_grid, metrics_of, which_seeds
+from fedsolve.cli.grids import EXAMPLE, parse_grid, parse_seeds, with_values
 from fedsolve.cli.options import from_options, to_resume
 from fedsolve.cli.prepare import Prepared, prepare, run_options, with_one_weighting
-from fedsolve.cli.values import method_arguments, parse_assignments
-from fedsolve.diagnostics.base import Point
-from fedsolve.engine.grid import check_size
+from fedsolve.cli.values import parse_assignments
 from fedsolve.engine.sweep import SweepOptions
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.history import Setting
 from fedsolve.results.selection import Selection
-from fedsolve.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class PreparedSweep:
 
     def algorithm(self, **values: Any) -> Algorithm:
         """The method at one setting of the grid."""
-        return _build(self.method, values)
+        return build_at(self.method, values)
 
     def options(self) -> SweepOptions:
         """What the sweep is told besides its method, task and grid."""
@@ -154,31 +148,19 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     assert section is not None
     if config.run.devices > 1:
         raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
-    known = arguments(method.name)
-    for axis in section.grid:
-        if axis.partition(".")[0] not in known:
-            raise unknown(f"setting of {method.name}", axis, known)
-    grid = {axis: axis_values(f"grid: {axis}", values) for axis, values in section.grid.items()}
-    if section.seeds == []:
-        raise InvalidInput(
-            "seeds = []: give at least one, such as seeds = [0], or how many, such as seeds = 3"
-        )
-    count = section.seeds or 1
-    check_size([len(values) for values in grid.values()], count if isinstance(count, int) else len(count))
-    for axis, values in grid.items():
-        if "none" in values and axis in known and known[axis].default is not None:
-            raise InvalidInput(f"grid: {axis}: none is no value of it; give numbers")
+    seeds = which_seeds([config.run.seed] if section.seeds is None else section.seeds)
+    grid = checked_grid(method, section.grid, len(seeds))
     first = {axis: values[0] for axis, values in grid.items()}
-    for axis, values in grid.items():
-        for value in values:
-            _build(method, first | {axis: value})
-    seeds = [config.run.seed] if section.seeds is None else section.seeds
-    seeds = list(range(seeds)) if isinstance(seeds, int) else seeds
-    if len(set(seeds)) < len(seeds):
-        raise InvalidInput(f"seeds = {seeds}: a seed comes twice")
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
-    _check_rule(section, prepared.task, prepared.algorithms[0])
+    rule = Selection.parse(section.select)
+    if rule.metric.startswith("validation_") and section.validation is None:
+        raise InvalidInput(
+            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
+        )
+    measured = metrics_of(prepared.task, prepared.algorithms[0], section.validation is not None)
+    if rule.metric not in measured:
+        raise unknown("metric of the selection", rule.metric, measured)
     if section.validation is not None:
         prepared.task.data.hold_out(section.validation)
     resolved = prepared.config.method[0]
@@ -194,26 +176,3 @@ def prepare_sweep(config: Config) -> PreparedSweep:
         }
     )
     return PreparedSweep(whole, prepared)
-
-
-def _build(method: MethodSection, values: Mapping[str, Any]) -> Algorithm:
-    settings = with_values(method.settings, values)
-    return build(method.name, method_arguments(method.name, settings))
-
-
-def _check_rule(section: SweepSection, task: Task, algorithm: Algorithm) -> None:
-    """Refuse a rule that needs what the sweep does not measure, before anything runs."""
-    rule = Selection.parse(section.select)
-    if rule.metric.startswith("validation_") and section.validation is None:
-        raise InvalidInput(
-            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
-        )
-    model = jax.eval_shape(task.init, jax.random.key(0))
-    known = ["train_loss"]
-    for measure in (*task.diagnostics, *algorithm.diagnostics()):
-        known += jax.eval_shape(lambda p, m=measure: m(Point(p, jnp.zeros(()), p)), model)
-    held_out = ["test"] * (task.test is not None) + ["unseen"] * (task.unseen is not None)
-    held_out += ["validation"] * (section.validation is not None)
-    known += [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics, *task.whole)]
-    if rule.metric not in known:
-        raise unknown("metric of the selection", rule.metric, known)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.references import construct, is_reference, load
-from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
+from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command
 
 _MODULES = {
     "lasso": ("lasso-1", "lasso-2", "lasso-3", "lasso-4"),
@@ -83,24 +83,27 @@ def _check_full(name: str, experiment: Experiment, full: bool) -> None:
         raise InvalidInput(f"{name} has one size: leave out full")
 
 
-def judge(name: str, folder: str | Path, *, full: bool = False) -> Sequence[Claim]:
+def judge(
+    name: str, folder: str | Path, *, full: bool = False, experiment: Experiment | None = None
+) -> Sequence[Claim]:
     """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run.
 
     Args:
         name: one of `EXPERIMENTS`, or `module:function` of a study.
         folder: of the earlier run, with its `parts/`.
         full: whether that was of the paper's size.
+        experiment: what the name stands for where `find` does not know it, such as that of a file.
 
     Raises:
         InvalidInput: an unknown name, missing matplotlib, a part that is not kept, `full` of an experiment of one size.
     """
     from fedsolve.report.plots import require_matplotlib
 
-    experiment = find(name)
+    experiment = experiment or find(name)
     require_matplotlib()  # an experiment draws what it judges
     _check_full(name, experiment, full)
     if not (Path(folder) / "parts").is_dir():
-        raise InvalidInput(f"{folder} keeps no data of {name}: run fedsolve reproduce {name} into it first")
+        raise InvalidInput(f"{folder} keeps no data of {name}: run {command(name)} into it first")
     return experiment.run(Context(Path(folder), full=full, kept_only=True)).claims
 
 
@@ -111,6 +114,7 @@ def reproduce(
     data_dir: str | Path | None = None,
     quick: bool = False,
     full: bool = False,
+    experiment: Experiment | None = None,
     say: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> Reproduced:
     """Run an experiment into a folder: results, pictures and a page of claim / theirs / ours / deviations.
@@ -123,6 +127,7 @@ def reproduce(
         data_dir: the data folder, default FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing and get no verdict.
         full: the paper's size, of an experiment that has one beside that which two cores finish.
+        experiment: what the name stands for where `find` does not know it, such as that of a file.
         say: called with (part, done, total).
 
     Raises:
@@ -135,7 +140,7 @@ def reproduce(
     from fedsolve.report.plots import require_matplotlib
     from fedsolve.studies.page import write_results
 
-    experiment = find(name)
+    experiment = experiment or find(name)
     require_matplotlib()
     if full and quick:
         raise InvalidInput("quick and full are two sizes: give one of them")

@@ -138,7 +138,9 @@ def study(dataset: int) -> Study:
                 narrow.title,
                 beside=CENTRAL,
             ),
-            "grid": Maps("F1 score over the last 100 rounds at every pair of rates; a dash diverged.", "f1"),
+            "grid": Maps(
+                "F1 score over the last 100 rounds at every pair of rates; a dash diverged.", "f1", 1.0, 0.0
+            ),
         },
         deviations=DEVIATIONS,
         cost="",

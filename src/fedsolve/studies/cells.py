@@ -113,8 +113,8 @@ class Cells:
 
 
 def _at_edge(chosen: Any, values: tuple[Any, ...]) -> bool:
-    if not isinstance(chosen, tuple):
-        return chosen in (values[0], values[-1])
+    if not isinstance(chosen, tuple):  # words have no order
+        return chosen in (values[0], values[-1]) and all(isinstance(v, int | float) for v in values)
     columns = zip(*values, strict=True)
     return any(number in (min(tried), max(tried)) for number, tried in zip(chosen, columns, strict=True))
 

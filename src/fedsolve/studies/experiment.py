@@ -15,6 +15,7 @@ import numpy as np
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
+from fedsolve.references import is_reference
 from fedsolve.report.markup import PageTable
 from fedsolve.results.encoding import plain
 from fedsolve.studies.former_names import former_keys
@@ -81,6 +82,16 @@ class Outcome:
     tables: Mapping[str, PageTable]
     deviations: Sequence[str]
     settings: Mapping[str, Any]
+
+
+def command(name: str) -> str:
+    """The command that runs an experiment of the catalogue, or a study of one's own: `module:function` or a file.
+
+    >>> command("lasso-1"), command("mine.toml")
+    ('fedsolve reproduce lasso-1', 'fedsolve study mine.toml')
+    """
+    own = is_reference(name) or name.endswith(".toml")
+    return f"fedsolve {'study' if own else 'reproduce'} {name}"
 
 
 @dataclass(frozen=True)

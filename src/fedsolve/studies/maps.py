@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Maps:
-    """A metric at the end over the first problem's grids, all with the same two axes: a map a method.
+    """A metric at the end over the first problem's grids, all with the same two axes and values: a map a method.
 
     The chosen setting is framed. Values of the first axis at which every method diverged are left out, and named in the
     caption.
@@ -29,20 +29,25 @@ class Maps:
     Attributes:
         caption: what it shows; the seed and what is left out are added.
         metric: a column of the evaluations.
-        best, worst: its values of the brightest and of the darkest colour, in the unit that is shown.
+        best, worst: its values of the brightest and of the darkest colour, in the unit that is shown; None for the
+            best and the worst on the maps.
         columns: maps side by side.
+        methods: whose grids are drawn, () for all.
     """
 
     caption: str
     metric: str
-    best: float = 1.0
-    worst: float = 0.0
+    best: float | None = None
+    worst: float | None = None
     columns: int = 3
+    methods: tuple[str, ...] = ()
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
         name, problem = next(iter(study.problems.items()))
-        grids = {m: grid for m in cells.methods(name) if (grid := cells.cell(name, m).grid) is not None}
+        methods = self.methods or cells.methods(name)
+        drawn = [m for m in methods if m in cells.methods(name)]  # a quick run has but a few
+        grids = {m: grid for m in drawn if (grid := cells.cell(name, m).grid) is not None}
         rows = max(1, -(-len(grids) // self.columns))
         figure = new_figure(3.6 * self.columns, 3.2 * rows)
         places = figure.subplots(rows, self.columns, sharex=True, sharey=True, squeeze=False)
@@ -55,14 +60,15 @@ class Maps:
         (y_axis, y), (x_axis, x) = next(iter(grids.values())).grid.items()
         alive = np.any([np.isfinite(end).any(axis=1) for end in ends], axis=0)
         ticks = [f"{v:g}" for v in x], [f"{v:g}" for v in np.array(y)[alive]]
+        best, worst = self._range(np.stack(ends))
         images = []
         for axis, (method, grid), end in zip(places.flat, grids.items(), ends, strict=False):
             image = draw_map(
                 axis,
                 end[alive],
                 *ticks,
-                best=self.best,
-                worst=self.worst,
+                best=best,
+                worst=worst,
                 write=lambda v: f"{v:.2f}",
                 lost="–",
             )
@@ -77,6 +83,13 @@ class Maps:
         lost = ", ".join(f"{v:g}" for v in np.array(y)[~alive])
         left_out = f" Every method diverged at {y_axis} {lost}." if lost else ""
         return f"{self.caption} Seed {study.tuning_seed}; the chosen setting is framed.{left_out}", figure
+
+    def _range(self, ends: np.ndarray) -> tuple[float, float]:
+        """The values of the brightest and of the darkest colour."""
+        found = ends[np.isfinite(ends)]
+        low, high = (found.min(), found.max()) if len(found) else (0.0, 1.0)
+        best, worst = (high, low) if describe(self.metric).higher_is_better else (low, high)
+        return (best if self.best is None else self.best, worst if self.worst is None else self.worst)
 
 
 def _ends(grid: Sweep, metric: str, last: int) -> np.ndarray:

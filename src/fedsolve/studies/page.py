@@ -14,7 +14,7 @@ from fedsolve.papers import short, title
 from fedsolve.report.markup import note_list, paragraphs, picture, section, table_html, text
 from fedsolve.report.plots import save
 from fedsolve.results.encoding import dumps
-from fedsolve.studies.experiment import Claim, Experiment, Outcome
+from fedsolve.studies.experiment import Claim, Experiment, Outcome, command
 
 QUICK = "QUICK: not the experiment, its numbers mean nothing"
 """What is said of a quick run wherever its numbers are shown."""
@@ -58,7 +58,7 @@ def write_results(
     paper = "A study"
     if experiment.citation:
         paper = f"{short(experiment.citation)}, “{title(experiment.citation)}”"
-    intro = f"{experiment.summary}\n\nMade again by: fedsolve reproduce {name}"
+    intro = f"{experiment.summary}\n\nMade again by: {command(name)}"
     intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
     rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]
     parts = {
