@@ -64,6 +64,11 @@ def test_a_sweep_is_its_runs(name, parallel):
                     found.metrics[metric][k, j], run.metrics[metric], rtol=1e-12, atol=1e-14
                 )
             assert "train_loss" in found.metrics
+            for reported in set(found.metrics) & set(run.rounds):
+                logged = run.rounds[reported][found.rounds[1:] - 1]
+                np.testing.assert_allclose(found.metrics[reported][k, j, 1:], logged, rtol=1e-12)
+                assert np.isnan(found.metrics[reported][k, j, 0])
+    assert "server_lr" in found.metrics or "server_lr" not in run.rounds
 
 
 def test_several_programs_in_one_sweep():

@@ -23,7 +23,7 @@ from fedsolve.engine.objective import measured, objective
 from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.engine.train import Program
 from fedsolve.sampling import Sampling
-from fedsolve.types import Batch, Params, Scalar, replace
+from fedsolve.types import Batch, Params, Scalar, replace, reports
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ def evaluate(
 ) -> dict[str, np.ndarray]:
     """All metrics, each of shape (S, L); `finite` says whether the model is.
 
-    `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on.
+    `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on. What the
+    servers report is that of the last round, NaN before the first.
     """
     return jax.device_get(_compiled_evaluate()(what, diagnostics, eval_clients, held_out, algorithms, states))
 
@@ -157,7 +158,9 @@ def _compiled_evaluate() -> Any:
     ) -> dict[str, Array]:
         def one(diagnostics: Any, algorithm: Algorithm, state: RunState) -> dict[str, Array]:
             params = algorithm.export(state.server)
-            found = {"train_loss": objective(what.loss, False, eval_clients, params, False)[0]}
+            begun = state.round > 0
+            found = {name: jnp.where(begun, x, jnp.nan) for name, (x, _) in reports(state.server).items()}
+            found["train_loss"] = objective(what.loss, False, eval_clients, params, False)[0]
             found |= (
                 measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
             )

@@ -26,6 +26,7 @@ _MODULES = {
     "fedopt_tuning": ("fedopt-tuning",),
     "feddua": ("feddua-synthetic",),
     "feddua_combinations": ("feddua-combinations",),
+    "control_variates": ("control-variates",),
     "robustness": ("robustness",),
     "neural.femnist": ("femnist",),
     "neural.cifar100": ("cifar100",),

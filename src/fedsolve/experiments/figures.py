@@ -124,6 +124,7 @@ ITEMS = (
 BESIDE = {
     "robustness": "reductions that withstand attackers (Yin et al. 2018 and others)",
     "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
+    "control-variates": "control variates make displacements equal, and FedDuA's extrapolation a half: ours",
     "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly: ours",
 }
 """Experiments that are of none of the five papers, and of what they are."""

@@ -30,6 +30,7 @@ _TITLES = {
     "centralised_f1": "F1 score of the centralised solution's support",
     "recovery_error": "Recovery error",
     "server_lr": "Global learning rate",
+    "diversity": "Diversity of displacements",
     "round": "Communication round",
     "seconds": "Time",
     "megabytes": "Data sent, up and down",
@@ -79,8 +80,8 @@ def describe(name: str) -> Metric:
 
 
 def wants_log(name: str, columns: Iterable[np.ndarray]) -> bool:
-    """Whether a loss, rate or gap is drawn on a log scale: positive values over a decade apart."""
-    if not ({"loss", "lr"} & set(name.split("_")) or name in _OPTIMALITY):
+    """Whether a loss, rate, gap or diversity is drawn on a log scale: positive values over a decade apart."""
+    if not ({"loss", "lr", "diversity"} & set(name.split("_")) or name in _OPTIMALITY):
         return False
     arrays = [np.asarray(c, float) for c in columns]
     values = np.concatenate([a[np.isfinite(a)] for a in arrays]) if arrays else np.zeros(0)

@@ -27,7 +27,8 @@ class Sweep:
         grid: axis -> its values, in order.
         seeds: of the trials, shape (seeds,).
         rounds: rounds done at each evaluation, shape (evaluations,), 0 first.
-        metrics: name -> values, shape (settings, seeds, evaluations), NaN once a trial has diverged.
+        metrics: name -> values, shape (settings, seeds, evaluations), NaN once a trial has diverged. Among them is
+            what the server reports of the last round before an evaluation, such as `server_lr`: NaN at the first one.
         diverged: the round in which a trial diverged, -1 if it did not, shape (settings, seeds).
         selection: how the best setting is chosen.
         settings: what else the runs had, as plain data.

@@ -107,6 +107,7 @@ class Experiment:
         needs_data: whether it reads the data folder.
         cost: what the paper's size would take, where it has that too.
         full: whether it has the paper's size beside one that two cores finish.
+        theory: as on its page, paragraphs with a blank line between them; "" for none.
     """
 
     title: str
@@ -117,6 +118,7 @@ class Experiment:
     needs_data: bool = False
     cost: str = ""
     full: bool = False
+    theory: str = ""
 
 
 @dataclass(frozen=True)

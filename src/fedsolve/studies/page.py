@@ -66,6 +66,7 @@ def write_results(
         "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
         "intro": paragraphs(intro),
         "claims": _claims(outcome),
+        "theory": section("Theory", paragraphs(experiment.theory)),
         "pictures": "\n".join(picture(caption, figure) for caption, figure in outcome.pictures.values()),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",

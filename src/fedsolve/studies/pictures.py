@@ -29,16 +29,19 @@ class Curves:
         metric: a column of the evaluations, None for each problem's own.
         which: the methods at their tuned or at the paper's settings.
         columns: panels side by side.
+        problems: of the study, all where it has none of them.
     """
 
     caption: str
     metric: str | None = None
     which: Which = "tuned"
     columns: int = 2
+    problems: tuple[str, ...] = ()
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
-        found = [self._panel(study, cells, name) for name in study.problems]
+        names = [name for name in study.problems if name in self.problems] or study.problems
+        found = [self._panel(study, cells, name) for name in names]
         rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
         figure = panels(rows, study.title, width=4.6, height=3.2)
         return f"{self.caption} {_seeds(study)}", figure
@@ -127,8 +130,9 @@ class Along:
             ends = [metric.scale * cells.final(names[i], method, self.which) for i in have]
             lines.append(Line(method, at[have], np.stack(ends, axis=1)))
         panel = Panel(
-            "at the end", lines, metric.label, self.xlabel, ylog=False, xlog=len(at) > 2, marks=True
-        )
+            "at the end", lines, metric.label, self.xlabel, xlog=len(at) > 2, marks=True,
+            ylog=wants_log(metric.key, [line.y for line in lines]),
+        )  # fmt: skip
         return f"{self.caption} {_seeds(study)}", panels([[panel]], study.title, width=6.4, height=3.8)
 
 

@@ -35,6 +35,7 @@ def experiment(study: Study) -> Experiment:
         needs_data=study.needs_data,
         cost=study.cost,
         full=bool(study.full),
+        theory=study.theory,
     )
 
 

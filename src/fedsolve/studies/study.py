@@ -63,6 +63,7 @@ class Study:
         methods: by name, or a function from a problem's name to them where their settings differ by problem.
         seeds: all of them are shown.
         statements, pictures: what is judged and drawn.
+        theory: what is shown beside the runs, paragraphs with a blank line between them; "" for none.
         deviations: where it departs from the paper, one sentence each.
         cost: what the full size would take, and how that was reckoned.
         minutes: what `problems` took on 2 cores, None where that was not measured.
@@ -81,6 +82,7 @@ class Study:
     pictures: Mapping[str, Picture]
     deviations: tuple[str, ...]
     cost: str
+    theory: str = ""
     full: Mapping[str, Problem] = field(default_factory=dict)
     minutes: float | None = None
     needs_data: bool = True

@@ -10,6 +10,7 @@ from fedsolve.report.style import DASHES, LIGHT
 _ORDER = (
     "FedAvg", "FedAdam", "FedDuAdam", "FedDuA", "FedExP", "FedAvgM", "FedAdagrad", "FedDuAdagrad", "FedExPM", "FedYogi",
     "SCAFFOLD", "FedProx", "FedLiLU", "FedLiLS", "FedFW", "FedDualAvg", "FedMiD", "FedDR", "DiLoCo",
+    "SCAFFOLD+FedExP", "SCAFFOLD+FedDuAdagrad",
 )  # fmt: skip
 
 

@@ -1,0 +1,151 @@
+"""Control variates and FedDuA: the logged diversity against NumPy, the theory's identities, the deal, the rules."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.experiments import control_variates as study
+from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.label_skew import EqualDirichlet
+from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies.cells import Cell, Cells
+
+CENTRES = np.array([[1.0, 0.0], [-2.0, 1.0], [0.5, 3.0]])
+CURVES = np.array([[1.0, 0.5], [0.3, 2.0], [1.5, 1.0]])
+ROUNDS, STEPS, RATE = 5, 3, 0.1
+
+
+def quadratics():
+    """f_i(w) = 1/2 sum_j h_ij (w_j - a_ij)^2, one client each."""
+
+    def loss(w, batch):
+        return jnp.mean(jnp.sum(batch["h"] * (w - batch["a"]) ** 2, axis=-1)) / 2
+
+    clients = [{"h": h[None], "a": a[None]} for h, a in zip(CURVES, CENTRES, strict=True)]
+    return fs.Task.from_arrays(loss, np.zeros(2), clients)
+
+
+def transcript(corrected):
+    """FedExP, or it with SCAFFOLD (Karimireddy et al. 2020, option II): diversities and the h_i of each round."""
+    w, controls, found, means = np.zeros(2), np.zeros((3, 2)), [], []
+    for _ in range(ROUNDS):
+        c, moved, own = controls.mean(0), [], []
+        for h, a, c_i in zip(CURVES, CENTRES, controls, strict=True):
+            y, gradients = w, []
+            for _ in range(STEPS):
+                gradients.append(h * (y - a))
+                y = y - RATE * (gradients[-1] + (c - c_i if corrected else 0))
+            moved.append(y - w)
+            own.append(np.mean(gradients, axis=0))
+        mean = np.mean(moved, axis=0)
+        found.append(np.mean(np.sum(np.square(moved), axis=1)) / np.sum(mean**2))
+        means.append(np.array(own))
+        w, controls = w + found[-1] / 2 * mean, np.array(own)
+    return np.array(found), means
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_the_diversity_is_logged_and_fedexp_steps_by_half_of_it(corrected):
+    made = fs.run(
+        study.method("FedExP", corrected, RATE), quadratics(), rounds=ROUNDS, local_steps=STEPS, batch_size="full",
+        dtype="float64",
+    )  # fmt: skip
+    expected, _ = transcript(corrected)
+    np.testing.assert_allclose(made.rounds["diversity"], expected, rtol=1e-10)
+    np.testing.assert_allclose(made.rounds["server_lr"], expected / 2, rtol=1e-10)
+
+
+def test_the_theory_s_identities():
+    """r - 1 is the spread of the h_i, and with control variates of their changes, over |h|^2."""
+    plain, means = transcript(False)
+    corrected, after = transcript(True)
+
+    def spread(parts, mean):
+        return np.mean(np.sum((parts - parts.mean(0)) ** 2, axis=1)) / np.sum(mean**2)
+
+    np.testing.assert_allclose(plain - 1, [spread(h, h.mean(0)) for h in means])
+    before = [np.zeros_like(after[0]), *after[:-1]]
+    changes = [spread(h - old, h.mean(0)) for h, old in zip(after, before, strict=True)]
+    np.testing.assert_allclose(corrected - 1, changes)
+
+
+@pytest.mark.parametrize("step", study.STEPPING)
+def test_measuring_changes_no_step(step):
+    named = {
+        "FedAvg": fs.FedAvg(RATE, weighting="uniform"),
+        "FedExP": fs.FedExP(RATE),
+        "FedDuAdagrad": fs.FedDuAdagrad(RATE),
+    }
+    options = {"rounds": 3, "local_steps": 2, "batch_size": "full", "dtype": "float64"}
+    alone, measured = (
+        fs.run(m, quadratics(), **options) for m in (named[step], study.method(step, False, RATE))
+    )
+    np.testing.assert_array_equal(alone.metrics["train_loss"], measured.metrics["train_loss"])
+
+
+def test_equal_sizes_and_skew():
+    """All clients have as many examples, no row twice; a small alpha gives few labels, a large one all."""
+    labels = np.repeat(np.arange(10), 50)
+    few, all_of_them = (EqualDirichlet(alpha)(labels, 20, 3) for alpha in (0.01, 1000.0))
+    for deal in (few, all_of_them):
+        assert {len(rows) for rows in deal} == {25}
+        assert len(np.unique(np.concatenate(deal))) == 500
+    assert np.mean([len(np.unique(labels[rows])) for rows in few]) < 3
+    assert np.mean([len(np.unique(labels[rows])) for rows in all_of_them]) > 8
+    assert not np.array_equal(few[0], EqualDirichlet(0.01)(labels, 20, 4)[0])
+
+
+def made_up(diversities):
+    """One cell a method whose diversity is constant, by seed."""
+    name = study.name_of(0.1, 1)
+    seeds, rounds = tuple(range(5)), np.array([0, 90, 100])
+    cells = {}
+    for method, values in diversities.items():
+        curve = np.repeat(np.asarray(values, float)[:, None], 3, axis=1)[None]
+        metrics = {"diversity": curve, "train_loss": np.ones_like(curve)}
+        one = Sweep(
+            method, name, {"a": (1,)}, seeds, rounds, metrics, np.full((1, 5), -1), Selection("train_loss", 1)
+        )
+        cells[name, method] = Cell(one, None, None)
+    return name, Cells({name: study.problem(0.1, 1)}, seeds, cells)
+
+
+@pytest.mark.parametrize(
+    ("equal", "apart", "verdicts"),
+    [
+        ([1.01, 1.02, 1.01, 1.03, 1.02], [9, 11, 10, 12, 8], ("reproduced", "reproduced")),
+        ([5, 6, 7, 6, 5], [1.01, 1.02, 1.01, 1.03, 1.02], ("not reproduced", "not reproduced")),
+        ([1.0, 1.3, 1.0, 1.3, 1.0], [1.0, 1.3, 1.0, 1.3, 1.0], ("underpowered", "underpowered")),
+    ],
+)
+def test_the_rule_of_diversity(equal, apart, verdicts):
+    name, cells = made_up({"SCAFFOLD": equal, "FedExP": apart})
+    found = (
+        study.diversity((name,), ("SCAFFOLD",), 1)(cells),
+        study.diversity((name,), ("FedExP",), -1)(cells),
+    )
+    assert tuple(one.verdict for one in found) == verdicts
+
+
+def test_the_local_work_is_as_long_whatever_the_steps():
+    for name, (_, steps, work) in {**study.CELLS, **study.LONGER}.items():
+        for method in study.methods(name).values():
+            assert method.published["client_lr"] * steps == pytest.approx(work)
+    assert set(study.methods(name)) == {*study.WITHOUT, *study.WITH}
+
+
+@pytest.mark.full
+def test_quick_run(tmp_path):
+    """Its page has the theory; the diversity is a column, unknown before the first round."""
+    made = reproduce("control-variates", tmp_path, quick=True)
+    page = made.page.read_text()
+    assert "<h2>Theory</h2>" in page
+    assert "with r = 1 it is a half" in page
+    for path in (tmp_path / "parts").iterdir():
+        kept = np.load(path)["metric diversity"]
+        assert np.isnan(kept[..., 0]).all()
+        assert (kept[..., 1:] >= 1 - 1e-6).all()
