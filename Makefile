@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run federate test test-all mutants generate lint types doctest bench tune clean help
+.PHONY: run federate test test-all mutants generate lint types dist bench tune clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -32,6 +32,13 @@ lint: .venv/.dev     ## style
 
 types: .venv/.dev    ## static types
 	@$(BIN)/pyright
+
+dist: .venv/.dist    ## sdist and wheel in dist/, checked, and the wheel used in clean environments
+	@rm -rf dist build
+	@$(BIN)/python -m build --outdir dist . > build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -rf build build.log
+	@$(BIN)/twine check --strict dist/*
+	@$(BIN)/python tools/try_wheel.py dist
 
 bench: .venv/.bench  ## speed, as ratios to the same work written by hand, in one interleaved run
 	@$(BIN)/python benchmarks/bench.py
@@ -62,6 +69,10 @@ clean:           ## remove the environment and caches (runs/ stays)
 .venv/.federate: .venv/.run
 	@echo "installing Flower and PyTorch"
 	@$(PIP) --editable '.[flower,plot,digits]' 'torch==2.13.0'
+	@touch $@
+
+.venv/.dist: .venv/bin/python constraints.txt
+	@$(PIP) build twine
 	@touch $@
 
 .venv/.bench: .venv/.run

@@ -191,6 +191,16 @@ def cite(
     emit(bibtex(keys_of(load(config))))
 
 
+@app.command(short_help="Say what is installed, on which devices, with which data.")
+def doctor(data_dir: arg.DataDir = None, as_json: arg.AsJson = False) -> None:
+    """Say what is installed, which extras are missing, which devices there are and which data: a line each."""
+    from fedsolve.cli.devices import start_jax
+    from fedsolve.cli.doctor import doctor_command
+
+    start_jax()
+    doctor_command(data_dir, as_json)
+
+
 app.add_typer(federate, name="federate", short_help="Real federations on Flower.")
 
 
