@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.algorithms.frank_wolfe import FrankWolfe
+from fedsolve.experiments.fw_public_code import OverwrittenFrankWolfe
 from fedsolve.geometry import L1Ball
 from fedsolve.sampling import Uniform
-from fedsolve.types import module, replace
 from harness import prepare
 
 
@@ -75,19 +74,10 @@ def test_against_the_recursion():
     )
 
 
-@module
-class Overwritten(FrankWolfe):
-    """The published code: every client begins its round at xbar."""
-
-    def train(self, broadcast, client, oracle):
-        return super().train(broadcast, replace(client, params=broadcast.params), oracle)
-
-    def receive(self, broadcast, message, client):
-        return super().receive(broadcast, message, replace(client, params=broadcast.params))
-
-
 @pytest.mark.parametrize("variant", ["plain", "plus"])
 def test_overwriting_clients_is_naive_averaging(variant):
     """x_i = xbar makes the penalty and y_i zero for ever: xbar stays at 0, as the tests above would notice."""
-    found = walk(Overwritten(L1Ball(1.0), steps=fs.frank_wolfe.Convex(1.0), variant=variant), (10, 200))
+    found = walk(
+        OverwrittenFrankWolfe(L1Ball(1.0), steps=fs.frank_wolfe.Convex(1.0), variant=variant), (10, 200)
+    )
     np.testing.assert_array_equal(found, 0.0)

@@ -341,3 +341,18 @@ def test_pictures_along_a_number():
 def test_bad_input_is_one_clear_line(make, says):
     with pytest.raises(InvalidInput, match=says):
         make()
+
+
+def test_curves_by_bytes(tmp_path):
+    """FedAvg sends 5 features and a loss in float32, 24 bytes a round; the picture begins at round 2."""
+    context = Context(tmp_path)
+    cells = solve(STUDY, context)
+    sent = cells.sent("small", "FedAvg")
+    assert list(sent) == [0, 48, 96]
+    _, figure = Curves("By bytes.", x="bytes_up").draw(STUDY, cells)
+    line = figure.axes[0].get_lines()[0]
+    np.testing.assert_array_equal(line.get_xdata(), sent[1:])
+    kept = cells.cell("small", "FedAvg")
+    bare = Cell(replace(kept.published, settings={}), None, None)
+    with pytest.raises(InvalidInput, match="draw it by round"):
+        Cells(cells.problems, cells.seeds, {("small", "FedAvg"): bare}).sent("small", "FedAvg")

@@ -27,7 +27,7 @@ from fedsolve.engine.sweep_trials import Trials
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.options import RunOptions
 from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.tasks.task import Task
 
 _MOST_EVALUATIONS = 5 * 10**7  # of all trials: a column of 200 MB a metric
@@ -174,6 +174,7 @@ def _result(
     notes: tuple[str, ...],
 ) -> Sweep:
     settings = {k: v for k, v in prepared.settings.items() if k not in ("algorithm", "seed")}
+    sizes = prepared.traffic.up
     return Sweep(
         label=prepared.label,
         task=prepared.task.name,
@@ -183,7 +184,7 @@ def _result(
         metrics=found.metrics,
         diverged=found.diverged,
         selection=options.selection,
-        settings=settings | {"validation": options.validation},
+        settings=settings | {"validation": options.validation, SENT: sizes[0] if len(sizes) == 1 else None},
         seconds=found.seconds,
         notes=notes,
     )

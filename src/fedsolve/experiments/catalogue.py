@@ -19,6 +19,8 @@ _MODULES = {
     "fmri": ("fmri",),
     "handwriting": ("constrained-handwriting",),
     "frankwolfe": ("fw-convex", "fw-nonconvex", "fw-stochastic", "fw-participation", "fw-penalty"),
+    "fw_averaging": ("fw-averaging",),
+    "fw_split": ("fw-split",),
     "rates": ("fw-rates",),
     "privacy": ("fw-privacy",),
     "fedli": ("fedli-convex",),

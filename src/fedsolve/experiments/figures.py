@@ -93,10 +93,8 @@ ITEMS = (
     Item(_FEDFW, "Figures 2 and 3", "clients that take part", "smaller", ("fw-participation",)),
     Item(_FEDFW, "Figure 4", "the penalty lam0", "smaller", ("fw-penalty",)),
     Item(_FEDFW, "Theorems 1 to 3", "rates of convergence", "stand-in", ("fw-rates",), "on problems of our own"),
-    Item(
-        _FEDFW, "Appendix A", "averaging Frank-Wolfe steps stays where it is", "none",
-        note="a test (tests/limits) and no page",
-    ),
+    Item(_FEDFW, "Section 4.3", "split constraints", "stand-in", ("fw-split",), "the paper shows no run"),
+    Item(_FEDFW, "Appendix A", "averaging Frank-Wolfe steps stays where it is", "full", ("fw-averaging",)),
     Item(_FCO, "Figures 1, 5 and 12", "fMRI: sparse and accurate", "stand-in", ("fmri",), "one subject of six"),
     Item(_FCO, "Figure 2", "an illustration", "none", note="no experiment"),
     *(

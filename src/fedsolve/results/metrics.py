@@ -22,6 +22,7 @@ _TITLES = {
     "unseen_loss": "Loss of unseen clients",
     "unseen_accuracy": "Accuracy of unseen clients",
     "objective": "Objective F + psi",
+    "objective_error": "Objective error |F - F*|",
     "gap": "Frank-Wolfe gap",
     "prox_gradient": "Norm of the prox-gradient",
     "infeasibility": "Violation of the set",
@@ -36,7 +37,7 @@ _TITLES = {
     "megabytes": "Data sent, up and down",
 }
 _UNITS = {"server_lr": "no unit", "round": "", "seconds": "s", "megabytes": "MB"}
-_OPTIMALITY = ("objective", "gap", "prox_gradient", "suboptimality", "recovery_error")
+_OPTIMALITY = ("objective", "objective_error", "gap", "prox_gradient", "suboptimality", "recovery_error")
 _HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
 
 

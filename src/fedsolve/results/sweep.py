@@ -14,6 +14,9 @@ import numpy as np
 from fedsolve.errors import Diverged, unknown
 from fedsolve.results.selection import Selection
 
+SENT = "bytes_up"
+"""The setting that tells the bytes which a client sends in a round; None where messages differ in length."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sweep:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.errors import unknown
-from fedsolve.results.sweep import Sweep
+from fedsolve.errors import InvalidInput, unknown
+from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.studies.problem import Problem
 
 Which = Literal["published", "tuned"]
@@ -102,6 +102,19 @@ class Cells:
         values = sweep.curve(0, name).copy()
         values[lost, -1] = np.nan
         return sweep.rounds, values
+
+    def sent(self, problem: str, method: str, which: Which = "tuned") -> np.ndarray:
+        """Bytes that a client which takes part in every round has sent up at each evaluation, (evaluations,).
+
+        Raises:
+            InvalidInput: they were not kept, since messages differ in length or the run is an earlier one.
+        """
+        sweep = self.cell(problem, method).of(which)
+        if sweep is None:
+            return np.zeros(1)
+        if SENT not in sweep.settings:
+            raise InvalidInput(f"{method} on {problem} has kept no bytes of its messages: draw it by round")
+        return sweep.rounds * sweep.settings[SENT]
 
     def final(
         self, problem: str, method: str, which: Which = "tuned", metric: str | None = None

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SENT, Sweep
 
 
 def packed(found: Sweep) -> dict[str, np.ndarray]:
     """What is kept of a sweep, as arrays by name."""
     metrics = {f"metric {name}": values for name, values in found.metrics.items()}
-    return {"rounds": found.rounds, "diverged": found.diverged, **metrics}
+    sent = found.settings[SENT]
+    told = {} if sent is None else {SENT: np.asarray(sent)}
+    return {"rounds": found.rounds, "diverged": found.diverged, **told, **metrics}
 
 
 def unpacked(
@@ -28,7 +30,8 @@ def unpacked(
 ) -> Sweep:
     """The record of what `packed` kept."""
     metrics = {k.removeprefix("metric "): v for k, v in part.items() if k.startswith("metric ")}
-    return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select)
+    told = {SENT: int(part[SENT])} if SENT in part else {}
+    return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select, told)
 
 
 def joined(sweeps: Sequence[Sweep]) -> Sweep:

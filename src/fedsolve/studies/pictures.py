@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Curves:
-    """A metric by round, a panel a problem, a line a method, the seeds' range shaded.
+    """A metric by round, or by what has been sent; a panel a problem, a line a method, the seeds' range shaded.
 
     Attributes:
         caption: what it shows; the seeds are added.
@@ -30,6 +30,7 @@ class Curves:
         which: the methods at their tuned or at the paper's settings.
         columns: panels side by side.
         problems: of the study, all where it has none of them.
+        x: `round`, or `bytes_up`: bytes that a client has sent which takes part in every round, on a log scale.
     """
 
     caption: str
@@ -37,6 +38,7 @@ class Curves:
     which: Which = "tuned"
     columns: int = 2
     problems: tuple[str, ...] = ()
+    x: Literal["round", "bytes_up"] = "round"
 
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
@@ -49,12 +51,15 @@ class Curves:
     def _panel(self, study: Study, cells: Cells, name: str) -> Panel:
         problem = cells.problem(name)
         metric = describe(self.metric or problem.metric)
-        lines = []
+        by_bytes, lines = self.x == "bytes_up", []
         for method in cells.methods(name):
             rounds, values = cells.curve(name, method, self.which, self.metric)
-            lines.append(Line(method, rounds, metric.scale * values))
+            first = 1 if by_bytes and len(rounds) > 1 else 0  # nothing is sent before the first round
+            at = cells.sent(name, method, self.which) if by_bytes else rounds
+            lines.append(Line(method, at[first:], metric.scale * values[:, first:]))
         log = wants_log(metric.key, [line.y for line in lines])
-        return Panel(problem.title, lines, metric.label, ylog=log)
+        xlabel = "bytes sent up by each client" if by_bytes else "communication round"
+        return Panel(problem.title, lines, metric.label, xlabel, ylog=log, xlog=by_bytes)
 
 
 @dataclass(frozen=True)

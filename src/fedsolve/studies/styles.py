@@ -11,6 +11,7 @@ _ORDER = (
     "FedAvg", "FedAdam", "FedDuAdam", "FedDuA", "FedExP", "FedAvgM", "FedAdagrad", "FedDuAdagrad", "FedExPM", "FedYogi",
     "SCAFFOLD", "FedProx", "FedLiLU", "FedLiLS", "FedFW", "FedDualAvg", "FedMiD", "FedDR", "DiLoCo",
     "SCAFFOLD+FedExP", "SCAFFOLD+FedDuAdagrad",
+    "FedFWPlus", "FedFWSto",
 )  # fmt: skip
 
 

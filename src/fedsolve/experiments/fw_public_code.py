@@ -1,0 +1,66 @@
+"""What the public code of Dadras et al. 2024 computes in place of FedFW and of FedDR."""
+
+from __future__ import annotations
+
+from fedsolve import trees
+from fedsolve.algorithm import Cohort
+from fedsolve.algorithms.feddr import DouglasRachford, FedDRMessage, FedDRServer
+from fedsolve.algorithms.frank_wolfe import FedFWBroadcast, FedFWChange, FedFWClient, FedFWMessage, FrankWolfe
+from fedsolve.algorithms.frank_wolfe_steps import Convex
+from fedsolve.client.sgd import SGD
+from fedsolve.geometry.blocks import Geometry
+from fedsolve.oracle import Oracle
+from fedsolve.types import Scalar, module, replace
+
+CLIENT_LR, PENALTY = 0.05, 0.01
+"""FedDR's in the public code, throughout; PENALTY stands for alpha and for 1 / eta."""
+
+
+@module
+class OverwrittenFrankWolfe(FrankWolfe):
+    """Each client begins its round at xbar, so that the penalty and FedFW+'s dual stay 0: Frank-Wolfe steps averaged.
+
+    With one step a round this is the method that Appendix A proves wrong; lambda_0 has no effect.
+    """
+
+    def train(
+        self, broadcast: FedFWBroadcast, client: FedFWClient, oracle: Oracle
+    ) -> tuple[FedFWMessage, FedFWClient]:
+        """A Frank-Wolfe step from xbar."""
+        return super().train(broadcast, replace(client, params=broadcast.params), oracle)
+
+    def receive(
+        self, broadcast: FedFWBroadcast, message: FedFWMessage, client: FedFWClient
+    ) -> tuple[FedFWChange, FedFWClient]:
+        """s_i - xbar."""
+        return super().receive(broadcast, message, replace(client, params=broadcast.params))
+
+
+@module
+class AccumulatedDouglasRachford(DouglasRachford):
+    """The server adds the mean change of xhat_i to the projected model, where FedDR adds it to the mean of xhat_i."""
+
+    def update(self, server: FedDRServer, message: FedDRMessage, cohort: Cohort) -> FedDRServer:
+        """xbar <- project(xbar + (1/n) sum over S of (xhat_i+ - xhat_i))."""
+        moved = trees.axpy(cohort.size / cohort.population, message.delta, server.params)
+        model = self.psi.prox(moved, self.eta)
+        return FedDRServer(model, model)
+
+
+def public_feddr(psi: Geometry, client_lr: float = CLIENT_LR) -> AccumulatedDouglasRachford:
+    """The public code's FedDR: one gradient step a round at its rate, its one penalty for 1 / eta and for alpha.
+
+    Args:
+        psi: the set, projected on exactly; the code scales a vector down where it projects on an l1 ball.
+        client_lr: of the gradient step, > 0.
+    """
+    return AccumulatedDouglasRachford(psi, SGD(client_lr), eta=1 / PENALTY, alpha=PENALTY)
+
+
+@module
+class MinibatchSteps(Convex):
+    """The convex steps for minibatches, each taken as it is: the public code keeps no running mean of gradients."""
+
+    def rho(self, t: Scalar) -> Scalar:
+        """1."""
+        return 1.0
