@@ -126,8 +126,14 @@ def test_another_problem(folder, what):
 
 
 def test_another_version(folder, monkeypatch):
-    monkeypatch.setattr("fedsolve.engine.prepared_run.provenance", lambda: "fedsolve 0, jax 0, cpu")
+    monkeypatch.setattr("fedsolve.engine.prepared_run.versions", lambda: "fedsolve 0, jax 0, cpu")
     refused("has versions = python 3.* this run python 3.* jax 0, cpu: resume as it was", folder)
+
+
+def test_another_commit_goes_on(folder, monkeypatch):
+    """Whoever works on something else may resume: the version, the method's code and the data are compared."""
+    monkeypatch.setattr("fedsolve.engine.identity._commit", lambda: ", commit 0123456789")
+    assert run(folder, rounds=4, resume=True).rounds["round"][-1] == 4
 
 
 def test_fewer_rounds_than_done(folder):

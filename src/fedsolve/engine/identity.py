@@ -47,6 +47,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def versions() -> str:
+    """What a run may not change where it goes on: the versions and the kind of device."""
+    return f"fedsolve {__version__}, jax {jax.__version__}, {jax.default_backend()}"
+
+
 def provenance() -> str:
     """The versions, fedsolve's commit where it runs from its repository, and the device, for what is saved."""
     device = f"cpu, {cores()} cores" if jax.default_backend() == "cpu" else jax.devices()[0].device_kind

@@ -17,7 +17,7 @@ from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.evaluate import Metrics, evaluate, middle, on_unseen
 from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
-from fedsolve.engine.identity import provenance
+from fedsolve.engine.identity import versions
 from fedsolve.engine.objective import compute_diagnostics
 from fedsolve.engine.preflight import check_round
 from fedsolve.engine.record import Recorder
@@ -96,7 +96,7 @@ class PreparedRun:
         """What else decides a bit of the results: a checkpoint shares it, too, with the run that continues it."""
         task = self.task
         return {
-            "versions": f"python {sys.version_info.major}.{sys.version_info.minor}, {provenance()}",
+            "versions": f"python {sys.version_info.major}.{sys.version_info.minor}, {versions()}",
             "sizes": arrays_digest(task.data.counts),
             "data": arrays_digest(task.data.examples),
             "test": arrays_digest(task.test),
