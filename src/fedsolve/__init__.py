@@ -14,8 +14,8 @@ from typing import Any
 from fedsolve._version import __version__ as __version__
 
 _MODULES = (
-    "attacks baselines catalogue client data diagnostics flower frank_wolfe geometry privacy robust sampling schedules "
-    "server tasks wire"
+    "attacks baselines callbacks catalogue client data diagnostics flower frank_wolfe geometry privacy robust sampling "
+    "schedules server tasks wire"
 )
 _NAMES = {
     "algorithm": "Algorithm Cohort",

@@ -3,6 +3,7 @@
 
 from fedsolve import attacks as attacks
 from fedsolve import baselines as baselines
+from fedsolve import callbacks as callbacks
 from fedsolve import catalogue as catalogue
 from fedsolve import client as client
 from fedsolve import data as data

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
 from fedsolve.buffers import WithBuffers, bare
+from fedsolve.callbacks import Callback, Evaluated
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.diverged import cause, largest_value, rates
@@ -50,6 +51,7 @@ def run(
     resume: bool = False,
     label: str | None = None,
     progress: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Unpack[RunKeywords],
 ) -> Result:
     """Run an algorithm on a task as one compiled program.
@@ -62,6 +64,9 @@ def run(
         resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run.
         label: the method's name in tables; default its name.
         progress: called after each compiled call.
+        callbacks: called in order after each evaluation, that of the initial model too, such as
+            `fs.callbacks.EarlyStopping`; the first that returns words ends the run there, with them among its notes.
+            A resumed run calls them for the last evaluation that it finds.
 
     Returns:
         The final model, the evaluations and the log of every round.
@@ -73,12 +78,13 @@ def run(
     """
     given = RunOptions(**options)
     check_outside(out, label, progress)
+    check_callbacks(callbacks)
     clock = CompileClock()
     with jax.enable_x64(given.dtype == "float64"), clock:
         prepared = prepare(algorithm, task, given, label)
         identity = {} if out is None else prepared.identity | prepared.digests()
         with Checkpoints.at(out, identity, resume) as checkpoints:
-            return _loop(prepared, checkpoints, clock, progress)
+            return _loop(prepared, checkpoints, clock, progress, callbacks)
 
 
 def check_outside(out: object, label: object, progress: object) -> None:
@@ -91,11 +97,21 @@ def check_outside(out: object, label: object, progress: object) -> None:
         raise InvalidInput(f"progress = {shown(progress)} must be a function")
 
 
+def check_callbacks(callbacks: object) -> None:
+    """Raise `InvalidInput` unless all callbacks can be called."""
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
+        raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
+    for callback in callbacks:
+        if not callable(callback):
+            raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+
+
 def _loop(
     prepared: PreparedRun,
     checkpoints: Checkpoints,
     clock: CompileClock,
     progress: Callable[[Progress], None] | None,
+    callbacks: Sequence[Callback],
 ) -> Result:
     """All rounds from where the checkpoint is, evaluated, recorded and saved on the way."""
     state, recorder = checkpoints.restore(prepared.state, Recorder(), prepared.rounds)
@@ -105,9 +121,10 @@ def _loop(
     else:
         prepared = leave_out(prepared)
     rounds, every, pace = prepared.rounds, prepared.eval_every, Pace(clock)
+    ended = _ended(callbacks, prepared, state, recorder)
     with Interruptible() as interrupt:
         begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
-        while (done := int(state.round)) < rounds:
+        while (done := int(state.round)) < rounds and not ended:
             stop = min(rounds, (done // every + 1) * every)
             count = pace.rounds(min(stop - done, prepared.program.capacity))
             with pace.timed(count):
@@ -118,20 +135,50 @@ def _loop(
             if new == stop:
                 metrics = prepared.evaluate(state)
                 recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
+                ended = _ended(callbacks, prepared, state, recorder)
             asked = interrupt.asked  # read once: what stops here has been saved
-            if new == rounds or asked or checkpoints.due:
+            if new == rounds or ended or asked or checkpoints.due:
                 recorder.seconds = time.perf_counter() - begun - clock.seconds
                 checkpoints.save(state, recorder)
             if progress is not None:
                 progress(Progress(prepared.label, new, rounds, recorder.latest))
-            if asked and new < rounds:
+            if asked and new < rounds and not ended:
                 raise Interrupted(checkpoints.how_to_resume(new, rounds))
-    history = recorder.history(
-        prepared.label, prepared.task.name, prepared.settings, clock.seconds, prepared.warnings(recorder)
-    )
+    notes = prepared.warnings(recorder) + ((ended,) if ended else ())
+    history = recorder.history(prepared.label, prepared.task.name, prepared.settings, clock.seconds, notes)
+    model, buffers = _model(prepared, state)
+    return Result(model, history, buffers, prepared.task.module)
+
+
+def _model(prepared: PreparedRun, state: RunState) -> tuple[Params, Any]:
+    """The model in the task's structure, and what it keeps beside its parameters."""
     model = prepared.algorithm.export(state.server)
     buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
-    return Result(prepared.task.assemble(bare(model)), history, buffers, prepared.task.module)
+    return prepared.task.assemble(bare(model)), buffers
+
+
+def _ended(callbacks: Sequence[Callback], prepared: PreparedRun, state: RunState, recorder: Recorder) -> str:
+    """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on."""
+    done = int(state.round)
+    if not callbacks or recorder.latest["round"] != done:  # resumed between two evaluations
+        return ""
+    at = Evaluated(
+        prepared.label,
+        prepared.task.name,
+        done,
+        prepared.rounds,
+        recorder.evaluations.arrays(),
+        lambda: _model(prepared, state),
+    )
+    for callback in callbacks:
+        why = callback(at)
+        if why is not None and not isinstance(why, str):
+            raise InvalidInput(
+                f"a callback returned {shown(why)}: give None to go on, or words to end the run"
+            )
+        if why and done < prepared.rounds:
+            return f"ended after round {done} of {prepared.rounds}: {why}"
+    return ""
 
 
 def _check_alive(

@@ -1,0 +1,122 @@
+"""What is called after each evaluation of a run: stopping early, keeping the best model, anything of one's own.
+
+    fs.run(method, task, rounds=500, callbacks=[fs.callbacks.EarlyStopping("test_loss", patience=10)])
+
+A callback is a function of an `Evaluated`; it returns None to go on, or words that say why the run ends here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.checks import check_integer, check_range
+from fedsolve.errors import unknown
+from fedsolve.results.columns import Columns
+from fedsolve.results.metrics import describe
+from fedsolve.results.record_files import write_model
+from fedsolve.types import Params
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A run just after an evaluation.
+
+    Attributes:
+        label: the method's name.
+        task: the task's name.
+        round: rounds done, 0 for the initial model.
+        rounds: of the whole run.
+        metrics: all evaluations so far as columns, each of shape (evaluations,): round, train_loss, test_accuracy, ...
+        model: gives the model and what it keeps beside its parameters (None if nothing), as a `Result` has them; they
+            leave the device when it is called.
+    """
+
+    label: str
+    task: str
+    round: int
+    rounds: int
+    metrics: Columns
+    model: Callable[[], tuple[Params, Any]] = field(repr=False)
+
+    def signed(self, metric: str) -> np.ndarray:
+        """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
+
+        Raises:
+            InvalidInput: no such metric (the nearest is named).
+        """
+        if metric not in self.metrics:
+            raise unknown("metric of a callback", metric, self.metrics)
+        values = np.asarray(self.metrics[metric], float)
+        return np.nan_to_num(values if describe(metric).higher_is_better else -values, nan=-np.inf)
+
+
+Callback = Callable[[Evaluated], str | None]
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """End a run once a metric has not become better for some evaluations.
+
+    It follows from the run's record alone: a resumed run stops where an undisturbed one does. Decided on test data, the
+    result is no estimate for new data any more: unseen clients, or a task with other test examples, give one.
+
+    Attributes:
+        metric: a column of the evaluations; of accuracies and the like more is better, of all else less.
+        patience: so many evaluations in a row without a better one end the run, at least 1.
+        min_delta: by how much it must be better to count, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+    """
+
+    metric: str
+    patience: int
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_integer("patience", self.patience, 1)
+        check_range("min_delta", self.min_delta, at_least=0)
+
+    def __call__(self, at: Evaluated) -> str | None:
+        """Words once the metric has been no better for `patience` evaluations."""
+        values = at.signed(self.metric)
+        best, last = values[0], 0
+        for i, value in enumerate(values):
+            if value > best + self.min_delta:
+                best, last = value, i
+        if len(values) - 1 - last < self.patience:
+            return None
+        found, when = at.metrics[self.metric][last], at.metrics["round"][last]
+        return f"{self.metric} was no better than {found:g} (round {when}) in {self.patience} evaluations"
+
+
+@dataclass(frozen=True)
+class KeepBest:
+    """Keep the model of the best evaluation so far in a file: safetensors, each leaf under its path, as `0.weight`.
+
+    What the model keeps beside its parameters is in it under `buffers`; the parameters then under `model`. A resumed
+    run goes on with the file.
+
+    Attributes:
+        metric: a column of the evaluations; of accuracies and the like more is better, of all else less.
+        path: the file; its folder is made.
+    """
+
+    metric: str
+    path: str | Path
+
+    def __call__(self, at: Evaluated) -> None:
+        """Write the model if it is better than at all evaluations before."""
+        values = at.signed(self.metric)
+        if len(values) > 1 and not values[-1] > values[:-1].max():
+            return
+        model, buffers = at.model()
+        facts = {"task": at.task, "method": at.label, "round": str(at.round)}
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_model(path, model if buffers is None else {"model": model, "buffers": buffers}, facts)
