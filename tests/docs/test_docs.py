@@ -24,12 +24,15 @@ def run_blocks(*which):
     for package in ("sklearn", "matplotlib", "flax"):
         pytest.importorskip(package)
     blocks = readme_blocks()
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names: dict = {}
     exec("import fedsolve as fs", names)
 
     def digits():
         assert names["result"].metrics["test_accuracy"][-1] > 0.9
+
+    def callbacks():
+        assert Path("runs/best.safetensors").stat().st_size > 0
 
     def regression():
         assert names["result"].params["w"].dtype == np.float64
@@ -49,19 +52,20 @@ def run_blocks(*which):
     def sweep():
         assert names["found"].best_settings == {"client_lr": 0.3, "server_lr": 1.0}  # inside the grid
 
-    ends = (digits, regression, network, frank_wolfe, sweep, lambda: None)
+    ends = (digits, callbacks, regression, network, frank_wolfe, sweep, lambda: None)
     for i in which:
         exec(blocks[i], names)
         ends[i]()
 
 
 def test_readme_small_problems_run():
-    run_blocks(1, 3)
+    run_blocks(2, 4)
 
 
 @pytest.mark.full
-def test_readme_code_runs():
-    run_blocks(*range(6))
+def test_readme_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_blocks(*range(7))
 
 
 def readme_commands():
@@ -148,7 +152,7 @@ def test_readme_federation_runs(tmp_path, monkeypatch):
     blocks = readme_blocks()
     page = (ROOT / "docs" / "deployment.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    for source, server, client in ((blocks[6], "server_app", "client_app"), (block, "server", "client")):
+    for source, server, client in ((blocks[7], "server_app", "client_app"), (block, "server", "client")):
         names: dict = {}
         exec("import fedsolve as fs\n" + source, names)
         grid = FakeGrid(names[client], [0, 1, 2], tmp_path / client)

@@ -54,6 +54,7 @@ def test_accuracy_counts_upwards_and_nan_is_never_better():
 
     rising = [0.1, 0.2, 0.3, np.nan]
     assert EarlyStopping("test_accuracy", 2)(at(rising, "test_accuracy")) is None
+    assert EarlyStopping("test_accuracy", 1)(at([0.2, 0.2], "test_accuracy")) is not None
     assert EarlyStopping("test_accuracy", 1)(at(rising, "test_accuracy")) is not None
     assert EarlyStopping("test_loss", 2)(at(rising, "test_loss")) is not None
     assert EarlyStopping("test_accuracy", 2, min_delta=0.15)(at(rising[:3], "test_accuracy")) is None
