@@ -16,7 +16,7 @@ from fedsolve import trees
 from fedsolve.checks import check_integer, is_integer
 from fedsolve.engine.clients import on_device
 from fedsolve.engine.frozen import programs_inside
-from fedsolve.engine.train import AXIS
+from fedsolve.engine.program import AXIS
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
 from fedsolve.tasks.leaves import with_frozen
@@ -41,6 +41,7 @@ def chunk_size(
     batch_size: int | None,
     sampling: Sampling,
     devices: int,
+    largest: int | None = None,
 ) -> int:
     """Clients trained side by side: as asked, else by what a client's local step writes and the kind of device.
 
@@ -54,6 +55,7 @@ def chunk_size(
         batch_size: examples of a local step, None for all of a client's.
         sampling: who takes part.
         devices: devices that share a cohort.
+        largest: examples of the largest client that is trained so, None for that of the task.
 
     Raises:
         InvalidInput: a chunk below 1.
@@ -61,7 +63,7 @@ def chunk_size(
     cohort = -(-cohort_size(sampling, task.data.num_clients) // devices)
     if chunk is not None:
         return min(check_integer("chunk", chunk, 1), cohort)
-    largest = int(task.data.counts.max())
+    largest = largest or int(task.data.counts.max())
     rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
     model = trees.nbytes(params)
     step = step_bytes(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.buffers import with_buffers
@@ -14,15 +16,16 @@ from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import LocalWork, PackedClients, on_device, pack
 from fedsolve.engine.evaluate import Metrics
+from fedsolve.engine.groups import group_clients, works_by_size
 from fedsolve.engine.identity import describe
 from fedsolve.engine.keys import run_key, start_params
-from fedsolve.engine.layout import chunk_size, first_devices
+from fedsolve.engine.layout import chunk_size, cohort_size, first_devices
 from fedsolve.engine.method_checks import check_method
 from fedsolve.engine.preflight import check_task
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.program import Program
 from fedsolve.engine.round import start
 from fedsolve.engine.traffic import traffic
-from fedsolve.engine.train import Program
 from fedsolve.engine.whole import OnWholeSets
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.options import RunOptions
@@ -63,8 +66,14 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     model = with_buffers(params, task.buffers)
     check_buffers(task, work, packed.model(model), packed.examples)
     mixing = check_task(task, model, packed, test)
-    chunk = chunk_size(
-        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=options.devices
+    side_by_side = partial(
+        chunk_size,
+        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=options.devices,
+    )  # fmt: skip
+    chunk, counts = side_by_side(), task.data.counts
+    cohort = cohort_size(sampling, len(counts)) / options.devices
+    groups = group_clients(
+        works_by_size(work, counts, np.asarray(packed.steps)), counts, cohort, side_by_side
     )
     eval_clients, remarks = _eval_clients(task, packed, dtype)
     state = start(algorithm, params, task.data.num_clients, mesh)
@@ -78,7 +87,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         label=label,
         rounds=options.rounds,
         eval_every=every,
-        program=Program(work, chunk, capacity, mesh, len(sent.up)),
+        program=Program(work, chunk, capacity, mesh, len(sent.up), groups),
         packed=packed,
         eval_clients=eval_clients,
         test=test,

@@ -20,10 +20,10 @@ from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_nam
 from fedsolve.engine.identity import versions
 from fedsolve.engine.objective import compute_diagnostics
 from fedsolve.engine.preflight import check_round
+from fedsolve.engine.program import Program
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState, advance, one_round
 from fedsolve.engine.traffic import Traffic
-from fedsolve.engine.train import Program
 from fedsolve.engine.whole import OnWholeSets
 from fedsolve.sampling import Sampling
 from fedsolve.tasks.task import Task

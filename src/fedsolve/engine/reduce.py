@@ -130,21 +130,21 @@ def stack_messages(
     return Stacked(reduction, message, weight, used, sent)
 
 
-def room_for(reduction: Any, shapes: Stacked, blocks: int) -> Stacked:
-    """Room for the messages of so many chunks, none of them used yet; `shapes` are those of one."""
+def room_for(reduction: Any, shapes: Stacked, clients: int) -> Stacked:
+    """Room for the messages of so many clients, none of them used yet; `shapes` are those of some."""
 
     def room(s: Any) -> Array:
-        return jnp.zeros((blocks * s.shape[0], *s.shape[1:]), s.dtype)
+        return jnp.zeros((clients, *s.shape[1:]), s.dtype)
 
     rows = [jax.tree.map(room, part) for part in (shapes.message, shapes.weight, shapes.used)]
     return Stacked(reduction, rows[0], rows[1], rows[2], jnp.zeros(shapes.sent.shape, shapes.sent.dtype))
 
 
-def put(into: Stacked, chunk: Stacked, block: Scalar) -> Stacked:
-    """The messages of a chunk in their place."""
+def put(into: Stacked, chunk: Stacked, place: Scalar) -> Stacked:
+    """The messages of a chunk in their place and those that follow."""
 
     def rows(x: Array, y: Array) -> Array:
-        return lax.dynamic_update_slice_in_dim(x, y, block * y.shape[0], 0)
+        return lax.dynamic_update_slice_in_dim(x, y, place, 0)
 
     message = jax.tree.map(rows, into.message, chunk.message)
     weight, used = rows(into.weight, chunk.weight), rows(into.used, chunk.used)

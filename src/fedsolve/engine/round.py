@@ -17,7 +17,8 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.train import Program, train_cohort
+from fedsolve.engine.program import Program
+from fedsolve.engine.train import train_cohort
 from fedsolve.sampling import Sampling
 from fedsolve.types import Params, Scalar, module, reports
 

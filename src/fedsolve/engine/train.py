@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,13 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.sharding import Mesh
 from jaxtyping import Array
 
 from fedsolve import trees, wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.client_oracle import client_oracle
 from fedsolve.engine.clients import LocalWork, PackedClients
+from fedsolve.engine.groups import Group
+from fedsolve.engine.program import AXIS, Program
 from fedsolve.engine.reduce import (
     Stacked,
     Totals,
@@ -30,28 +30,8 @@ from fedsolve.engine.reduce import (
     stack_messages,
     sum_messages,
 )
+from fedsolve.engine.share import chunks_of, parts_of, share_of
 from fedsolve.types import Scalar
-
-AXIS = "clients"
-
-
-@dataclass(frozen=True)
-class Program:
-    """All that is static in a compiled run; equal programs are compiled once.
-
-    Attributes:
-        work: local work.
-        chunk: clients trained side by side (vmapped); 1 trains one after another.
-        capacity: rounds of the longest call, the length of the logs.
-        mesh: the devices that share each cohort.
-        variants: forms that a client's message may have (see `fedsolve.wire.variants`).
-    """
-
-    work: LocalWork
-    chunk: int
-    capacity: int
-    mesh: Mesh
-    variants: int = 1
 
 
 def train_cohort(
@@ -70,17 +50,17 @@ def train_cohort(
     devices on each: memory is the cohort's messages instead of a chunk's.
     """
     devices = program.mesh.size
-    ids, present, chunk = _share(program, packed, ids, present, devices)
-    one, common = partial(_train_one, program), (algorithm, packed, key, broadcast)
+    ids, present, chunk = share_of(program, packed, ids, present, devices)
+    common = (algorithm, packed, key, broadcast)
     summed = algorithm.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.reduction)
 
-    def train(ids: Array, present: Array, clients: Any) -> tuple[Any, Any]:
-        bound = program.work.max_steps
-        if not program.work.in_step:
+    def train(work: LocalWork, ids: Array, present: Array, clients: Any) -> tuple[Any, Any]:
+        one, bound = partial(_train_one, work), work.max_steps
+        if not work.in_step:
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
         before = _gather(clients, ids)
-        if chunk == 1:
+        if len(ids) == 1:
             alone = one(*common, bound, ids[0], present[0], _gather(before, 0))
             results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
         else:
@@ -89,21 +69,23 @@ def train_cohort(
         totals = collect(message, weight, used, variant, present)
         return totals, _scatter(clients, ids, present, after)
 
-    if len(ids) == chunk:
-        totals, updated = train(ids, present, clients)
+    def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        totals, clients = carry
+        place = first + i * group.chunk
+        own, here = (lax.dynamic_slice_in_dim(x, place, group.chunk) for x in (ids, present))
+        here &= place + jnp.arange(group.chunk) < stop
+        more, clients = train(group.work, own, here, clients)
+        return merge(totals, more) if summed else put(totals, more, place), clients
+
+    if not program.groups and len(ids) == chunk:
+        totals, updated = train(program.work, ids, present, clients)
     else:
-        blocks = (ids.reshape(-1, chunk), present.reshape(-1, chunk))
-        shapes, _ = jax.eval_shape(train, blocks[0][0], blocks[1][0], clients)
-        # cohorts of random size come with present clients first: chunks after the last of them are not run
-        busy = jnp.max(jnp.where(jnp.any(blocks[1], axis=1), jnp.arange(len(blocks[1])) + 1, 0))
-
-        def step(i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            totals, clients = carry
-            more, clients = train(blocks[0][i], blocks[1][i], clients)
-            return merge(totals, more) if summed else put(totals, more, i), clients
-
-        none = nothing(shapes) if summed else room_for(algorithm.reduction, shapes, len(blocks[0]))
-        totals, updated = lax.fori_loop(0, busy, step, (none, clients))
+        shapes, _ = jax.eval_shape(partial(train, program.work), ids[:1], present[:1], clients)
+        totals: Any = nothing(shapes) if summed else room_for(algorithm.reduction, shapes, len(ids))
+        updated = clients
+        for group, first, stop in parts_of(program, packed, ids, present, chunk):
+            step = partial(one_chunk, group, first, stop)
+            totals, updated = lax.fori_loop(0, chunks_of(group, first, stop), step, (totals, updated))
     if devices > 1:
         totals = across_devices(totals, AXIS) if summed else from_all_devices(totals, AXIS)
         if jax.tree.leaves(clients):  # every device takes over what the others' clients have become
@@ -112,27 +94,8 @@ def train_cohort(
     return totals, updated
 
 
-def _share(
-    program: Program, packed: PackedClients, ids: Array, present: Array, devices: int
-) -> tuple[Array, Array, int]:
-    """This device's part of the cohort, padded to whole chunks; clients of like length share a chunk."""
-    per_device = -(-len(ids) // devices)
-    chunk = min(program.chunk, per_device)
-    per_device = -(-per_device // chunk) * chunk
-    if not program.work.in_step and per_device > chunk > 1:
-        order = jnp.argsort(jnp.where(present, -packed.steps[ids], 1), stable=True)
-        ids, present = ids[order], present[order]
-    pad = per_device * devices - len(ids)
-    ids = jnp.concatenate([ids, jnp.zeros(pad, ids.dtype)]) if pad else ids
-    present = jnp.concatenate([present, jnp.zeros(pad, bool)]) if pad else present
-    if devices == 1:
-        return ids, present, chunk
-    share = lax.axis_index(AXIS) + devices * jnp.arange(per_device)  # dealt in turn: equal loads
-    return ids[share], present[share], chunk
-
-
 def _train_one(
-    program: Program,
+    work: LocalWork,
     algorithm: Algorithm,
     packed: PackedClients,
     key: Array,
@@ -143,7 +106,7 @@ def _train_one(
     before: Any,
 ) -> tuple[Any, Any, Scalar, Scalar, Array]:
     """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
-    oracle = client_oracle(program.work, packed, key, client, bound)
+    oracle = client_oracle(work, packed, key, client, bound)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
     # integers cannot show that a client failed: its state does

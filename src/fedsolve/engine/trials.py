@@ -20,8 +20,8 @@ from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.evaluate import Metrics, counts_of, on_all, pooled
 from fedsolve.engine.objective import measured, objective
+from fedsolve.engine.program import Program
 from fedsolve.engine.round import RunState, initial, one_round
-from fedsolve.engine.train import Program
 from fedsolve.sampling import Sampling
 from fedsolve.types import Batch, Params, Scalar, replace, reports
 

@@ -19,6 +19,7 @@ from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work, on_device
+from fedsolve.engine.groups import of_client, works_by_size
 from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.geometry.blocks import named_leaves
@@ -99,6 +100,7 @@ class JaxOracle(LocalProblem):
         work, steps = local_work(
             counts, task.loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
+        work = of_client(works_by_size(work, counts, steps), int(counts[client]))
         work = _with_products(work, matmul_dtype)
         params = jax.tree.map(np.asarray, task.init(jax.random.key(0)))
         new = cls.__new__(cls)

@@ -1,0 +1,71 @@
+"""What a device trains of a cohort: which clients, in which order, in how many chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array
+
+from fedsolve.engine.clients import PackedClients
+from fedsolve.engine.groups import Group
+from fedsolve.engine.program import AXIS, Program
+from fedsolve.types import Scalar
+
+
+def share_of(
+    program: Program, packed: PackedClients, ids: Array, present: Array, devices: int
+) -> tuple[Array, Array, int]:
+    """This device's part of the cohort, padded to whole chunks; clients of like length share a chunk."""
+    per_device = -(-len(ids) // devices)
+    chunk = min(program.chunk, per_device)
+    per_device = -(-per_device // chunk) * chunk
+    if program.groups or (not program.work.in_step and per_device > chunk > 1):
+        length = packed.counts if program.groups else packed.steps
+        order = jnp.argsort(jnp.where(present, -length[ids], 1), stable=True)
+        ids, present = ids[order], present[order]
+    ids, present = _padded(ids, present, per_device * devices - len(ids))
+    if devices > 1:
+        share = lax.axis_index(AXIS) + devices * jnp.arange(per_device)  # dealt in turn: equal loads
+        ids, present = ids[share], present[share]
+    # the last chunk of a group may reach beyond its clients
+    room = max((group.chunk for group in program.groups), default=0)
+    return *_padded(ids, present, room), chunk
+
+
+def _padded(ids: Array, present: Array, places: int) -> tuple[Array, Array]:
+    if not places:
+        return ids, present
+    return jnp.pad(ids, (0, places)), jnp.pad(present, (0, places))
+
+
+def parts_of(
+    program: Program, packed: PackedClients, ids: Array, present: Array, chunk: int
+) -> list[tuple[Group, Any, Any]]:
+    """The groups that are trained, and the places of each one's clients, first .. stop - 1."""
+    if not program.groups:
+        # cohorts of random size come with present clients first: chunks after the last of them are not run
+        last = jnp.max(jnp.where(present, jnp.arange(len(ids)) + 1, 0))
+        return [(Group(program.work, chunk), 0, last)]
+    sizes = jnp.where(present, packed.counts[ids], 0)  # they come with the longest first
+    stops = [jnp.sum(sizes > group.work.rows) for group in program.groups[1:]]
+    stops.append(jnp.sum(present))
+    return list(zip(program.groups, [0, *stops[:-1]], stops, strict=True))
+
+
+def chunks_of(group: Group, first: Scalar, stop: Scalar) -> Scalar:
+    """How many chunks a group's clients at the places first .. stop - 1 are."""
+    return _most(-(-(stop - first) // group.chunk))
+
+
+@custom_vmap
+def _most(number: Scalar) -> Scalar:
+    """The number; of several trials the largest: loops of one length keep no trial's states aside."""
+    return number
+
+
+@_most.def_vmap
+def _(trials: int, batched: Any, number: Array) -> tuple[Scalar, bool]:
+    return jnp.max(number), False
