@@ -19,6 +19,7 @@ from fedsolve.lock import Hold, locked
 from fedsolve.store import read_manifest, save_tree
 
 _SECONDS_BETWEEN = 2.0
+_TIMES_BETWEEN = 20  # as long as a saving takes: at most a twentieth of the time goes to it
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class RunFolder:
     identity: Mapping[str, Any]
     resume: bool
     _last: float = field(default_factory=time.monotonic)
+    _took: float = 0.0
 
     @classmethod
     @contextlib.contextmanager
@@ -100,7 +102,7 @@ class RunFolder:
     @property
     def due(self) -> bool:
         """Whether enough time has passed since the last saving."""
-        return time.monotonic() - self._last > _SECONDS_BETWEEN
+        return time.monotonic() - self._last > max(_SECONDS_BETWEEN, _TIMES_BETWEEN * self._took)
 
     def manifest(self) -> dict[str, Any] | None:
         """What the checkpoint that is gone on with says of itself; None if none is.
@@ -130,8 +132,10 @@ class RunFolder:
             InvalidInput: the folder cannot be written, or was removed since it is held.
         """
         self.hold.check()
+        begun = time.monotonic()
         save_tree(self.path, tree, {"identity": dict(self.identity), **manifest})
         self._last = time.monotonic()
+        self._took = self._last - begun
 
 
 def how_to_resume(folder: RunFolder | None, stopped: str) -> str:

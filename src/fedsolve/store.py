@@ -17,8 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import replace_atomically
@@ -66,20 +64,24 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInput: the file is missing, cut short, too long, damaged in its header or not a checkpoint of fedsolve.
     """
-    return json.loads(_metadata(path)[_MANIFEST])
+    return json.loads(_header_of(path)[0][_MANIFEST])
 
 
 def load_tree(path: Path, like: Any) -> Any:
-    """The pytree in a checkpoint, with the structure, shapes and types of `like`.
+    """The pytree in a checkpoint, with the structure, shapes and types of `like`, arrays or shapes of such.
+
+    The file is mapped, not read: each array is in memory once.
 
     Raises:
         InvalidInput: the file is corrupt, or holds other parameters than `like` (the first is named).
     """
-    checksums = json.loads(_metadata(path)[_CHECKSUMS])
+    metadata, entries, start = _header_of(path)
+    checksums = json.loads(metadata[_CHECKSUMS])
     try:
-        arrays = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
+        content = np.memmap(path, np.uint8, "r")
+    except OSError as error:
         raise _corrupt(path, str(error)) from None
+    arrays = {name: _mapped(content[start:], entry) for name, entry in entries.items()}
     for name, x in arrays.items():
         if _checksum(_bytes(x)) != checksums[name]:
             raise _corrupt(path, f"{name} is not what was written")
@@ -94,14 +96,14 @@ def load_tree(path: Path, like: Any) -> Any:
                 f"here {x.shape} {x.dtype}: the model has changed"
             )
     leaves = [
-        arrays[n] if isinstance(x, np.ndarray | np.generic) else jnp.asarray(arrays[n])
+        np.array(arrays[n]) if isinstance(x, np.ndarray | np.generic) else _on_device(arrays[n])
         for n, x in wanted.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _metadata(path: Path) -> dict[str, str]:
-    """What the header says besides the tensors, once its seal and the file's length are right."""
+def _header_of(path: Path) -> tuple[dict[str, str], dict[str, Any], int]:
+    """The metadata of a header whose seal is right, in a file of the right length; its tensors; its own length."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -122,7 +124,19 @@ def _metadata(path: Path) -> dict[str, str]:
     right = len(header) + max((x["data_offsets"][1] for x in entries.values()), default=0)
     if size != right:
         raise _corrupt(path, f"it has {size} bytes, not {right}")
-    return metadata
+    return metadata, entries, len(header)
+
+
+def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
+    """A tensor as it lies in a file's bytes behind the header."""
+    kind = next(name for name, code in _TYPES.items() if code == entry["dtype"])
+    begin, end = entry["data_offsets"]
+    return content[begin:end].view(jnp.dtype(kind)).reshape(entry["shape"])
+
+
+def _on_device(array: np.ndarray) -> jax.Array:
+    """A copy by JAX alone, which would cut types of 64 bits where it has them switched off."""
+    return jax.device_put(array, may_alias=False)
 
 
 def _header(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:

@@ -75,7 +75,7 @@ KILLED = """
     from conformance.properties import SAMPLING, task
     import fedsolve as fs, numpy as np, jax, time
     pace._CALL_SECONDS = 0.0  # a call of one round ...
-    run_folder._SECONDS_BETWEEN = 0.0  # ... and a checkpoint after each
+    run_folder._SECONDS_BETWEEN = run_folder._TIMES_BETWEEN = 0.0  # ... and a checkpoint after each
     slow = lambda p: (print("ROUND", p.round, flush=True), time.sleep(float(sys.argv[4])))
     result = fs.run(METHODS["SCAFFOLD+FedDuAdam"](0.3), task(), rounds=40, sampling=SAMPLING, eval_every=4,
                     out=sys.argv[1], resume=sys.argv[3] == "resume", progress=slow)

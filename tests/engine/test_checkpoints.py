@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve import run_folder
 from fedsolve.data.federated import FederatedData
+from fedsolve.engine.checkpoint import Checkpoints
+from fedsolve.engine.prepare import prepare
+from fedsolve.engine.record import Recorder
 from fedsolve.lock import locked
-from fedsolve.run_folder import RUN
+from fedsolve.options import RunOptions
+from fedsolve.run_folder import RUN, RunFolder
+from fedsolve.sampling import Uniform
 from harness import make_clients, make_task
 
 CHECKPOINT = RUN.file
@@ -186,3 +192,27 @@ def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(fs.InvalidInput, match="cannot write"):
         run(tmp_path / "file")
+
+
+def test_saving_takes_a_twentieth_of_the_time_at_most(monkeypatch):
+    """After a saving of 3 s the next is due 60 s later; after a short one in 2 s."""
+    folder = RunFolder(hold=None, kind=RUN, identity={}, resume=False, _last=100.0, _took=3.0)
+    for seconds, due in ((59, False), (61, True)):
+        monkeypatch.setattr(run_folder.time, "monotonic", lambda now=100.0 + seconds: now)
+        assert folder.due == due
+    folder._took = 0.01
+    assert folder.due
+
+
+def test_a_resumed_run_holds_its_states_once(tmp_path):
+    """The start that a checkpoint takes the place of is deleted before the file is read."""
+    options = RunOptions(rounds=2, sampling=Uniform(2))
+    prepared = prepare(fs.SCAFFOLD(0.1), make_task(make_clients()), options)
+    with Checkpoints.at(tmp_path, {}, False) as checkpoints:
+        checkpoints.save(prepared.state, Recorder())
+    want = jax.tree.map(np.array, prepared.state)
+    with Checkpoints.at(tmp_path, {}, True) as checkpoints:
+        loaded, _ = checkpoints.restore(prepared.state, Recorder(), 2)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(prepared.state))
+    for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -44,6 +44,8 @@ class Checkpoints:
     def restore(self, state: RunState, recorder: Recorder, rounds: int) -> tuple[RunState, Recorder]:
         """The saved state and record when resuming a run of so many rounds, else those given.
 
+        A state that another takes the place of is deleted first: all clients' states are in memory once.
+
         Raises:
             InvalidInput: the checkpoint is missing, corrupt, of a run that differs (the first difference is named),
                 or of one that has done more rounds.
@@ -53,7 +55,10 @@ class Checkpoints:
             return state, recorder
         check_rounds(f"the checkpoint {folder.path}", manifest["round"], rounds)
         self._saved = manifest["round"]
-        loaded = jax.device_put(load_tree(folder.path, state), jax.tree.map(lambda x: x.sharding, state))
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        for leaf in jax.tree.leaves(state):
+            leaf.delete()
+        loaded = jax.device_put(load_tree(folder.path, like), jax.tree.map(lambda x: x.sharding, like))
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:

@@ -20,7 +20,7 @@ from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.program import Program
 from fedsolve.engine.train import train_cohort
 from fedsolve.sampling import Sampling
-from fedsolve.types import Params, Scalar, module, reports
+from fedsolve.types import Params, Scalar, module, replace, reports
 
 TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
 SENT = "sent"
@@ -49,8 +49,9 @@ class RunState:
 def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> RunState:
     """The state before the first round, on all devices; every client is enrolled."""
     state = initial(algorithm, params, population)
-    own = jax.tree.map(lambda x: np.array(x, copy=True), state)  # buffers of its own: they are donated
-    return jax.device_put(own, NamedSharding(mesh, P()))
+    # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
+    rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
+    return jax.device_put(replace(rest, clients=state.clients), NamedSharding(mesh, P()))
 
 
 def initial(algorithm: Algorithm, params: Params, population: int) -> RunState:
