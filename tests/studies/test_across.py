@@ -88,7 +88,8 @@ def test_a_map_is_coloured_by_winners_and_hatched_where_they_are_tied():
     caption, figure = WinnerMap("Map.", [["first", "second"]], ["row"], ["1", "2"], "y", "x").draw(
         study, made
     )
-    tiles = figure.axes[0].patches
+    tiles, frames = figure.axes[0].patches[::2], figure.axes[0].patches[1::2]
+    assert frames[0].get_edgecolor() != frames[1].get_edgecolor()
     assert [tile.get_hatch() for tile in tiles] == [None, "////"]
     assert tiles[0].get_facecolor() != tiles[1].get_facecolor()
     texts = [text.get_text() for text in figure.axes[0].texts]

@@ -29,6 +29,7 @@ _MODULES = {
     "feddua": ("feddua-synthetic",),
     "feddua_combinations": ("feddua-combinations",),
     "control_variates": ("control-variates",),
+    "phases": ("phase-diagram",),
     "robustness": ("robustness",),
     "neural.femnist": ("femnist",),
     "neural.cifar100": ("cifar100",),

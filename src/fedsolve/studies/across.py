@@ -28,7 +28,7 @@ def better_in_each(problems: Sequence[str], a: str, others: Sequence[str], which
             grade(every)[0],
             f"95 % intervals over {replicates}, paired, all {count} comparisons together: {above} for it, {below} "
             "against it",
-            "; ".join(w for p in problems if (w := provisional(cells, p, which, (a, *others)))),
+            "; ".join(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
         )
 
     return rule

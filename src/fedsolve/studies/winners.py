@@ -1,4 +1,4 @@
-"""Who wins where: problems on two axes as a map, each coloured by its best method."""
+"""Who wins where: problems on two axes as a map, each in the colour and line of its best method."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def winner(cells: Cells, problem: str) -> Winner:
 
 @dataclass(frozen=True)
 class WinnerMap:
-    """A map of problems: each the colour of its best method, hatched where that is not better than all others.
+    """A map of problems, each in its best method's colour and line; hatched where that is not better than all others.
 
     Attributes:
         caption: what it shows; how to read it and the seeds are added.
@@ -71,12 +71,12 @@ class WinnerMap:
         """Its caption and the figure."""
         at = self.at if self.at[0][0] in cells.problems else [[name] for name in cells.problems]
         names = dict.fromkeys(m for row in at for name in row for m in cells.methods(name))
-        colours = {m: colour for m, (colour, _) in styles(list(names)).items()}
+        drawn = styles(list(names))
         figure = new_figure(2.1 * len(at[0]) + 1.2, 1.25 * len(at) + 1.1)
         axis = figure.subplots()
         for y, row in enumerate(at):
             for x, name in enumerate(row):
-                _tile(axis, x, y, winner(cells, name), colours)
+                _tile(axis, x, y, winner(cells, name), drawn)
         axis.set_xlim(-0.5, len(at[0]) - 0.5)
         axis.set_ylim(-0.5, len(at) - 0.5)
         axis.set_xticks(range(len(at[0])), self.columns[: len(at[0])])
@@ -95,17 +95,18 @@ class WinnerMap:
         return f"{self.caption} {reading} Seeds {', '.join(map(str, study.seeds))}.", figure
 
 
-def _tile(axis: Axes, x: int, y: int, found: Winner, colours: Mapping[str, str]) -> None:
+def _tile(
+    axis: Axes, x: int, y: int, found: Winner, drawn: Mapping[str, tuple[str, tuple[float, ...]]]
+) -> None:
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
-    light = tuple(1 - 0.45 * (1 - c) for c in to_rgb(colours[found.name]))  # black text stays readable
+    colour, dash = drawn[found.name]
+    light = tuple(1 - 0.45 * (1 - c) for c in to_rgb(colour))  # black text stays readable
     hatch = "////" if found.tied else None
-    axis.add_patch(
-        Rectangle(
-            (x - 0.48, y - 0.46), 0.96, 0.92, facecolor=light, hatch=hatch, edgecolor="white", linewidth=0
-        )
-    )
+    corner, line = (x - 0.47, y - 0.45), (0, dash) if dash else "-"
+    axis.add_patch(Rectangle(corner, 0.94, 0.9, facecolor=light, hatch=hatch, edgecolor="white", linewidth=0))
+    axis.add_patch(Rectangle(corner, 0.94, 0.9, fill=False, edgecolor=colour, linestyle=line, linewidth=2))
     box = {"facecolor": light, "edgecolor": "none", "pad": 1.5}
     lines = [f"{found.mean:.3g}", f"{found.second} ×{found.second_mean / found.mean:.2f}"]
     lines += [f"tied: {len(found.tied)}"] if found.tied else []
