@@ -9,7 +9,11 @@ import pytest
 from jax import lax
 
 import fedsolve as fs
+import fedsolve.engine.round as rounds
 from fedsolve.engine.layout import chunk_size, cohort_size, step_bytes
+from fedsolve.engine.prepare import prepare
+from fedsolve.options import RunOptions
+from harness import make_clients, make_task
 
 FLOAT = jnp.dtype("float32")
 
@@ -84,3 +88,16 @@ def test_asked_for_and_split():
     assert chosen(work, weight, fs.sampling.Uniform(21), devices=2) == 11
     with pytest.raises(fs.InvalidInput, match="chunk = 0"):
         chosen(work, weight, fs.sampling.Uniform(20), chunk=0)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(5 * 15 * 4, True), (5 * 15 * 4 - 1, False)])
+def test_client_states_that_do_not_fit_are_refused(monkeypatch, free, fits):
+    """SCAFFOLD keeps 15 numbers of 4 bytes of each of 5 clients; FedAvg keeps nothing, and fits anywhere."""
+    monkeypatch.setattr(rounds, "free_bytes", lambda: free)
+    work = make_task(make_clients())
+    prepare(fs.FedAvg(0.1), work, RunOptions(rounds=1))
+    if fits:
+        prepare(fs.SCAFFOLD(0.1), work, RunOptions(rounds=1))
+        return
+    with pytest.raises(fs.InvalidInput, match=r"the states of 5 clients need 0.0 GB \(60 bytes each\)"):
+        prepare(fs.SCAFFOLD(0.1), work, RunOptions(rounds=1))

@@ -138,7 +138,7 @@ def parallel_trials(
         return min(check_integer("parallel_trials", trials, 1), total), ""
     model = trees.nbytes(params)
     trial = 2 * trees.nbytes(state) + _COPIES * chunk * model
-    free = _free_bytes() // (2 * batches_at_once())
+    free = free_bytes() // (2 * batches_at_once())
     fits = max(1, free // trial)
     note = ""
     if fits < total:
@@ -151,7 +151,7 @@ def parallel_trials(
     return min(fits, total), note
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Memory that is free on the device."""
     device = jax.devices()[0]
     stats = device.memory_stats() if device.platform != "cpu" else None

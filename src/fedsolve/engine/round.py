@@ -17,8 +17,10 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
+from fedsolve.engine.layout import free_bytes
 from fedsolve.engine.program import Program
 from fedsolve.engine.train import train_cohort
+from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
 from fedsolve.types import Params, Scalar, module, replace, reports
 
@@ -47,8 +49,14 @@ class RunState:
 
 
 def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> RunState:
-    """The state before the first round, on all devices; every client is enrolled."""
-    state = initial(algorithm, params, population)
+    """The state before the first round, on all devices; every client is enrolled.
+
+    Raises:
+        InvalidInput: the clients' states do not fit the memory that is free.
+    """
+    server, one = _first(algorithm, params, population)
+    _check_room(trees.nbytes(one), population, mesh.size)
+    state = _enrolled(algorithm, server, one, population)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
     return jax.device_put(replace(rest, clients=state.clients), NamedSharding(mesh, P()))
@@ -56,9 +64,30 @@ def start(algorithm: Algorithm, params: Params, population: int, mesh: Mesh) -> 
 
 def initial(algorithm: Algorithm, params: Params, population: int) -> RunState:
     """The body of `start`."""
+    return _enrolled(algorithm, *_first(algorithm, params, population), population)
+
+
+def _first(algorithm: Algorithm, params: Params, population: int) -> tuple[Any, Any]:
+    """The server's state at the start, and that of a client."""
     server = algorithm.init(params)
     first = Cohort(jnp.int32(0), jnp.int32(population), population)
-    one = algorithm.init_client(algorithm.broadcast(server, first))
+    return server, algorithm.init_client(algorithm.broadcast(server, first))
+
+
+def _check_room(state: int, population: int, devices: int) -> None:
+    """Refuse states of so many bytes a client that no memory holds, before the system ends the process for them."""
+    copies = devices if jax.default_backend() == "cpu" else 1  # CPU devices share one memory
+    needed, free = copies * state * population, free_bytes()
+    if needed > free:
+        raise InvalidInput(
+            f"the states of {population:,} clients need {needed / 1e9:.1f} GB ({state:,} bytes each), and "
+            f"{free / 1e9:.1f} GB are free: take a method that keeps no client states, a smaller model, fewer clients"
+            + (", or devices = 1" if copies > 1 else "")
+        )
+
+
+def _enrolled(algorithm: Algorithm, server: Any, one: Any, population: int) -> RunState:
+    """The first state of a run, all clients alike."""
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
     return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
 
