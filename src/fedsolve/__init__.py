@@ -22,7 +22,7 @@ _NAMES = {
     "server.fedopt": "FedOpt",
     "building": "build",
     "data.federated": "FederatedData",
-    "engine.result": "Result",
+    "engine.result": "Result load",
     "engine.run": "run",
     "errors": "Diverged FedsolveError Interrupted InvalidInput",
     "oracle": "Oracle",

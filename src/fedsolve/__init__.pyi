@@ -35,6 +35,7 @@ from fedsolve.algorithms.fedmid import FedMiDOSP as FedMiDOSP
 from fedsolve.building import build as build
 from fedsolve.data.federated import FederatedData as FederatedData
 from fedsolve.engine.result import Result as Result
+from fedsolve.engine.result import load as load
 from fedsolve.engine.run import run as run
 from fedsolve.errors import Diverged as Diverged
 from fedsolve.errors import FedsolveError as FedsolveError

@@ -18,8 +18,6 @@ from fedsolve.checks import check_integer, check_range
 from fedsolve.errors import unknown
 from fedsolve.results.columns import Columns
 from fedsolve.results.metrics import describe
-from fedsolve.results.record_files import write_model
-from fedsolve.types import Params
 
 
 @dataclass(frozen=True)
@@ -28,20 +26,17 @@ class Evaluated:
 
     Attributes:
         label: the method's name.
-        task: the task's name.
         round: rounds done, 0 for the initial model.
         rounds: of the whole run.
         metrics: all evaluations so far as columns, each of shape (evaluations,): round, train_loss, test_accuracy, ...
-        model: gives the model and what it keeps beside its parameters (None if nothing), as a `Result` has them; they
-            leave the device when it is called.
+        result: gives the `fedsolve.Result` so far, the model of this evaluation with the record up to here.
     """
 
     label: str
-    task: str
     round: int
     rounds: int
     metrics: Columns
-    model: Callable[[], tuple[Params, Any]] = field(repr=False)
+    result: Callable[[], Any] = field(repr=False)
 
     def signed(self, metric: str) -> np.ndarray:
         """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
@@ -97,26 +92,20 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Keep the model of the best evaluation so far in a file: safetensors, each leaf under its path, as `0.weight`.
+    """Keep the result of the best evaluation so far in a folder, from which `fedsolve.load` reads it.
 
-    What the model keeps beside its parameters is in it under `buffers`; the parameters then under `model`. A resumed
-    run goes on with the file.
+    A resumed run goes on with the folder.
 
     Attributes:
         metric: a column of the evaluations; of accuracies and the like more is better, of all else less.
-        path: the file; its folder is made.
+        folder: where to; it is made.
     """
 
     metric: str
-    path: str | Path
+    folder: str | Path
 
     def __call__(self, at: Evaluated) -> None:
-        """Write the model if it is better than at all evaluations before."""
+        """Save the result if it is better than at all evaluations before."""
         values = at.signed(self.metric)
-        if len(values) > 1 and not values[-1] > values[:-1].max():
-            return
-        model, buffers = at.model()
-        facts = {"task": at.task, "method": at.label, "round": str(at.round)}
-        path = Path(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_model(path, model if buffers is None else {"model": model, "buffers": buffers}, facts)
+        if len(values) == 1 or values[-1] > values[:-1].max():
+            at.result().save(self.folder)

@@ -32,7 +32,7 @@ def run_blocks(*which):
         assert names["result"].metrics["test_accuracy"][-1] > 0.9
 
     def callbacks():
-        assert Path("runs/best.safetensors").stat().st_size > 0
+        assert Path("runs/best/model.safetensors").stat().st_size > 0
 
     def regression():
         assert names["result"].params["w"].dtype == np.float64

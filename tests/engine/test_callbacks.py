@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.callbacks import EarlyStopping, Evaluated, KeepBest
@@ -48,9 +47,8 @@ def test_a_run_ends_where_the_metric_has_not_become_better(patience):
 
 def test_accuracy_counts_upwards_and_nan_is_never_better():
     def at(values, name):
-        return Evaluated(
-            "m", "t", 0, 9, {"round": np.arange(len(values)), name: np.array(values)}, lambda: ({}, None)
-        )
+        columns = {"round": np.arange(len(values)), name: np.array(values)}
+        return Evaluated("m", 0, 9, columns, lambda: None)
 
     rising = [0.1, 0.2, 0.3, np.nan]
     assert EarlyStopping("test_accuracy", 2)(at(rising, "test_accuracy")) is None
@@ -61,17 +59,19 @@ def test_accuracy_counts_upwards_and_nan_is_never_better():
     assert EarlyStopping("test_accuracy", 2, min_delta=0.5)(at(rising[:3], "test_accuracy")) is not None
 
 
-def test_the_best_model_is_kept(tmp_path):
+def test_the_best_result_is_kept(tmp_path):
     seen = []
 
     def see(at):
-        seen.append((at.metrics["train_loss"][-1], np.asarray(at.model()[0]["w"])))
+        seen.append((at.metrics["train_loss"][-1], np.asarray(at.result().params["w"])))
 
-    result = run(callbacks=[see, KeepBest("train_loss", tmp_path / "new" / "best.safetensors")])
+    result = run(callbacks=[see, KeepBest("train_loss", tmp_path / "new" / "best")])
     assert [len(result.metrics["round"]), seen[0][1].tolist()] == [7, [0, 0, 0]]
-    best = min(seen, key=lambda pair: pair[0])[1]
-    np.testing.assert_array_equal(load_file(tmp_path / "new" / "best.safetensors")["w"], best)
-    assert not np.array_equal(best, result.params["w"])
+    best = int(np.argmin([value for value, _ in seen]))
+    kept = fs.load(tmp_path / "new" / "best", TASK)
+    np.testing.assert_array_equal(kept.params["w"], seen[best][1])
+    np.testing.assert_array_equal(kept.metrics["train_loss"], result.metrics["train_loss"][: best + 1])
+    assert not np.array_equal(kept.params["w"], result.params["w"])
 
 
 def test_a_resumed_run_ends_as_an_undisturbed_one(tmp_path):

@@ -15,7 +15,6 @@ from fedsolve.cli.folders import (
     method_folders,
     new_folder,
     read_failure,
-    read_history,
     save_config,
     undone_if_refused,
 )
@@ -29,6 +28,7 @@ from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.lock import locked
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.results.history import History
+from fedsolve.results.record_files import read_history
 
 
 @dataclass

@@ -11,7 +11,7 @@ from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.files import slug, write_atomically
 from fedsolve.lock import locked
 from fedsolve.results.history import History
-from fedsolve.results.record_files import HISTORY
+from fedsolve.results.record_files import HISTORY, read_history
 from fedsolve.run_folder import RUN, SWEEP, held_already
 
 PAGE = "page.html"
@@ -119,25 +119,6 @@ def save_config(folder: Path, config: Config, comment: str) -> None:
     command = "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
     again = f"run again with: fedsolve {command} --config {CONFIG}"
     write_atomically(folder / CONFIG, to_toml(config, f"{comment}; {again}"))
-
-
-def read_history(folder: Path) -> History | None:
-    """The record of a finished run; None where there is none.
-
-    Raises:
-        InvalidInput: the file is damaged.
-    """
-    path = folder / HISTORY
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from None
-    try:
-        return History.from_json(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
 
 
 def read_failure(folder: Path) -> str | None:

@@ -19,7 +19,6 @@ from fedsolve.engine.run import run
 from fedsolve.errors import Diverged, Interrupted
 from fedsolve.lock import locked
 from fedsolve.report.table import result_rows, result_table
-from fedsolve.results.record_files import write_record
 from fedsolve.run_folder import RUN
 
 
@@ -78,7 +77,7 @@ def run_method(prepared: Prepared, index: int, folder: Path, display: ProgressDi
         raise Diverged(str(error), history) from None
     history = dataclasses.replace(result.history, settings=prepared.settings(method))
     result = dataclasses.replace(result, history=history)
-    write_record(folder, history, result.params)
+    result.save(folder)
     final: dict[str, Any] = {name: values[-1] for name, values in history.evaluations.items()}
     display.end(method.shown, f"finished, {summary(final)}")
     return result

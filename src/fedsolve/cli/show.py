@@ -8,13 +8,14 @@ from typing import Any
 
 from fedsolve.cli.config import CONFIG, MethodSection, load
 from fedsolve.cli.console import emit, emit_json, emit_rich
-from fedsolve.cli.folders import FLOWER, finished, method_folders, read_failure, read_history
+from fedsolve.cli.folders import FLOWER, finished, method_folders, read_failure
 from fedsolve.cli.outputs import report_files
 from fedsolve.cli.runs import how_to_resume
 from fedsolve.engine.record_file import RecordFile
 from fedsolve.errors import InvalidInput
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.results.history import History
+from fedsolve.results.record_files import read_history
 from fedsolve.run_folder import RUN
 from fedsolve.store import read_manifest
 

@@ -95,7 +95,7 @@ class Recorder:
         self, label: str, task: str, settings: dict[str, Any], compile_seconds: float, notes: tuple[str, ...]
     ) -> History:
         """The finished record."""
-        rounds = self.rounds.arrays()
+        rounds = self.rounds.arrays() or {"round": np.zeros(0, np.int64)}
         if "epsilon" in rounds:
             notes = (*notes, f"epsilon = {self.last('epsilon'):.4g} after all rounds, at the method's delta")
         return History(

@@ -5,17 +5,49 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsolve.engine.keys import start_params
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.report.plots import curves
 from fedsolve.results.history import History
+from fedsolve.results.record_files import HISTORY, MODEL, like, read_history, read_model, write_record
+from fedsolve.tasks.task import Task
 from fedsolve.types import Params
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def load(folder: str | Path, task: Task | None = None) -> Result:
+    """The result in a folder: of `Result.save`, of `fedsolve run`, or of one method of `fedsolve compare`.
+
+    Args:
+        folder: it.
+        task: that of the run, for the model's structure and for `Result.module`. Without it the model is a dict from
+            the paths of its leaves, such as `0.weight`, to NumPy arrays.
+
+    Raises:
+        InvalidInput: a file is missing or damaged, or the model is not the task's (the first difference is named).
+    """
+    path = Path(folder)
+    history = read_history(path)
+    if history is None:
+        raise InvalidInput(f"{path} holds no {HISTORY}: give the folder of a finished run")
+    params, buffers = read_model(path / MODEL)
+    if task is None:
+        return Result(params, history, buffers)
+    given = task.assemble(start_params(task, 0, np.float32))
+    if (buffers is None) != (task.buffers is None):
+        has = "has no" if buffers is None else "has"
+        raise InvalidInput(
+            f"{path / MODEL} {has} buffers, unlike the task {task.name}: it is of another task or model"
+        )
+    kept = None if buffers is None else like(buffers, task.buffers, str(path / MODEL))
+    return Result(like(params, given, str(path / MODEL)), history, kept, task.module)
 
 
 @dataclass(frozen=True)
@@ -67,6 +99,18 @@ class Result:
             raise unknown("metric", metric, self.metrics)
         title = f"{metric.capitalize()} of {self.history.label}"
         return curves([self._part(p, metric) for p in parts], metric, title)
+
+    def save(self, folder: str | Path) -> Path:
+        """Keep it in a folder, which is made: `history.json`, `metrics.jsonl` and `model.safetensors`.
+
+        The names of the model's leaves are their paths, such as `0.weight`. `fedsolve.load` reads it.
+
+        Raises:
+            InvalidInput: the folder cannot be written.
+        """
+        path = Path(folder)
+        write_record(path, self.history, self.params, self.buffers)
+        return path
 
     def _part(self, part: str, metric: str) -> History:
         columns = self.metrics | {metric: self.metrics[f"{part}_{metric}"]}

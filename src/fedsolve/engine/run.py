@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -121,7 +121,7 @@ def _loop(
     else:
         prepared = leave_out(prepared)
     rounds, every, pace = prepared.rounds, prepared.eval_every, Pace(clock)
-    ended = _ended(callbacks, prepared, state, recorder)
+    ended = _ended(callbacks, prepared, state, recorder, clock)
     with Interruptible() as interrupt:
         begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
         while (done := int(state.round)) < rounds and not ended:
@@ -135,7 +135,7 @@ def _loop(
             if new == stop:
                 metrics = prepared.evaluate(state)
                 recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
-                ended = _ended(callbacks, prepared, state, recorder)
+                ended = _ended(callbacks, prepared, state, recorder, clock)
             asked = interrupt.asked  # read once: what stops here has been saved
             if new == rounds or ended or asked or checkpoints.due:
                 recorder.seconds = time.perf_counter() - begun - clock.seconds
@@ -144,31 +144,41 @@ def _loop(
                 progress(Progress(prepared.label, new, rounds, recorder.latest))
             if asked and new < rounds and not ended:
                 raise Interrupted(checkpoints.how_to_resume(new, rounds))
-    notes = prepared.warnings(recorder) + ((ended,) if ended else ())
+    return _result(prepared, state, recorder, clock, (ended,) if ended else ())
+
+
+def _result(
+    prepared: PreparedRun,
+    state: RunState,
+    recorder: Recorder,
+    clock: CompileClock,
+    notes: tuple[str, ...] = (),
+) -> Result:
+    """The state's model and the record so far."""
+    notes = prepared.warnings(recorder) + notes
     history = recorder.history(prepared.label, prepared.task.name, prepared.settings, clock.seconds, notes)
-    model, buffers = _model(prepared, state)
-    return Result(model, history, buffers, prepared.task.module)
-
-
-def _model(prepared: PreparedRun, state: RunState) -> tuple[Params, Any]:
-    """The model in the task's structure, and what it keeps beside its parameters."""
     model = prepared.algorithm.export(state.server)
     buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
-    return prepared.task.assemble(bare(model)), buffers
+    return Result(prepared.task.assemble(bare(model)), history, buffers, prepared.task.module)
 
 
-def _ended(callbacks: Sequence[Callback], prepared: PreparedRun, state: RunState, recorder: Recorder) -> str:
+def _ended(
+    callbacks: Sequence[Callback],
+    prepared: PreparedRun,
+    state: RunState,
+    recorder: Recorder,
+    clock: CompileClock,
+) -> str:
     """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on."""
     done = int(state.round)
     if not callbacks or recorder.latest["round"] != done:  # resumed between two evaluations
         return ""
     at = Evaluated(
         prepared.label,
-        prepared.task.name,
         done,
         prepared.rounds,
         recorder.evaluations.arrays(),
-        lambda: _model(prepared, state),
+        lambda: _result(prepared, state, recorder, clock),
     )
     for callback in callbacks:
         why = callback(at)

@@ -1,14 +1,17 @@
-"""What a finished run leaves behind in files: its evaluations, its final model and its record."""
+"""What a finished run leaves behind in files: its evaluations, its final model and its record; and reading them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
 from fedsolve.results.columns import write_jsonl
 from fedsolve.results.history import History
@@ -17,21 +20,97 @@ from fedsolve.types import Params
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 MODEL = "model.safetensors"
+ALONE = "params"
+"""The name of a model that is one array."""
 
 
-def write_record(folder: Path, history: History, params: Params) -> None:
-    """The evaluations, the final model and, last, the whole record: once it is there the run is finished."""
+def write_record(folder: Path, history: History, params: Params, buffers: Any = None) -> None:
+    """The evaluations, the final model and, last, the whole record: once it is there the run is finished.
+
+    Where the model keeps something beside its parameters, the file has both, as `model` and `buffers`.
+    """
     write_jsonl(folder / METRICS, history.evaluations)
-    write_model(folder / MODEL, params, {"task": history.task, "method": history.label})
+    facts = {"task": history.task, "method": history.label}
+    if buffers is None:
+        write_model(folder / MODEL, params, facts)
+    else:
+        write_model(
+            folder / MODEL, {"model": params, "buffers": buffers}, {**facts, "holds": "model, buffers"}
+        )
     write_atomically(folder / HISTORY, history.to_json(indent=1))
 
 
 def write_model(path: Path, params: Params, facts: dict[str, str]) -> None:
     """Parameters as a safetensors file, each leaf under its path in the tree, such as `0.weight`."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    arrays = {
-        jax.tree_util.keystr(at, simple=True, separator=".") or "params": np.ascontiguousarray(leaf)
-        for at, leaf in leaves
-    }
+    arrays = {name: np.asarray(leaf, order="C") for name, leaf in by_name(params).items()}
     # one entry, because safetensors writes several in any order and equal models shall be equal files
     write_atomically(path, save(arrays, metadata={"fedsolve": json.dumps(facts)}))
+
+
+def read_history(folder: Path) -> History | None:
+    """The record of a finished run; None where there is none.
+
+    Raises:
+        InvalidInput: the file is damaged.
+    """
+    path = folder / HISTORY
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None
+    try:
+        return History.from_json(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+
+
+def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
+    """The parameters that `write_record` kept, by name, and what the model keeps beside them, None if nothing.
+
+    Raises:
+        InvalidInput: the file is missing, damaged, or was not written by fedsolve.
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            facts = json.loads((file.metadata() or {})["fedsolve"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        both = facts.get("holds") == "model, buffers"
+    except FileNotFoundError:
+        raise InvalidInput(f"{path} does not exist: give the folder of a finished run") from None
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
+        raise InvalidInput(f"{path} is no model that fedsolve wrote, or is damaged: {error}") from None
+    if not both:
+        return arrays, None
+    parts: dict[str, dict[str, np.ndarray]] = {"model": {}, "buffers": {}}
+    for name, array in arrays.items():
+        part, _, inside = name.partition(".")
+        if part not in parts:
+            raise InvalidInput(f"{path} is damaged: it holds {name}, neither of the model nor of its buffers")
+        parts[part][inside or ALONE] = array
+    return parts["model"], parts["buffers"]
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree, each under its path, such as `0.weight`; `params` where there is one without a path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(at, simple=True, separator=".") or ALONE: leaf for at, leaf in leaves}
+
+
+def like(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
+    """Arrays by name in the structure of a tree.
+
+    Raises:
+        InvalidInput: a leaf that is missing, too many, or of another shape; `where` is named.
+    """
+    wanted = by_name(tree)
+    for name in sorted(set(wanted) ^ set(arrays)):
+        holder = "has no" if name in wanted else "has an unknown"
+        raise InvalidInput(f"{where} {holder} {name}: it is of another task or model")
+    for name, leaf in wanted.items():
+        if arrays[name].shape != np.shape(leaf):
+            raise InvalidInput(
+                f"{name} has shape {arrays[name].shape} in {where}, in the task {np.shape(leaf)}"
+            )
+    return jax.tree.unflatten(jax.tree.structure(tree), [arrays[name] for name in wanted])

@@ -14,7 +14,7 @@ from fedsolve.cli.console import emit_json, emit_rich, say
 from fedsolve.cli.federation.json_lines import JsonLinesTail
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import CLIENTS, write_app
-from fedsolve.cli.folders import FLOWER, method_folders, new_folder, read_history
+from fedsolve.cli.folders import FLOWER, method_folders, new_folder
 from fedsolve.cli.outputs import report_files, write_report
 from fedsolve.cli.progress import ProgressDisplay, open_display
 from fedsolve.cli.runs import print_notes_and_files
@@ -27,6 +27,7 @@ from fedsolve.files import write_atomically
 from fedsolve.flower import check_flower
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.results.history import History
+from fedsolve.results.record_files import read_history
 from fedsolve.tasks.catalogue import build
 
 METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1}
