@@ -120,7 +120,7 @@ ITEMS = (
 )  # fmt: skip
 
 BESIDE = {
-    "robustness": "reductions that withstand attackers (Yin et al. 2018 and others)",
+    "robustness": "robust reductions against five attacks (Yin et al. 2018, Baruch et al. 2019 and others)",
     "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
     "control-variates": "control variates make displacements equal, and FedDuA's extrapolation a half: ours",
     "phase-diagram": "who wins where, by label skew and local steps: ours",

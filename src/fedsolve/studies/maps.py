@@ -31,7 +31,7 @@ class Maps:
         metric: a column of the evaluations.
         best, worst: its values of the brightest and of the darkest colour, in the unit that is shown; None for the
             best and the worst on the maps.
-        columns: maps side by side.
+        columns: maps side by side, at most.
         methods: whose grids are drawn, () for all.
     """
 
@@ -48,9 +48,10 @@ class Maps:
         methods = self.methods or cells.methods(name)
         drawn = [m for m in methods if m in cells.methods(name)]  # a quick run has but a few
         grids = {m: grid for m in drawn if (grid := cells.cell(name, m).grid) is not None}
-        rows = max(1, -(-len(grids) // self.columns))
-        figure = new_figure(3.6 * self.columns, 3.2 * rows)
-        places = figure.subplots(rows, self.columns, sharex=True, sharey=True, squeeze=False)
+        columns = max(1, min(self.columns, len(grids)))
+        rows = max(1, -(-len(grids) // columns))
+        figure = new_figure(max(3.6 * columns, 5.0), 3.2 * rows)
+        places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axis in places.flat[len(grids) :]:
             axis.set_axis_off()
         if not grids:  # a quick run tunes nothing

@@ -56,7 +56,7 @@ def outcome(study: Study, context: Context) -> Outcome:
     return Outcome(
         claims,
         {name: picture.draw(study, cells) for name, picture in study.pictures.items()},
-        tables(cells),
+        tables(cells, "Paper's setting" if study.paper else "Setting"),
         (*study.deviations, *([f"The paper's size: {study.cost}"] if study.full else [])),
         _settings(study),
     )

@@ -1,4 +1,4 @@
-"""A study's tables: each problem's methods at the paper's settings and at their tuned ones, beside its numbers."""
+"""A study's tables: each problem's methods at given settings and at their tuned ones, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,41 @@ from fedsolve.studies.cells import Cells
 from fedsolve.studies.verdicts import in_words, shown_final
 
 
-def tables(cells: Cells) -> dict[str, PageTable]:
-    """One table a problem, by the problem's name as a file's."""
-    return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name) for name in cells.problems}
+def tables(cells: Cells, given: str = "Paper's setting") -> dict[str, PageTable]:
+    """One table a problem, by the problem's name as a file's; one for all where nothing was tuned or published.
+
+    Args:
+        cells: of the study.
+        given: head of the column of settings that were not tuned.
+    """
+    tuned = any(cell.grid is not None for cell in cells.by_name.values())
+    if len(cells.problems) > 1 and not tuned and not any(p.published for p in cells.problems.values()):
+        return {"results": _one_for_all(cells)}
+    return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name, given) for name in cells.problems}
 
 
-def _table(cells: Cells, name: str) -> PageTable:
+def _one_for_all(cells: Cells) -> PageTable:
+    """Problems below each other, methods side by side."""
+    methods = list(dict.fromkeys(method for _, method in cells.by_name))
+    rows = [
+        [
+            p.title,
+            *(
+                shown_final(cells, name, m, "published") if (name, m) in cells.by_name else None
+                for m in methods
+            ),
+        ]
+        for name, p in cells.problems.items()
+    ]
+    problem = next(iter(cells.problems.values()))
+    what = f"{describe(problem.metric).label}: mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
+    return PageTable(what, ["Problem", *methods], rows)
+
+
+def _table(cells: Cells, name: str, given: str) -> PageTable:
     problem = cells.problem(name)
     metric = describe(problem.metric)
-    head = ["Method", "Paper's setting", f"{metric.label} there", "Tuned setting", f"{metric.label} tuned"]
+    head = ["Method", given, f"{metric.label} there", "Tuned setting", f"{metric.label} tuned"]
     head += ["At an edge"] + (["Paper's number"] if problem.published else [])
     rows: list[list[Any]] = []
     for method in cells.methods(name):

@@ -1,0 +1,179 @@
+"""What papers say of robust reductions and of attacks on them, with rules that compare accuracy with and without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsolve.results.metrics import describe
+from fedsolve.studies import Judged, Statement
+from fedsolve.studies.cells import Cells
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.verdicts import Rule, at_least_as_good, each_better, interval
+
+CLIENTS, WORST, SHARES = 30, 12, (10, 20, 40)
+"""Clients; attackers that reductions are told to expect, as many as there are at most; per cent that attack."""
+ATTACKS = {
+    "noise": "Gaussian noise",
+    "label flip": "label flip",
+    "little": "a little is enough",
+    "inner product": "inner-product manipulation",
+    "min-max": "min-max",
+}
+"""Every attack by its name in problems, with its name in full."""
+ALIKE, DIFFERENT = "", "clients differ"
+MARGIN = 5.0
+"""In points of test accuracy: a reduction that loses less withstands an attack. Ours: no paper has a number."""
+
+
+def at(attack: str, share: int, where: str = ALIKE) -> str:
+    """A problem's name."""
+    name = f"{attack} {share} %" if attack else "none"
+    return f"{name}, {where}" if where else name
+
+
+def lost(cells: Cells, problem: str, method: str) -> np.ndarray:
+    """Points of the metric that a method loses to the attack, paired by seed, (seeds,); infinite where it diverged."""
+    without = at("", 0, DIFFERENT if problem.endswith(DIFFERENT) else ALIKE)
+    scale = describe(cells.problem(problem).metric).scale
+    found = scale * (cells.final(without, method) - cells.final(problem, method))
+    return np.where(np.isfinite(found), found, np.inf)
+
+
+def withstands(method: str, problems: Sequence[str]) -> Rule:
+    """It loses less than the margin to every attack; partly, where some are withstood."""
+    return _all([(method, name) for name in problems], -1)
+
+
+def breaks(methods: Sequence[str], problem: str) -> Rule:
+    """Each of the methods loses more than the margin to the attack; partly, which of them."""
+    return _all([(method, problem) for method in methods], 1)
+
+
+def _all(pairs: Sequence[tuple[str, str]], side: int) -> Rule:
+    """Losses of (method, problem) pairs that are claimed to be all above the margin (side 1) or all below it (-1)."""
+
+    def rule(cells: Cells) -> Judged:
+        one_method = len({method for method, _ in pairs}) == 1
+        words, holds, fails = [], [], []
+        for method, problem in pairs:
+            values, label = lost(cells, problem, method), problem if one_method else method
+            if np.isinf(values).any():
+                low = high = np.inf
+                words.append(f"{label} diverged")
+            else:
+                mean, low, high = interval(values, len(pairs))
+                words.append(f"{label} {mean:.1f} [{low:.1f}, {high:.1f}]")
+            above, below = low > MARGIN, high < MARGIN
+            holds += [label] if (above if side > 0 else below) else []
+            fails += [label] if (below if side > 0 else above) else []
+        verdict = _verdict(len(holds), len(fails), len(pairs))
+        reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by 95 % intervals over data sets, paired"
+        if verdict == "partly":
+            reason += f"; it holds in {len(holds)} of {len(pairs)} ({', '.join(holds)})"
+            reason += f", the contrary in {len(fails)} ({', '.join(fails)})" if fails else ""
+        return Judged(f"points lost: {', '.join(words)}", verdict, reason)
+
+    return rule
+
+
+def _verdict(holds: int, fails: int, of: int) -> Verdict:
+    if holds == of:
+        return "reproduced"
+    if holds:
+        return "partly"
+    return "not reproduced" if fails else "underpowered"
+
+
+def more_harm(a: str, b: str, methods: Sequence[str]) -> Rule:
+    """Every method loses more on problem `a` than on problem `b`."""
+
+    def rule(cells: Cells) -> Judged:
+        words, holds, fails = [], [], []
+        for method in methods:
+            first, second = lost(cells, a, method), lost(cells, b, method)
+            if np.isinf(first).any() or np.isinf(second).any():
+                more = bool(np.isinf(first).any() and not np.isinf(second).any())
+                words.append(f"{method} diverged at {a if more else b}")
+                (holds if more else fails).append(method)
+                continue
+            mean, low, high = interval(first - second, len(methods))
+            words.append(f"{method} {mean:+.1f} [{low:.1f}, {high:.1f}]")
+            holds += [method] if low > 0 else []
+            fails += [method] if high < 0 else []
+        verdict = _verdict(len(holds), len(fails), len(methods))
+        reason = "95 % intervals over data sets, paired"
+        if verdict == "partly":
+            reason += f"; it holds for {', '.join(holds)}"
+            reason += f", the contrary for {', '.join(fails)}" if fails else ""
+        return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, reason)
+
+    return rule
+
+
+_HOLDS = {
+    "median": "Yin et al. 2018: statistical rates for any share of attackers below 1/2",
+    "trimmed mean": "Yin et al. 2018: statistical rates if the share cut is at least that of attackers",
+    "geometric median": "Pillutla et al. 2022: a breakdown point of 1/2",
+    "Krum": "Blanchard et al. 2017: resilient to f of n where 2f + 2 < n",
+    "multi-Krum": "Blanchard et al. 2017: as Krum",
+    "norm clipping": "",
+    "centred clipping": "Karimireddy et al. 2021: robust, with momentum on the clients, which is not used here",
+}
+
+
+def statements(reductions: Sequence[str]) -> tuple[Statement, ...]:
+    """On the mean, on each reduction, on each attack, and on what reductions cost."""
+    every = [at(attack, share) for attack in ATTACKS for share in SHARES]
+    defences = [name for name in reductions if name != "mean"]
+    margin = "; the margin is ours"
+    return (
+        Statement(
+            "A tenth of the clients that send noise is enough against the mean",
+            f"Blanchard et al. 2017, Lemma 1: no linear combination tolerates a single attacker{margin}",
+            breaks(["mean"], at("noise", SHARES[0])),
+        ),
+        *(
+            Statement(
+                f"{name[0].upper()}{name[1:]} loses less than {MARGIN:g} points to each attack, up to {SHARES[-1]} %",
+                f"{theirs}{margin}" if theirs else "",
+                withstands(name, every),
+            )
+            for name, theirs in _HOLDS.items()
+        ),
+        Statement(
+            f"A little is enough, by 20 %, costs every robust reduction more than {MARGIN:g} points",
+            f"Baruch et al. 2019: 20 % of the workers suffice against all defences, on networks{margin}",
+            breaks(defences, at("little", 20)),
+        ),
+        Statement(
+            f"Inner-product manipulation, by 40 %, costs the median and Krum more than {MARGIN:g} points",
+            f"Xie et al. 2019: the median and Krum can be broken{margin}",
+            breaks(["median", "Krum"], at("inner product", 40)),
+        ),
+        Statement(
+            "Min-max does every robust reduction more harm than a little is enough, by 20 %",
+            "Shejwalkar and Houmansadr 2021: more harm than earlier attacks, on networks",
+            more_harm(at("min-max", 20), at("little", 20), defences),
+        ),
+        Statement(
+            "The geometric median costs less than one point among honest clients",
+            "Pillutla et al. 2022: competitive with the mean at little corruption; the margin is ours",
+            at_least_as_good(at("", 0), "geometric median", "mean", 1.0),
+        ),
+        Statement(
+            "Where clients differ, every robust reduction costs accuracy though nobody attacks",
+            "",
+            each_better(at("", 0, DIFFERENT), [("mean", name) for name in defences]),
+        ),
+        *(
+            Statement(
+                f"Where clients differ, {full} by 20 % does every robust reduction more harm than where they are alike",
+                "",
+                more_harm(at(name, 20, DIFFERENT), at(name, 20), defences),
+            )
+            for name, full in ATTACKS.items()
+            if name in ("little", "inner product", "min-max")
+        ),
+    )
