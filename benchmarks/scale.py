@@ -1,6 +1,6 @@
 """What a round costs as the population grows, and as one client of it does.
 
-    python benchmarks/scale.py cohorts | long
+    python benchmarks/scale.py cohorts | long | states
 
 Softmax regression of 20 features and 10 classes, 100 clients a round, 5 examples a client in batches of 5, unless said.
 Wall time and processor time of all threads: the least of several interleaved repetitions.
@@ -9,7 +9,11 @@ Wall time and processor time of all threads: the least of several interleaved re
 from __future__ import annotations
 
 import sys
+import tempfile
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +74,42 @@ def long() -> None:
         show(f"10,000 clients, {COHORT} a round, {title}", programs, 20)
 
 
-WORKS = {"cohorts": cohorts, "long": long}
+def states(clients: int = 500_000) -> None:
+    """The peak of anonymous memory of a run of SCAFFOLD and of its resumption, in copies of all clients' states."""
+    model = Softmax(10, 10)
+    copies = clients * 110 * 4  # bytes
+
+    def run(clients: int, **options: Any) -> None:
+        rng = np.random.default_rng(0)
+        x, y = rng.random((clients, 10), np.float32), rng.integers(0, 10, clients, np.int32)
+        data = fs.FederatedData(Examples(x, y), np.ones(clients, int))
+        work = fs.Task("states", model.init, CrossEntropy(model), data, eval_examples=1000)
+        before, peak, done = anonymous(), [0], threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.003):
+                peak[0] = max(peak[0], anonymous())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        fs.run(fs.SCAFFOLD(0.1), work, clients_per_round=100, batch_size=1, **options)
+        done.set()
+        watcher.join()
+        print(f"  {clients:,} clients, {options['rounds']} rounds: {(peak[0] - before) / copies:.2f} copies")
+
+    run(200, rounds=1)  # what the first run of a process takes is no run's own
+    with tempfile.TemporaryDirectory() as folder:
+        run(clients, rounds=20, out=f"{folder}/run")
+        run(clients, rounds=40, out=f"{folder}/run", resume=True)
+
+
+def anonymous() -> int:
+    """Bytes of memory of this process that no file backs."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+WORKS = {"cohorts": cohorts, "long": long, "states": states}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or WORKS:
