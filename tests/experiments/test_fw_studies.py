@@ -16,11 +16,11 @@ from harness import prepare
 
 
 def test_the_public_code_s_feddr():
-    """Its lines for f_i(x) = |x - c_i|^2 / 2 and a ball of radius 1, in NumPy: rate .05, penalty .01 throughout."""
-    centres = np.array([[3.0, 0.0], [0.0, 2.0]])
+    """Its lines in NumPy, f_i(x) = ((x - c_i)_1^2 + 4 (x - c_i)_2^2) / 2, radius 1: rate .05, penalty .01."""
+    centres, bend = np.array([[3.0, 0.0], [0.0, 2.0]]), np.array([1.0, 4.0])
 
     def loss(x, c):
-        return 0.5 * ((x - c) ** 2).sum(axis=1).mean()
+        return 0.5 * (bend * (x - c) ** 2).sum(axis=1).mean()
 
     clients = [c[None] for c in centres]
     task = fs.Task.from_arrays(loss, np.zeros(2), clients, local_steps=1, batch_size=None)
@@ -31,7 +31,7 @@ def test_the_public_code_s_feddr():
     model, x, y, hat = np.zeros(2), *np.zeros((3, 2, 2))
     for _ in range(40):
         y = y + 0.01 * (model - x)
-        x = x - 0.05 * ((x - centres) + 0.01 * (x - y))
+        x = x - 0.05 * (bend * (x - centres) + 0.01 * (x - y))
         hat, before = 2 * x - y, hat
         model = model + (hat - before).mean(axis=0)
         model = model / max(1.0, np.linalg.norm(model))

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.errors import Diverged, InvalidInput
-from fedsolve.geometry.blocks import as_blocks
+from fedsolve.errors import Diverged
 from fedsolve.studies.experiment import Context
 
 KEPT = {"loss": "suboptimality", "gap": "gap", "accuracy": "test_accuracy"}
@@ -27,13 +26,11 @@ class Contender:
         label: what tables call it.
         make: (ball, setting) -> algorithm.
         settings: numbers that are tried, a tuple for each try.
-        local_steps: gradient steps of a client in a round.
     """
 
     label: str
     make: Callable[[Any, tuple[float, ...]], Any]
     settings: Sequence[tuple[float, ...]]
-    local_steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def tuned(
         options = {
             "batch_size": plan.batch,
             "eval_every": plan.every,
-            "local_steps": contender.local_steps,
+            "local_steps": 1,
         }
         tried, first = [], {}
         for i, setting in enumerate(contender.settings):
@@ -109,7 +106,7 @@ def tuned(
         **vars(plan),
         "contender": contender.label,
         "tried": [list(s) for s in contender.settings],
-        "local_steps": contender.local_steps,
+        "local_steps": 1,
     }
     return context.part(name, known, compute)
 
@@ -138,29 +135,3 @@ def spread(values: np.ndarray, digits: int = 3, factor: float = 1.0) -> str:
     places = int(np.clip(digits - 1 - size, 0, 6))
     shown = f"{mean:.{places}f}"
     return shown if len(values) == 1 else f"{shown} ± {values.std(ddof=1):.{places}f}"
-
-
-def optimum(
-    context: Context, name: str, tasks: Mapping[int, Any], ball: Any, settings: Mapping[str, Any]
-) -> np.ndarray:
-    """F* of each seed: the gathered data solved by accelerated projected gradients.
-
-    Raises:
-        InvalidInput: the solution lies outside the ball.
-    """
-
-    def compute() -> dict[str, np.ndarray]:
-        limit = 20 if context.quick else 600
-        found = [fs.baselines.fista(t, ball, iterations=limit, tolerance=1e-5) for t in tasks.values()]
-        outside = max(float(as_blocks(ball).violation(solution.params)) for solution in found)
-        if outside > 1e-3:
-            raise InvalidInput(f"{name}: the centralised solution lies outside the ball by {outside:.3g}")
-        return {"optimum": np.array([solution.value for solution in found])}
-
-    return context.part(name, {**settings, "seeds": list(tasks)}, compute)["optimum"]
-
-
-def certified(curves: Curves, best: np.ndarray, slack: float = 1e-4) -> bool:
-    """Whether F* keeps to the lower bounds F(xbar) - gap(xbar) of every evaluation (F is convex)."""
-    below = curves["loss"] - curves["gap"]
-    return bool(np.all(~np.isfinite(below) | (below <= best[:, None] + slack * np.abs(curves["loss"]))))

@@ -25,7 +25,7 @@ BALLS: dict[str, Any] = {"l2": L2Ball(RADIUS), "l1": L1Ball(RADIUS)}
 NAMES = {"iid": "IID", "labels": "non-IID"}
 
 NOTES = (
-    "Pixels of MNIST and UNIPEN are in [0, 1] and of CIFAR-10 in [-0.5, 0.5]; their code takes (x - 0.5) / 0.5. "
+    "Pixels of MNIST are in [0, 1]; their code takes (x - 0.5) / 0.5. "
     "In a ball of radius 10 this changes the problem.",
     "One ball for the whole parameter vector, as the paper writes; the public code has one for each tensor.",
 )
@@ -74,32 +74,6 @@ def mnist(examples: int, small: bool = False, model: Any = None) -> Callable[...
         some = np.sort(np.random.default_rng((seed, 2)).choice(10_000, 2_000, replace=False))
         test = Examples(task.test.x[some], task.test.y[some])  # type: ignore[union-attr]
         return _dealt("mnist", task.data.examples, test, 10, 3, seed, clients, iid, small, model)
-
-    return build
-
-
-def cifar(examples: int) -> Callable[..., Task]:
-    """CIFAR-10, some training images and 4,000 test images, all halved to 16 x 16, pixels in [-0.5, 0.5]."""
-
-    def build(folder: Path | None, seed: int, clients: int, iid: bool) -> Task:
-        task = fs.tasks.cifar10(folder, 1, IID(), seed=seed, examples_per_client=examples)
-        both: Any = (task.data.examples, task.test)
-        pool, test = (Examples(np.divide(e.x, 255, dtype=np.float32) - np.float32(0.5), e.y) for e in both)
-        return _dealt("cifar", pool, test, 10, 3, seed, clients, iid, True, None)
-
-    return build
-
-
-def handwriting(classes: int, examples: int | None) -> Callable[..., Task]:
-    """UNIPEN characters of all writers pooled and dealt anew, at most so many; 62 classes are halved."""
-
-    def build(folder: Path | None, seed: int, clients: int, iid: bool) -> Task:
-        task = fs.tasks.handwriting(folder, classes)
-        rows = np.random.default_rng((seed, 2)).permutation(task.data.num_examples)[:examples]
-        pool = Examples(*(a[rows] for a in task.data.examples))
-        labels = 3 if classes == 10 else 20
-        name = f"handwriting-{classes}"
-        return _dealt(name, pool, task.test, classes, labels, seed, clients, iid, classes == 62, None)
 
     return build
 

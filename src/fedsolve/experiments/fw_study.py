@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fedsolve.errors import InvalidInput
-from fedsolve.experiments.fw_common import Contender, Curves, Plan, certified, optimum, tuned
-from fedsolve.experiments.fw_problems import BALLS, Problem, judged, projected
+from fedsolve.experiments.fw_common import Contender, Curves, Plan, tuned
+from fedsolve.experiments.fw_problems import BALLS, Problem, projected
 from fedsolve.studies.experiment import Context
 
 
@@ -23,7 +20,6 @@ class Study:
         theirs: published accuracies (%), [ball, partition, problem] -> by the contenders in order.
         plan: rounds, batch and seeds.
         clients: of the federation.
-        convex: whether there is a centralised optimum to compare with.
         deviations: from the paper.
     """
 
@@ -33,14 +29,13 @@ class Study:
     theirs: Mapping[tuple[str, str, str], tuple[float, ...]]
     plan: Plan
     clients: int
-    convex: bool
     deviations: tuple[str, ...]
 
 
 Cell = tuple[str, str, str]
 """Ball, partition and problem."""
-Found = dict[Cell, tuple[dict[str, Curves], np.ndarray]]
-"""Curves by contender, and F* of each seed (0 where nothing is known), of every cell."""
+Found = dict[Cell, dict[str, Curves]]
+"""Curves by contender of every cell."""
 
 
 def cells(context: Context, study: Study) -> Found:
@@ -53,29 +48,22 @@ def cells(context: Context, study: Study) -> Found:
     }
 
 
-def cell(context: Context, study: Study, key: Cell) -> tuple[dict[str, Curves], np.ndarray]:
+def cell(context: Context, study: Study, key: Cell) -> dict[str, Curves]:
     """All contenders on one problem, partition and ball."""
     ball, part, problem = key
     name, known = "-".join(key), {"cell": list(key), "clients": study.clients}
     seeds = study.plan.seeds
-    prepared = judged if study.convex else projected
     build = study.problems[problem].build
     tasks = {
-        seed: prepared(build(context.data_dir, seed, study.clients, part == "iid"), BALLS[ball])
+        seed: projected(build(context.data_dir, seed, study.clients, part == "iid"), BALLS[ball])
         for seed in seeds
     }
-    best = np.zeros(len(seeds))
-    if study.convex:
-        best = optimum(context, f"{name}-optimum", tasks, BALLS[ball], known)
-    curves = {
+    return {
         c.label: tuned(
             context, f"{name}-{c.label.replace(' ', '-')}", c, BALLS[ball], tasks, study.plan, known
         )
         for c in study.contenders
     }
-    if study.convex and not all(certified(c, best) for c in curves.values()):
-        raise InvalidInput(f"{name}: F* = {best} is below a bound that a run proves: it is no optimum")
-    return curves, best
 
 
 def quick(study: Study) -> Study:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,9 +33,9 @@ TUNED = (
 def table(study: Study, found: Found) -> PageTable:
     """A row for each cell and contender."""
     head = ["Ball", "Partition", "Data", "Method", "Setting", "Accuracy, theirs (%)", "Accuracy (%)"]
-    head += ["F(xbar)", "F - F* over F* (%)", "FW gap"] if study.convex else ["F(xbar)", "FW gap"]
+    head += ["F(xbar)", "FW gap"]
     rows = []
-    for key, (curves, best) in found.items():
+    for key, curves in found.items():
         for i, contender in enumerate(study.contenders):
             c = curves[contender.label]
             last = {name: c[name][:, -1] for name in ("loss", "gap", "accuracy")}
@@ -43,7 +43,6 @@ def table(study: Study, found: Found) -> PageTable:
             setting = ", ".join(f"{s:g}" for s in contender.settings[int(c["chosen"])])
             row = [key[0], NAMES[key[1]], study.problems[key[2]].title, contender.label, setting, theirs]
             row += [spread(last["accuracy"], 3, 100.0), spread(last["loss"], 4)]
-            row += [spread(last["loss"] / best - 1, 3, 100.0)] if study.convex else []
             rows.append([*row, spread(last["gap"], 3)])
     what = "Setting is lam0, for FedDR its client rate and eta. "
     seeds = len(study.plan.seeds)
@@ -58,35 +57,20 @@ def pictures(study: Study, found: Found) -> dict[str, tuple[str, Figure]]:
     seeds = f"seed{plural} {', '.join(map(str, study.plan.seeds))}"
     batch = "full batches" if study.plan.batch == "full" else f"batches of {study.plan.batch}"
     context = f"{study.clients} clients, all take part, {batch}, radius 10, {seeds}"
-    if study.convex:
-
-        def loss(curves: Curves, best: np.ndarray) -> np.ndarray:
-            return curves["loss"] - best[:, None]
-
-        name, what = "suboptimality", "F(xbar) - F*"
-    else:
-
-        def loss(curves: Curves, best: np.ndarray) -> np.ndarray:
-            return curves["loss"]
-
-        name, what = "loss", "F(xbar)"
     made = {
-        name: (
+        "loss": (
             f"Training objective by round. {context}.",
-            panels(_rows(study, found, loss, what), f"{what} by round · {context}"),
+            panels(_rows(study, found, "loss", "F(xbar)"), f"F(xbar) by round · {context}"),
         ),
         "gap": (
             f"Frank-Wolfe gap of xbar by round. {context}.",
-            panels(
-                _rows(study, found, lambda c, _: c["gap"], "gap(xbar)"),
-                f"Frank-Wolfe gap by round · {context}",
-            ),
+            panels(_rows(study, found, "gap", "gap(xbar)"), f"Frank-Wolfe gap by round · {context}"),
         ),
     }
     points = {}
     for i, contender in enumerate(study.contenders):
         keys = [key for key in found if i < len(study.theirs[key])]
-        ours = [100 * final(found[key][0][contender.label], "accuracy") for key in keys]
+        ours = [100 * final(found[key][contender.label], "accuracy") for key in keys]
         if keys:
             points[contender.label] = ([study.theirs[key][i] for key in keys], ours)
     title = f"Test accuracies, one point for each column of the table\n{context}"
@@ -95,14 +79,11 @@ def pictures(study: Study, found: Found) -> dict[str, tuple[str, Figure]]:
     }
 
 
-def _rows(
-    study: Study, found: Found, value: Callable[[Curves, np.ndarray], np.ndarray], ylabel: str
-) -> list[list[Panel]]:
+def _rows(study: Study, found: Found, column: str, ylabel: str) -> list[list[Panel]]:
     """Panels: a row for each ball and partition, a column for each problem."""
     rows: dict[tuple[str, str], list[Panel]] = {}
-    for key, (curves, best) in found.items():
-        lines = [Line(label, c["round"][0] if c["round"].ndim > 1 else c["round"], value(c, best))
-                 for label, c in curves.items()]  # fmt: skip
+    for key, curves in found.items():
+        lines = [Line(label, c["round"], c[column]) for label, c in curves.items()]
         title = f"{study.problems[key[2]].title} · {key[0]} ball · {NAMES[key[1]]}"
         rows.setdefault(key[:2], []).append(Panel(title, lines, ylabel))
     return list(rows.values())
@@ -111,34 +92,19 @@ def _rows(
 def claims(study: Study, found: Found) -> list[Claim]:
     """FedFW's family against FedDR in loss and gap, FedFW+ against FedFW, and the accuracies."""
     ours = [c.label for c in study.contenders if c.label.startswith("FedFW")]
-    feddr, *further = [c.label for c in study.contenders if c.label.startswith("FedDR")]
+    feddr = "FedDR"
     total = len(found)
     published = sum(max(a[: len(ours)]) > a[len(ours)] for a in study.theirs.values())
     says = f"best in test accuracy in {published} of {total}"
     family = " or ".join(ours)
     made = []
-    caution = "" if study.convex else "; not convex: a small gap may be that of a bad stationary point"
+    caution = "; not convex: a small gap may be that of a bad stationary point"
     for key, what in (("loss", "training objective F(xbar)"), ("gap", "Frank-Wolfe gap")):
         won = wins(found, ours, feddr, key)
         text = f"lower {what} than FedDR with the same one local step in {won} of {total}"
         claim = f"{family} ends better than FedDR: {what}"
         made.append(Claim(claim, says, text, by_wins(won, published), TUNED + caution))
-    if "FedFWPlus" in ours:
-        made.append(_plus(study, found))
-    for label in further:
-        beaten = ", ".join(
-            f"{wins(found, ours, label, key)} of {total} in {what}"
-            for key, what in (("loss", "F"), ("gap", "gap"))
-        )
-        made.append(
-            Claim(
-                f"{family} against {label} in a round",
-                "not tried",
-                f"{family} better in {beaten}",
-                "not comparable",
-                "the paper gives FedDR one local step; more are fair where only communication counts",
-            )
-        )
+    made.append(_plus(study, found))
     return [*made, _accuracies(study, found, ours, feddr)]
 
 
@@ -149,7 +115,7 @@ def wins(found: Found, ours: list[str], other: str, key: str) -> int:
         value = final(curves[label], key)
         return value if np.isfinite(value) else np.inf
 
-    return sum(min(end(c, label) for label in ours) < end(c, other) for c, _ in found.values())
+    return sum(min(end(c, label) for label in ours) < end(c, other) for c in found.values())
 
 
 def _plus(study: Study, found: Found) -> Claim:
@@ -167,7 +133,7 @@ def _plus(study: Study, found: Found) -> Claim:
 
 def _accuracies(study: Study, found: Found, ours: list[str], feddr: str) -> Claim:
     def accuracy(key: Cell, label: str) -> float:
-        return 100 * final(found[key][0][label], "accuracy")
+        return 100 * final(found[key][label], "accuracy")
 
     labels = [*ours, feddr]
     apart = [

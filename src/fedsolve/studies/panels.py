@@ -68,6 +68,8 @@ def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, hei
 
 def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
     """One panel."""
+    from matplotlib.ticker import NullFormatter
+
     drawn = styles(labels)
     for line in panel.lines:
         colour, dash = _REFERENCE if line.reference else drawn[line.label]
@@ -92,6 +94,7 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
         _log_ticks(axis)
     if panel.xlog:
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(NullFormatter())  # within a decade they would stand on one another
     axis.grid(True, which="major", color="0.9", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)

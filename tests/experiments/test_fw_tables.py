@@ -1,0 +1,119 @@
+"""Frank-Wolfe on softmax regression: rules on made-up numbers, the paper's pairs, what clients are dealt."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedsolve.errors import InvalidInput
+from fedsolve.experiments import fw_claims
+from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.fw_columns import Pictures, synthetic
+from fedsolve.experiments.fw_published import CONVEX, STOCHASTIC
+from fedsolve.experiments.fw_rules import columns, with_equal_bytes
+from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import SENT, Sweep
+from fedsolve.studies.cells import Cell, Cells
+from fedsolve.tasks.task import Examples
+
+SEEDS = (0, 1, 2, 3, 4)
+ROUNDS = np.array([0, 10, 20])
+
+
+def sweep(method, problem, end, sent, grid=(1.0,)):
+    """A run whose metrics go from 1 to an end, seeds 1e-3 apart; `end` may be an array of them."""
+    ends = end + 1e-3 * np.arange(len(SEEDS))
+    values = np.stack([np.ones_like(ends), (1 + ends) / 2, ends], axis=1)[None]
+    metrics = {"test_accuracy": values, "train_loss": values}
+    lost, select = np.full((1, len(SEEDS)), -1), Selection("train_loss", 1)
+    return Sweep(method, problem, {"lam0": grid}, SEEDS, ROUNDS, metrics, lost, select, {SENT: sent})
+
+
+def made_up(ends, sent=100, metric="test_accuracy"):
+    """Cells: (problem, method) -> its end, with a grid of three whose last value was chosen for `b`."""
+    problems = {
+        name: SimpleNamespace(title=name, metric=metric, last=1, replicates="seeds") for name, _ in ends
+    }
+    cells = {}
+    for (name, method), end in ends.items():
+        bytes_up = sent[method] if isinstance(sent, dict) else sent
+        one = sweep(method, name, end, bytes_up)
+        cells[name, method] = Cell(None, sweep(method, name, end, bytes_up, (0.1, 0.5, 1.0)), one)
+    return Cells(problems, SEEDS, cells)
+
+
+PAIRS = [("one", "a", "b"), ("two", "a", "b")]
+NOISE = np.array([0.2, -0.2, 0.2, -0.2, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "verdict"),
+    [
+        (0.9, 0.8, "reproduced"),
+        (0.9, 0.2, "partly"),
+        (0.2, 0.3, "not reproduced"),
+        (0.5 + NOISE, 0.5 + NOISE, "underpowered"),
+    ],
+)
+def test_columns_are_counted(one, two, verdict):
+    """`a` against 0.5 in two columns; both settings stand at an edge of their grids."""
+    found = columns(PAIRS)(
+        made_up({("one", "a"): one, ("one", "b"): 0.5, ("two", "a"): two, ("two", "b"): 0.5})
+    )
+    assert found.verdict == verdict
+    assert found.provisional.startswith("settings at an edge of their grid in 2 of 2: one (a lam0, b lam0)")
+
+
+def test_columns_say_how_much():
+    found = columns(PAIRS)(
+        made_up({("one", "a"): 0.9, ("one", "b"): 0.5, ("two", "a"): 0.2, ("two", "b"): 0.5})
+    )
+    assert found.ours == "Test accuracy: better in 1 (one +40), worse in 1 (two -30), open in 0"
+
+
+def test_equal_bytes_look_at_what_was_sent_by_then():
+    """`a` sends 10 bytes a round and ends at 0.8 after 200; `b`, at 1, 0.75, 0.5, had sent 100 a round."""
+    ends = {("one", "a"): 0.8, ("one", "b"): 0.5, ("two", "a"): 0.8, ("two", "b"): 0.5}
+    dear = with_equal_bytes(PAIRS)(made_up(ends, {"a": 10, "b": 100}, "train_loss"))
+    assert dear.verdict == "reproduced"  # after 0 rounds `b` is at 1
+    cheap = with_equal_bytes(PAIRS)(made_up(ends, {"a": 10, "b": 20}, "train_loss"))
+    assert cheap.verdict == "not reproduced"  # after 10 rounds it is at 0.75
+
+
+def test_pairs_are_the_paper_s():
+    """Table 1 has FedFW or FedFW+ above FedDR in 8 of 12 columns, Table 3 FedFW-sto in 8 of 8."""
+    above = fw_claims.ahead(CONVEX, fw_claims.PLUS, True)
+    assert len(above) == 8
+    assert ("MNIST, l2, non-IID", "FedFWPlus", "FedDR") in above
+    assert ("MNIST, l2, IID", "FedDR", "FedFW") in fw_claims.ahead(CONVEX, fw_claims.PLUS, False)
+    assert len(fw_claims.ahead(STOCHASTIC, ("FedFWSto",), True)) == 8
+
+
+def test_pictures_are_scaled_and_dealt():
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (120, 2, 2, 1)).astype(np.uint8), np.arange(120) % 4
+    pictures = Pictures(lambda data_dir: (Examples(x, y), Examples(x[:8], y[:8])), classes=4, labels=2)
+    task = pictures(None, 0, 6, False, 15)
+    assert list(task.data.counts) == [15] * 6
+    assert max(len(np.unique(task.data.client(i).y)) for i in range(6)) == 2
+    np.testing.assert_allclose(task.test.x, x[:8] / 127.5 - 1, rtol=1e-6, atol=1e-6)
+    with pytest.raises(InvalidInput, match="keep fewer"):
+        pictures(None, 0, 6, False, 40)
+
+
+def test_synthetic_clients_are_alike_in_size():
+    """200 to train on and 40 to test on, which few have; client k knows the labels k to k + 2."""
+    task = synthetic(None, 0, 10, False, 200)
+    assert list(task.data.counts) == [200] * 10
+    assert len(task.test.y) == 400
+    assert all(set(task.data.client(k).y) <= {k, (k + 1) % 10, (k + 2) % 10} for k in range(10))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["fw-convex", "fw-stochastic"])
+def test_a_quick_run_writes_its_page(name, tmp_path):
+    made = reproduce(name, tmp_path, quick=True)
+    assert made.page.exists()
+    assert {claim.verdict for claim in made.outcome.claims} <= {None}
