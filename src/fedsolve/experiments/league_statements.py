@@ -1,0 +1,97 @@
+"""What papers say of methods that set their own steps, and the rules that judge it over all problems of the "
+"league."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedsolve.studies import Judged, Statement
+from fedsolve.studies.budgets import budget
+from fedsolve.studies.cells import Cells, exploded
+from fedsolve.studies.ranks import Ranked, Ranks, ends, ranks_above
+from fedsolve.studies.verdicts import Rule
+
+POPULAR = ("FedAvg", "FedProx", "SCAFFOLD", "FedAdam", "FedExP")
+"""What FedLi's paper compares with."""
+_PAR = "abstract: “at par or better than the popular federated learning algorithms”, convex and non-convex"
+_ROBUST = (
+    "Section 6: “hyperparameter-free by setting” eps_g = 0, while FedOpt “requires careful tuning” of its "
+    "server rate "
+    "(Takakura et al. 2025)"
+)
+
+
+def untuned(method: str) -> Ranked:
+    """The method at its default among the others as they were tuned."""
+
+    def ranked(cells: Cells) -> Ranks:
+        swapped = {
+            key: replace(cell, tuned=cell.published) if key[1] == method else cell
+            for key, cell in cells.by_name.items()
+        }
+        return ends("tuned")(replace(cells, by_name=swapped))
+
+    return ranked
+
+
+def fails_nowhere(method: str) -> Rule:
+    """At its default the method's training loss ends below its start with every seed on every problem."""
+
+    def rule(cells: Cells) -> Judged:
+        names = cells.methods(next(iter(cells.problems)))
+        found = {name: _failures(cells, name) for name in names}
+        verdict = "refuted" if found[method] else "consistent"
+        words = "; ".join(f"{name} on {', '.join(on) or 'none'}" for name, on in found.items())
+        return Judged(
+            f"diverges or ends above its start: {words}",
+            verdict,
+            "refuted by one problem on which a seed fails",
+        )
+
+    return rule
+
+
+def _failures(cells: Cells, method: str) -> list[str]:
+    found = []
+    for problem in cells.problems:
+        sweep = cells.cell(problem, method).of("published")
+        if sweep is None:
+            continue
+        loss = sweep.metrics["train_loss"][0]
+        rises = ~(loss[:, -1] <= loss[:, 0])
+        if np.any(rises | (sweep.diverged[0] >= 0) | exploded(sweep)[0]):
+            found.append(problem)
+    return found
+
+
+STATEMENTS = (
+    Statement(
+        f"FedLiLS, untuned, ranks above {', '.join(POPULAR)} at their defaults",
+        _PAR,
+        ranks_above("FedLiLS", POPULAR, ends("published")),
+    ),
+    Statement(
+        f"FedLiLS, untuned, ranks above {', '.join(POPULAR)} at the best of 30 settings",
+        _PAR,
+        ranks_above("FedLiLS", POPULAR, untuned("FedLiLS")),
+    ),
+    *(
+        Statement(
+            f"FedDuAdam ranks above FedAdam {where}", _ROBUST, ranks_above("FedDuAdam", ["FedAdam"], ranked)
+        )
+        for where, ranked in (
+            ("at the defaults", ends("published")),
+            ("with 3 settings tried", budget(3)),
+            ("with 10 settings tried", budget(10)),
+            ("at the best of 30 settings", ends("tuned")),
+        )
+    ),
+    Statement(
+        "FedExP ranks above FedAvg at the best of 30 settings",
+        "Jhunjhunwala et al. 2023: faster than FedAvg",
+        ranks_above("FedExP", ["FedAvg"], ends("tuned")),
+    ),
+    Statement("FedLiLS, untuned, fails nowhere", "", fails_nowhere("FedLiLS")),
+)
