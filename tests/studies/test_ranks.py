@@ -68,7 +68,9 @@ def test_a_rule_needs_more_than_the_critical_difference():
     losses = {"good": GOOD, "middle": MIDDLE, "bad": BAD}
     cells = made_up(losses)
     assert ranks_above("good", ["bad"], ends())(cells).verdict == "reproduced"
-    assert ranks_above("bad", ["good", "middle"], ends())(cells).verdict == "not reproduced"
+    worst = ranks_above("bad", ["good", "middle"], ends())(cells)
+    assert worst.verdict == "not reproduced"
+    assert worst.reason.endswith("; below good, middle")
     assert ranks_above("good", ["middle"], ends())(cells).verdict == "underpowered"
     partly = ranks_above("good", ["middle", "bad"], ends())(cells)
     assert partly.verdict == "partly"

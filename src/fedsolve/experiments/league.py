@@ -58,5 +58,6 @@ STUDY = Study(
     },
     deviations=DEVIATIONS,
     cost="",
+    minutes=11.6,
     tuned_on=TUNING_SEED,
 )

@@ -47,6 +47,8 @@ class Budgets:
             axis.set_axis_off()
         for axis, method in zip(axes.flat, means, strict=False):
             self._panel(axis, means, method)
+            least = min(float(values.min()) for values in means.values())
+            axis.set_ylim(max(least - 0.1, 0), 1.05)
         figure.supxlabel("settings tried (1: the default)", fontsize=9)
         figure.supylabel("share of the best that was reached", fontsize=9)
         figure.suptitle(study.title, x=0.01, ha="left", fontsize=10.5)
@@ -75,7 +77,6 @@ class Budgets:
         axis.set_xscale("log")
         axis.set_xticks(list(self.tried), [str(k) for k in self.tried])
         axis.minorticks_off()
-        axis.set_ylim(0, 1.12)
         axis.tick_params(labelsize=8)
         axis.grid(True, color="0.93", linewidth=0.8)
         axis.set_axisbelow(True)

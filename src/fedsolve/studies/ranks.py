@@ -126,12 +126,14 @@ def ranks_above(a: str, others: Sequence[str], ranked: Ranked) -> Rule:
         ranks = ranked(cells)
         room = ranks.critical_difference
         apart = [(b, ranks.of(b) - ranks.of(a)) for b in others]
+        below = ", ".join(b for b, d in apart if d < -room)
         verdict, which = grade([Difference(a, b, d, d - room, d + room) for b, d in apart])
         reason = (
             f"mean ranks of {len(ranks.methods)} methods on {ranks.by_problem.shape[1]} problems: Friedman's p = "
             f"{ranks.p:.2g}, Nemenyi's critical difference {room:.2f}"
         )
         reason += ": no method can be told from another" if ranks.alike else which
+        reason += f"; below {below}" if verdict == "not reproduced" and not ranks.alike else ""
         places = ", ".join(f"{m} {ranks.of(m):.2f}" for m in (a, *others))
         return Judged(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)
 
