@@ -3,96 +3,85 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 import fedsolve as fs
+from fedsolve import trees
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Shards
+from fedsolve.diagnostics import Diagnostic, Point, Suboptimality
 from fedsolve.tasks.losses import Logistic, Ridge
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
+from fedsolve.types import Params, module
 
-DATASETS = ("a9a", "w8a", "mushrooms")
+ONES = {"a9a": 14, "mushrooms": 22}
+"""The data sets, and the most ones that a row has, all else 0: |x|^2 is at most that."""
 KINDS = {"identical": "identical clients", "iid": "IID clients", "unequal": "one label a client"}
-CLIENTS, EXAMPLES, WIDTH = 100, 64, 300
-"""Of every problem: w8a's features, the others' filled up with zeros, so that all share compiled programs."""
+CLIENTS, EXAMPLES, WIDTH = 20, 64, 123
+"""Of every problem: a9a's features, those of mushrooms filled up with zeros, so that all share compiled programs."""
 L2 = 0.05
-"""The strongly convex problems have (L2 / 2) |w|^2."""
+"""F has (L2 / 2) |w|^2: mu of the theorems."""
+STEPS = 4
+"""K: local steps."""
 
 
-def pooled(name: str, data_dir: Path | None) -> Examples:
-    """6,400 random training examples, those of a client of an IID split together; `made` needs no file."""
-    if name == "made":
-        return _made()
-    options: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
-    task = fs.tasks.build("libsvm", dataset=name, num_clients=CLIENTS, **options)
-    parts = [task.data.client(i) for i in range(CLIENTS)]
-    x = np.concatenate([p.x[:EXAMPLES] for p in parts])
-    y = np.concatenate([p.y[:EXAMPLES] for p in parts])
-    return Examples(np.pad(x, ((0, 0), (0, WIDTH - x.shape[1]))), y)
+def smoothness(dataset: str) -> float:
+    """An L of every client's loss: a quarter of the largest |x|^2, and l2."""
+    return ONES[dataset] / 4 + L2
 
 
-def problem(data: Examples, kind: str, l2: float, clients: int = CLIENTS) -> Task:
-    """The examples dealt evenly: the same to all, as they come (IID), or sorted by label."""
-    size = len(data.y) // clients
+@module
+class SquaredDistance(Diagnostic):
+    """`squared_distance` = |w - w*|^2, of the weight."""
+
+    minimiser: Params
+
+    def __call__(self, point: Point) -> dict[str, Array]:
+        """At w."""
+        return {"squared_distance": trees.squared_norm(trees.sub(point.params.weight, self.minimiser))}
+
+
+@cache
+def problem(dataset: str, kind: str, seed: int, data_dir: Path | None) -> Task:
+    """1,280 examples drawn by the seed and dealt, F - F* and the distance to w* measured; from w = 0."""
+    data = drawn(dataset, seed, data_dir)
     if kind == "identical":
-        rows = [np.arange(size)] * clients
+        rows = [np.arange(EXAMPLES)] * CLIENTS
     elif kind == "iid":
-        rows = [np.arange(i * size, (i + 1) * size) for i in range(clients)]
+        rows = list(np.arange(CLIENTS * EXAMPLES).reshape(CLIENTS, EXAMPLES))
     else:
-        rows = Shards(1)(data.y[: size * clients], clients, 0)
+        rows = Shards(1)(data.y, CLIENTS, seed)
     dealt = FederatedData.from_clients([Examples(data.x[r], data.y[r]) for r in rows])
-    model = Linear(data.x.shape[1])
-    loss = Ridge(Logistic(model), l2) if l2 else Logistic(model)
-    return Task(f"{kind}, l2 {l2:g}", model.init, loss, dealt)
+    model = Linear(WIDTH)
+    task = Task(f"{dataset}, {kind}", model.init, Ridge(Logistic(model), L2), dealt)
+    best = fs.baselines.fista(task, iterations=5000, tolerance=1e-12, dtype="float64")
+    weight = np.asarray(best.params.weight)
+    return replace(task, diagnostics=(Suboptimality(None, best.value), SquaredDistance(weight)))
 
 
-def from_model(task: Task, params: Any) -> Task:
-    """The task, begun at a model."""
-    return replace(task, init=lambda key: params)
+def from_minimiser(task: Task) -> Task:
+    """The same problem begun at w*."""
+    (weight,) = (d.minimiser for d in task.diagnostics if isinstance(d, SquaredDistance))
+    start = task.init(jnp.zeros(2, jnp.uint32))
+    return replace(task, init=lambda key: type(start)(weight, None))
 
 
-def smoothness(task: Task, l2: float) -> float:
-    """The largest L of the clients' losses: a quarter of the largest eigenvalue of their mean x x^T, and l2."""
-    parts = [np.asarray(task.data.client(i).x, float) for i in range(task.data.num_clients)]
-    return max(0.25 * float(np.linalg.norm(x, 2)) ** 2 / len(x) for x in parts) + l2
-
-
-def _made(rows: int = 200, width: int = 20) -> Examples:
-    rng = np.random.default_rng(0)
-    x = (rng.random((rows, width)) < 0.3).astype(np.float32)
-    y = (x @ rng.standard_normal(width) + rng.standard_normal(rows) > 0).astype(np.int32)
-    return Examples(x, y)
-
-
-CUBICS = ((3.0, -1.0), (-1.0, 1.0))
-"""(a, b) of the two clients of the paper's Remark 2."""
-STATED = (0.8, 1.5)
-"""Where it takes them in one local step from 1."""
-
-
-def cubic(client: int, x: float) -> float:
-    """f_i of Remark 2.
-
-    >>> cubic(0, 1.0), cubic(1, 1.0)
-    (2.0, 0.0)
-    """
-    a, b = CUBICS[client]
-    return a * x**3 + b * x**2
-
-
-def remark_2(c: float = 0.1) -> dict[str, Any]:
-    """Its numbers: steps that give the stated points, whether Armijo's condition holds there, and the average."""
-    slopes = [3 * a + 2 * b for a, b in CUBICS]
-    steps = [(1 - x) / g for x, g in zip(STATED, slopes, strict=True)]
-    local = [(cubic(i, 1.0), cubic(i, x)) for i, x in enumerate(STATED)]
-    armijo = [
-        after <= before - c * eta * g * g
-        for (before, after), eta, g in zip(local, steps, slopes, strict=True)
-    ]
-    mean = sum(STATED) / 2
-    before, after = 1.0, (cubic(0, mean) + cubic(1, mean)) / 2
-    return {"steps": steps, "local": local, "armijo": armijo, "mean": mean, "global": (before, after)}
+@cache
+def drawn(dataset: str, seed: int, data_dir: Path | None) -> Examples:
+    """As many random training examples as all clients have; `made` needs no file."""
+    if dataset == "made":
+        rng = np.random.default_rng(seed)
+        x = (rng.random((CLIENTS * EXAMPLES, WIDTH)) < 0.1).astype(np.float32)
+        return Examples(x, (x @ rng.standard_normal(WIDTH) > 0).astype(np.int32))
+    options: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
+    pooled = fs.tasks.build("libsvm", dataset=dataset, num_clients=1, **options).data.client(0)
+    rows = np.random.default_rng(seed).choice(len(pooled.y), CLIENTS * EXAMPLES, replace=False)
+    x = pooled.x[rows]
+    return Examples(np.pad(x, ((0, 0), (0, WIDTH - x.shape[1]))), pooled.y[rows])

@@ -31,13 +31,23 @@ _TITLES = {
     "centralised_f1": "F1 score of the centralised solution's support",
     "recovery_error": "Recovery error",
     "server_lr": "Global learning rate",
+    "squared_distance": "Squared distance to the minimiser",
+    "loss_evaluations": "Loss evaluations",
     "diversity": "Diversity of displacements",
     "round": "Communication round",
     "seconds": "Time",
     "megabytes": "Data sent, up and down",
 }
-_UNITS = {"server_lr": "no unit", "round": "", "seconds": "s", "megabytes": "MB"}
-_OPTIMALITY = ("objective", "objective_error", "gap", "prox_gradient", "suboptimality", "recovery_error")
+_UNITS = {
+    "server_lr": "no unit",
+    "loss_evaluations": "a client and round",
+    "round": "",
+    "seconds": "s",
+    "megabytes": "MB",
+}
+_OPTIMALITY = (
+    "objective", "objective_error", "gap", "prox_gradient", "suboptimality", "recovery_error", "squared_distance",
+)  # fmt: skip
 _HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
 
 
