@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,13 +20,15 @@ from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.task import Task
 
 
-def which_seeds(given: int | list[int]) -> list[int]:
+def which_seeds(given: int | list[int]) -> Sequence[int]:
     """Seeds from how many (0, 1, ...) or which.
 
     Raises:
         InvalidInput: none, or one that comes twice.
     """
-    seeds = list(range(given)) if isinstance(given, int) else given
+    if isinstance(given, int):
+        return range(min(given, sys.maxsize))  # no list: that it is too long is found later, with the grid
+    seeds = given
     if not seeds:
         raise InvalidInput(
             "seeds = []: give at least one, such as seeds = [0], or how many, such as seeds = 3"

@@ -172,7 +172,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
         update={
             "method": [resolved.model_copy(update={"settings": kept})],
             "run": prepared.config.run.model_copy(update={"chunk": config.run.chunk, "seed": 0}),
-            "sweep": section.model_copy(update={"grid": grid, "seeds": seeds}),
+            "sweep": section.model_copy(update={"grid": grid, "seeds": list(seeds)}),
         }
     )
     return PreparedSweep(whole, prepared)
