@@ -7,7 +7,7 @@ import pytest
 
 from fedsolve.experiments.catalogue import judge
 
-KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "experiments").glob("*/parts"))
+KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "experiments").glob("*/parts.zip"))
 
 
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)

@@ -12,6 +12,7 @@ from pathlib import Path
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.references import construct, is_reference, load
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command
+from fedsolve.studies.parts import keeps_any
 
 _MODULES = {
     "lasso": ("lasso-1", "lasso-2", "lasso-3", "lasso-4"),
@@ -95,7 +96,7 @@ def judge(
 
     Args:
         name: one of `EXPERIMENTS`, or `module:function` of a study.
-        folder: of the earlier run, with its `parts/`.
+        folder: of the earlier run, with its `parts/` or `parts.zip`.
         full: whether that was of the paper's size.
         experiment: what the name stands for where `find` does not know it, such as that of a file.
 
@@ -107,7 +108,7 @@ def judge(
     experiment = experiment or find(name)
     require_matplotlib()  # an experiment draws what it judges
     _check_full(name, experiment, full)
-    if not (Path(folder) / "parts").is_dir():
+    if not keeps_any(Path(folder)):
         raise InvalidInput(f"{folder} keeps no data of {name}: run {command(name)} into it first")
     return experiment.run(Context(Path(folder), full=full, kept_only=True)).claims
 

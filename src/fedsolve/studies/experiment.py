@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
 from fedsolve.references import is_reference
 from fedsolve.report.markup import PageTable
 from fedsolve.results.encoding import plain
 from fedsolve.studies.former_names import former_keys
+from fedsolve.studies.parts import read_part, write_part
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,19 +161,14 @@ class Context:
             InvalidInput: `kept_only`, and the part is not kept.
         """
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
-        path = self._part_file(name, text)
-        paths = [path, *(self._part_file(*former) for former in former_keys(name, text))]
-        finished = next((path for path in paths if path.exists()), None)
-        if finished is not None:
-            with np.load(finished) as file:
-                arrays = {key: file[key] for key in file.files}
-            if self.kept_only or str(arrays.pop(_VERSION, "")) == version:
-                arrays.pop(_VERSION, None)
-                self.say(f"{name} (kept)", 1, 1)
-                arrays.pop(_WALL_SECONDS, None)
-                self.earlier.append(float(arrays.pop(_SECONDS, np.nan)))
-                self.made_with.add(str(arrays.pop(_MADE_WITH, _UNKNOWN)))
-                return arrays
+        files = [_file_name(*one) for one in ((name, text), *former_keys(name, text))]
+        kept = next((part for file in files if (part := read_part(self.folder, file)) is not None), None)
+        if kept is not None and (str(kept.pop(_VERSION, "")) == version or self.kept_only):
+            self.say(f"{name} (kept)", 1, 1)
+            kept.pop(_WALL_SECONDS, None)
+            self.earlier.append(float(kept.pop(_SECONDS, np.nan)))
+            self.made_with.add(str(kept.pop(_MADE_WITH, _UNKNOWN)))
+            return kept
         if self.kept_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
         from fedsolve.engine.identity import provenance
@@ -185,13 +179,8 @@ class Context:
         made = provenance()
         self.made_with.add(made)
         notes = {_SECONDS: seconds, _VERSION: np.array(version), _MADE_WITH: np.array(made)}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays, **notes)  # type: ignore[arg-type]
-        write_atomically(path, buffer.getvalue())
+        write_part(self.folder, files[0], arrays | notes)
         return arrays
-
-    def _part_file(self, name: str, settings: str) -> Path:
-        return self.folder / "parts" / f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.npz"
 
     def progress(self, part: str) -> Callable[[int, int], None]:
         """`say` of one part."""
@@ -200,3 +189,7 @@ class Context:
     def sweeping(self, part: str) -> Callable[[SweepProgress], None]:
         """`say` of one part that is a sweep."""
         return lambda at: self.say(part, at.done, at.total)
+
+
+def _file_name(name: str, settings: str) -> str:
+    return f"{name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.npz"
