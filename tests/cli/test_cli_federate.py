@@ -134,7 +134,7 @@ def test_the_readme_of_an_app_names_its_files(call, tmp_path):
     text = (tmp_path / "myapp" / "README.md").read_text()
     assert "for i in 0 1 2 3 4" in text
     assert "$" + "{" not in text
-    # the wheel that `make dist` makes of this version, with extras that it has
+    # the wheel that `pip wheel .` makes of this version, with extras that it has
     assert f'pip install "./fedsolve-{fs.__version__}-py3-none-any.whl[flower,digits,torch]"' in text
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert {"flower", "digits", "torch"} <= set(project["optional-dependencies"])

@@ -16,7 +16,9 @@ from fedsolve.types import Batch, Params
 
 Function = Callable[..., Any]
 
-_WIDE = {"last": False}  # whether the last program with such an array had types of 64 bits
+_WIDE = {
+    "last": False
+}  # whether the last program with such an array had 64-bit types; at first as JAX has it
 
 
 @partial(jax.jit, static_argnums=0)
