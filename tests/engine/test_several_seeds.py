@@ -50,6 +50,14 @@ def test_each_seed_has_the_bits_of_its_run_alone():
         found["FedAv"]
 
 
+def test_results_side_by_side():
+    slow = run(fs.FedAvg(0.01), seeds=2, label="slow")
+    found = run().compare(slow, run(seed=3))
+    assert repr(found) == "Results(FedAvg x 2, slow x 2 on custom)"
+    assert found.to_latex().startswith("% Mean ± standard deviation over 2 seeds")
+    np.testing.assert_array_equal(found.final("train_loss")["slow"], slow.final("train_loss")["slow"])
+
+
 def test_each_seed_has_its_own_stream(tmp_path):
     found = run(seeds=2, residency="stream", out=tmp_path)
     assert_same(found.runs[1], run(seed=1, residency="stream"))
@@ -140,6 +148,12 @@ def test_if_all_diverge_it_is_said(tmp_path):
         (lambda: fs.compare({"a": fs.FedAvg(0.1), " ": 3}, TASK, rounds=1), "a label must be text"),
         (lambda: fs.compare("FedAvg", TASK, rounds=1), "must be methods by label, or a list"),
         (lambda: fs.Results(()), "must be results of fs.run"),
+        (lambda: run().compare(run(seed=1).history), "is no result of fs.run"),
+        (
+            lambda: run().compare(run(fs.FedAvg(0.2), seed=1)),
+            "two results are called FedAvg and are not seeds",
+        ),
+        (lambda: run().compare(run()), "two results are called FedAvg and are not seeds"),
     ],
 )
 def test_what_is_refused_is_one_line(call, words):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,13 @@ def test_same_seeds_or_other_tasks_are_not_one():
     assert len(over_seeds([RUNS[0], RUNS[0]])) == 2
     other = History("A", "u", {"seed": 1}, RUNS[0].evaluations, RUNS[0].rounds)
     assert len(over_seeds([RUNS[0], other])) == 2
+
+
+def test_other_settings_are_another_method_whatever_the_seed():
+    fast = replace(RUNS[2], settings={"seed": 2, "algorithm": "FedAvg(lr=1)"})
+    assert len(over_seeds([RUNS[0], fast])) == 2
+    elsewhere = replace(RUNS[2], settings={"seed": 2, "devices": 2, "chunk": 5})
+    assert len(over_seeds([RUNS[0], elsewhere])) == 1
 
 
 def test_the_page_draws_the_range_of_the_seeds():

@@ -65,8 +65,30 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
     return Result(like(params, given, str(path / MODEL)), history, kept, task.module)
 
 
+class Finished(Records):
+    """One finished run or several."""
+
+    runs: Any  # the finished runs: a field of Results, a property of Result
+
+    @property
+    def histories(self) -> tuple[History, ...]:
+        """The record of each run."""
+        return tuple(run.history for run in self.runs)
+
+    def compare(self, *others: Result | Results) -> Results:
+        """It and others side by side, in one table and one picture; runs that differ in the seed alone are one method.
+
+        Raises:
+            InvalidInput: what is no result, or two methods under one label.
+        """
+        for other in others:
+            if not isinstance(other, Finished):
+                raise InvalidInput(f"{shown(other)} is no result of fs.run or fs.compare")
+        return Results(tuple(run for one in (self, *others) for run in one.runs))
+
+
 @dataclass(frozen=True, repr=False)
-class Result(Records):
+class Result(Finished):
     """A finished run; a notebook shows it as a table with a small curve.
 
     Attributes:
@@ -90,9 +112,9 @@ class Result(Records):
         return f"Result({self.history.words()})"
 
     @property
-    def histories(self) -> tuple[History, ...]:
-        """The record, as what shows several runs takes it."""
-        return (self.history,)
+    def runs(self) -> tuple[Result, ...]:
+        """Itself, as what takes several runs has them."""
+        return (self,)
 
     def module(self) -> Any:
         """The trained model as the module that `fs.tasks.from_torch` was given: a copy, its buffers included.
@@ -164,17 +186,17 @@ class Result(Records):
 
 
 @dataclass(frozen=True, repr=False)
-class Results(Records):
+class Results(Finished):
     """Finished runs side by side: of one method with several seeds, or of several methods.
 
     Tables and pictures show runs that differ in the seed alone as one method: the mean, with ± the standard deviation
     over seeds in tables and the range of the seeds as a band in pictures.
 
     Attributes:
-        runs: one for each method and seed. `fs.Results((a, b))` puts any results side by side.
+        runs: one for each method and seed.
 
     Raises:
-        InvalidInput: no runs, or what is none.
+        InvalidInput: no runs, what is none, or two methods under one label.
     """
 
     runs: tuple[Result, ...]
@@ -186,15 +208,17 @@ class Results(Records):
             raise InvalidInput(
                 f"runs = {shown(wrong[0]) if wrong else '()'} must be results of fs.run, at least one"
             )
+        labels = [found.history.label for found in over_seeds(self.histories)]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise InvalidInput(
+                    f"two results are called {label} and are not seeds of one method: "
+                    "give each run a label, such as fs.run(..., label='slow')"
+                )
 
     def __repr__(self) -> str:
         methods = ", ".join(f"{m.history.label} x {len(m.runs)}" for m in over_seeds(self.histories))
         return f"Results({methods} on {self.runs[0].history.task})"
-
-    @property
-    def histories(self) -> tuple[History, ...]:
-        """The record of each run."""
-        return tuple(run.history for run in self.runs)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fedsolve.report.table import result_columns, result_rows
+from fedsolve.report.table import result_columns, result_rows, spread_words
 from fedsolve.results.history import History
 
 _SPECIAL = {
@@ -31,8 +31,10 @@ def latex_table(histories: Sequence[History], target: float | None = None) -> st
     rows = [[column.text(row) for column in columns] for row in result_rows(histories, target)]
     head, *body = ([*map(latex, row)] for row in ([c.title for c in columns], *rows))
     lines = [f"{' & '.join(row)} \\\\" for row in body]
+    spread = spread_words(histories)
     return "\n".join(
         [
+            *([f"% {spread}"] if spread else []),
             rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
             r"\toprule",
             f"{' & '.join(head)} \\\\",

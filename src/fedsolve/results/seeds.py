@@ -36,13 +36,22 @@ class OverSeeds:
         return len(self.runs) > 1
 
 
+METHOD = ("algorithm", "sampling", "batch_size", "epochs", "local_steps", "dtype")
+"""Settings that runs of one method share, whatever their seeds."""
+
+
+def method_of(history: History) -> tuple[object, ...]:
+    """What runs must share to be those of one method: label, task and the settings of `METHOD`."""
+    return (history.label, history.task, *(str(history.settings.get(name)) for name in METHOD))
+
+
 def over_seeds(histories: Sequence[History]) -> list[OverSeeds]:
-    """The runs by method, in order: those of one label and task, if they have different seeds."""
-    by_label: dict[tuple[str, str], list[History]] = {}
+    """The runs by method, in order: those that share `method_of`, if they have different seeds."""
+    by_method: dict[tuple[object, ...], list[History]] = {}
     for history in histories:
-        by_label.setdefault((history.label, history.task), []).append(history)
+        by_method.setdefault(method_of(history), []).append(history)
     found = []
-    for runs in by_label.values():
+    for runs in by_method.values():
         seeds = [h.settings.get("seed") for h in runs]
         if len(runs) > 1 and len(set(seeds)) == len(runs) and None not in seeds:
             found.append(_together(tuple(runs)))
