@@ -40,13 +40,13 @@ def load(kind: str, reference: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _failed(f"{kind} {reference}: importing {module_name}", error) from None
+            raise failed(f"{kind} {reference}: importing {module_name}", error) from None
         raise InvalidInput(
             f"{kind} '{reference}': no module {error.name} in {os.getcwd()} or among what is installed: "
             f"start where {error.name.partition('.')[0]}.py lies, or install it"
         ) from None
     except (Exception, SystemExit) as error:
-        raise _failed(f"{kind} {reference}: importing {module_name}", error) from None
+        raise failed(f"{kind} {reference}: importing {module_name}", error) from None
     for part in name.split("."):
         if not hasattr(found, part):
             public = {
@@ -85,7 +85,7 @@ def construct(kind: str, reference: str, wanted: type, builder: Callable[..., An
     except FedsolveError:
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(f"{kind} {reference}", error) from None
+        raise failed(f"{kind} {reference}", error) from None
     if not isinstance(found, wanted):
         raise InvalidInput(f"{kind} {reference} gave {_a(found)}, not a fedsolve.{wanted.__name__}")
     return found
@@ -95,7 +95,7 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NOT_THE_USERS = ("<", str(Path(__file__).parent), *sysconfig.get_paths().values())
 
 
-def _failed(what: str, error: BaseException) -> InvalidInput:
+def failed(what: str, error: BaseException) -> InvalidInput:
     """What a user's own code raised, and the last line of that code on the way there."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedsolve.cli.help import complete_algorithm, complete_experiment, complete_kind, complete_task
 from fedsolve.cli.main import app
-from fedsolve.experiments import catalogue
+from fedsolve.experiments import EXPERIMENTS, catalogue
 from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import duration
 
@@ -73,7 +73,7 @@ def test_heads_break_between_words_and_cells_not_at_all():
 def test_announced_times_are_those_of_the_kept_results():
     """Within a quarter, and none is announced that was not kept."""
     kept = Path(__file__).parents[2] / "experiments"
-    for name in catalogue.EXPERIMENTS:
+    for name in EXPERIMENTS:
         path = kept / name / "results.json"
         seconds = json.loads(path.read_text())["seconds"] if path.exists() else None
         minutes = catalogue.find(name).minutes

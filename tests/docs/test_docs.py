@@ -91,7 +91,7 @@ def test_readme_command_lines_are_read():
     from fedsolve.cli.main import app
     from fedsolve.cli.values import parse_assignments
     from fedsolve.datasets.catalogue import DATASETS
-    from fedsolve.experiments.catalogue import EXPERIMENTS
+    from fedsolve.experiments.entries import EXPERIMENTS
     from fedsolve.tasks.catalogue import TASKS
 
     seen = set()

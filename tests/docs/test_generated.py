@@ -30,7 +30,7 @@ def test_the_stub_and_the_table():
 
 def test_the_index_of_figures():
     """It is of the results as they are kept; it names every experiment, and its links lead to pages."""
-    from fedsolve.experiments.catalogue import EXPERIMENTS
+    from fedsolve.experiments.entries import EXPERIMENTS
     from fedsolve.experiments.figures import BESIDE, ITEMS
 
     assert {name for item in ITEMS for name in item.experiments} | set(BESIDE) == set(EXPERIMENTS)

@@ -64,9 +64,9 @@ def complete_algorithm(incomplete: str) -> list[str]:
 
 def complete_experiment(incomplete: str) -> list[str]:
     """The experiments that begin so."""
-    from fedsolve.experiments.catalogue import EXPERIMENTS
+    from fedsolve.experiments.entries import entries
 
-    return _begin(incomplete, EXPERIMENTS)
+    return _begin(incomplete, entries())
 
 
 def complete_dataset(incomplete: str) -> list[str]:

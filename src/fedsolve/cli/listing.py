@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fedsolve.cli.console import emit_json, emit_rich
-from fedsolve.errors import unknown
+from fedsolve.cli.console import emit_json, emit_rich, say
+from fedsolve.errors import InvalidInput, unknown
 from fedsolve.papers import short, title
 
 KINDS = ("algorithms", "tasks", "partitions", "geometries", "experiments", "communication")
@@ -68,11 +68,16 @@ def _geometries() -> list[dict[str, Any]]:
 
 def _experiments() -> list[dict[str, Any]]:
     from fedsolve.cli.reproduce import time_of
-    from fedsolve.experiments.catalogue import EXPERIMENTS, find
+    from fedsolve.experiments.catalogue import find
+    from fedsolve.experiments.entries import entries
 
     rows = []
-    for name in EXPERIMENTS:
-        found = find(name)
+    for name in entries():
+        try:
+            found = find(name)
+        except InvalidInput as error:  # of another distribution: it hides no one else's
+            say(f"left out: {error}")
+            continue
         summary = f"{found.summary.rstrip('.')} ({time_of(found)})"
         rows.append({"name": name, "summary": summary, "citation": found.citation, "minutes": found.minutes})
     return rows

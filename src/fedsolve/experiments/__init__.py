@@ -1,5 +1,6 @@
 """The papers' tables and figures as programs: `fedsolve reproduce NAME`."""
 
-from fedsolve.experiments.catalogue import EXPERIMENTS, reproduce
+from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.entries import EXPERIMENTS
 
 __all__ = ["EXPERIMENTS", "reproduce"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -10,43 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.experiments.entries import entries, loaded
 from fedsolve.references import construct, is_reference, load
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command
 from fedsolve.studies.parts import keeps_any
-
-_MODULES = {
-    "lasso": ("lasso-1", "lasso-2", "lasso-3", "lasso-4"),
-    "lowrank": ("lowrank-1", "lowrank-2", "lowrank-3", "lowrank-4"),
-    "fmri": ("fmri",),
-    "handwriting": ("constrained-handwriting",),
-    "fw_linear": ("fw-convex", "fw-stochastic"),
-    "fw_networks": ("fw-nonconvex",),
-    "fw_ablations": ("fw-participation", "fw-penalty"),
-    "fw_averaging": ("fw-averaging",),
-    "fw_split": ("fw-split",),
-    "fw_rates": ("fw-rates",),
-    "privacy": ("fw-privacy",),
-    "fedli": ("fedli-convex",),
-    "league": ("tuning-free-league",),
-    "fedopt_tuning": ("fedopt-tuning",),
-    "feddua": ("feddua-synthetic",),
-    "feddua_combinations": ("feddua-combinations",),
-    "control_variates": ("control-variates",),
-    "phases": ("phase-diagram",),
-    "robustness": ("robustness",),
-    "fleet_clock": ("fleet-clock",),
-    "neural.femnist": ("femnist",),
-    "neural.cifar100": ("cifar100",),
-    "neural.autoencoder": ("autoencoder",),
-    "neural.vit": ("vit",),
-    "neural.shakespeare": ("shakespeare",),
-    "neural.next_word": ("next-word",),
-    "neural.fedli": ("fedli-neural",),
-    "neural.diloco": ("diloco",),
-    "neural.low_rank_finetuning": ("low-rank-finetuning",),
-}
-EXPERIMENTS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
-"""Every experiment's name, and the module of this package that holds it: as its STUDY, or in its own EXPERIMENTS."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +28,7 @@ def find(name: str) -> Experiment:
     """The experiment of a name, or of a user's own study, `module:function`.
 
     Raises:
-        InvalidInput: there is none (the nearest match is named), or the function gives no study.
+        InvalidInput: there is none (the nearest match is named), or what stands there is no study.
     """
     from fedsolve.studies.runner import experiment
 
@@ -70,12 +36,9 @@ def find(name: str) -> Experiment:
         from fedsolve.studies import Study
 
         return experiment(construct("study", name, Study, load("study", name), {}))
-    if name not in EXPERIMENTS:
-        raise unknown("experiment", name, EXPERIMENTS)
-    module = importlib.import_module(f"fedsolve.experiments.{EXPERIMENTS[name]}")
-    if hasattr(module, "STUDY"):
-        return experiment(module.STUDY)
-    return module.EXPERIMENTS[name]
+    if name not in entries():
+        raise unknown("experiment", name, entries())
+    return loaded(entries()[name])
 
 
 def _check_folder(folder: Path) -> None:
@@ -97,7 +60,7 @@ def judge(
     """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run.
 
     Args:
-        name: one of `EXPERIMENTS`, or `module:function` of a study.
+        name: one of `fedsolve list experiments`, or `module:function` of a study.
         folder: of the earlier run, with its `parts/` or `parts.zip`.
         full: whether that was of the paper's size.
         experiment: what the name stands for where `find` does not know it, such as that of a file.
@@ -130,7 +93,7 @@ def reproduce(
     Parts that are finished stay in `parts/`; the same call goes on where an interrupted one was.
 
     Args:
-        name: one of `EXPERIMENTS`, or `module:function` of a study.
+        name: one of `fedsolve list experiments`, or `module:function` of a study.
         folder: where to; it is made.
         data_dir: the data folder, default FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing and get no verdict.

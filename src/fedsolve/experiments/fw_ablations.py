@@ -16,7 +16,6 @@ from fedsolve.sampling import Bernoulli
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.runner import experiment
 from fedsolve.studies.verdicts import (
     Difference,
     Rule,
@@ -218,4 +217,4 @@ PENALTY = Study(
     cost="",
     minutes=1.1,
 )  # fmt: skip
-EXPERIMENTS = {"fw-participation": experiment(PARTICIPATION), "fw-penalty": experiment(PENALTY)}
+STUDIES = {"fw-participation": PARTICIPATION, "fw-penalty": PENALTY}

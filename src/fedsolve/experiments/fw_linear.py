@@ -14,7 +14,6 @@ from fedsolve.experiments.fw_public_code import CLIENT_LR, MinibatchSteps, Overw
 from fedsolve.experiments.fw_published import CONVEX, STOCHASTIC
 from fedsolve.studies import Method, Problem, Study
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.runner import experiment
 from fedsolve.tasks.task import Task
 
 LAM0 = {"lam0": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)}
@@ -166,4 +165,3 @@ STUDIES = {
         minutes=29.6,
     ),
 }  # fmt: skip
-EXPERIMENTS = {name: experiment(one) for name, one in STUDIES.items()}

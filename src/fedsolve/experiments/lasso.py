@@ -22,7 +22,6 @@ from fedsolve.geometry import L1
 from fedsolve.studies import Problem, Study
 from fedsolve.studies.maps import Maps
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.runner import experiment
 from fedsolve.tasks.task import Task
 
 LAMBDA, ZERO, SEEDS = 0.1, 1e-2, tuple(range(10))
@@ -123,4 +122,3 @@ def study(dataset: int) -> Study:
 
 
 STUDIES = {f"lasso-{dataset}": study(dataset) for dataset in NUMERAL}
-EXPERIMENTS = {name: experiment(one) for name, one in STUDIES.items()}

@@ -18,7 +18,6 @@ from fedsolve.geometry.blocks import chosen_leaves
 from fedsolve.studies import Problem, Study
 from fedsolve.studies.maps import Maps
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.runner import experiment
 from fedsolve.tasks.task import Task
 from fedsolve.types import module
 
@@ -119,4 +118,3 @@ def study(dataset: int) -> Study:
 
 
 STUDIES = {f"lowrank-{dataset}": study(dataset) for dataset in NUMERAL}
-EXPERIMENTS = {name: experiment(one) for name, one in STUDIES.items()}

@@ -178,13 +178,11 @@ DEVIATIONS = (
     "The ball is around the whole gradient vector; its radius is public, so it is 1.",
 )
 
-EXPERIMENTS = {
-    "fw-privacy": Experiment(
-        title="What extreme points leak",
-        citation="dadras2024fedfw",
-        summary="Deep leakage from gradients against vertices of l2 and l1 balls (Figure 1).",
-        run=run,
-        minutes=0.6,
-        needs_data=True,
-    )
-}
+EXPERIMENT = Experiment(
+    title="What extreme points leak",
+    citation="dadras2024fedfw",
+    summary="Deep leakage from gradients against vertices of l2 and l1 balls (Figure 1).",
+    run=run,
+    minutes=0.6,
+    needs_data=True,
+)

@@ -56,7 +56,8 @@ def write_results(
     write_atomically(folder / "results.json", dumps(document, indent=2) + "\n")
     paper = "A study"
     if experiment.citation:
-        paper = f"{short(experiment.citation)}, “{title(experiment.citation)}”"
+        named = title(experiment.citation)  # "" of a key that is none of ours
+        paper = short(experiment.citation) + (f", “{named}”" if named else "")
     intro = f"{experiment.summary}\n\nMade again by: {command(name)}"
     intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
     rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]
