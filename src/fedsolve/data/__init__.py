@@ -2,6 +2,7 @@
 
 from fedsolve.data.base import Partition
 from fedsolve.data.federated import FederatedData
+from fedsolve.data.grouping import from_table
 from fedsolve.data.pachinko import Pachinko
 from fedsolve.data.partitions import (
     IID,
@@ -31,6 +32,7 @@ __all__ = [
     "as_partition",
     "checksum",
     "data_dir",
+    "from_table",
     "open",
     "read_idx",
     "read_npz",

@@ -1,0 +1,172 @@
+"""Tables in files, Parquet or Arrow: which files a path names, and their rows, few at a time, as arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedsolve.errors import InvalidInput, unknown
+
+_SUFFIXES = (".parquet", ".arrow", ".feather")
+_HUGGING_FACE = "state.json"
+"""What `save_to_disk` of Hugging Face's datasets writes beside its Arrow files, of which it has the names."""
+_ROWS = 1024  # at a time
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one or more files with the same columns.
+
+    Attributes:
+        files: in their order.
+        arrow: the package `pyarrow`.
+    """
+
+    files: tuple[Path, ...]
+    arrow: ModuleType
+
+    @classmethod
+    def at(cls, path: str | Path) -> Table:
+        """The table of a file, of all files of a folder by name, or of a folder of Hugging Face's datasets.
+
+        Raises:
+            InvalidInput: there is none, or `pyarrow` is not installed.
+        """
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise InvalidInput(
+                "Parquet and Arrow files need pyarrow: pip install 'fedsolve[arrow]'"
+            ) from None
+        return cls(tuple(_files(Path(path))), pyarrow)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Where some rows stand, in words, and their columns as Arrow's arrays.
+
+        Raises:
+            InvalidInput: a file that cannot be read, that lacks a column, or has it in another type than the first.
+        """
+        columns, types = list(dict.fromkeys(columns)), {}
+        for path in self.files:
+            try:
+                for where, batch in self._parts(path, columns):
+                    for name in columns:
+                        kind, first = batch.column(name).type, types.setdefault(name, batch.column(name).type)
+                        if kind != first:
+                            raise InvalidInput(
+                                f"{where}: column {name} has type {kind}, before {first}: give all rows the same"
+                            )
+                    yield where, {name: batch.column(name) for name in columns}
+            except (self.arrow.ArrowException, OSError) as error:
+                line = (str(error).splitlines() or [""])[0]
+                raise InvalidInput(
+                    f"{path} is no whole Parquet or Arrow file ({line}): write it again"
+                ) from None
+
+    def _parts(self, path: Path, columns: list[str]) -> Iterator[tuple[str, Any]]:
+        """Rows of one file, by row group or record batch; its format is told by its first bytes."""
+        with path.open("rb") as file:
+            begin = file.read(6)
+        if begin.startswith(b"PAR1"):
+            with self.arrow.parquet.ParquetFile(path, buffer_size=2**20) as parquet:
+                _check_columns(path, columns, parquet.schema_arrow.names)
+                for group in range(parquet.num_row_groups):
+                    for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=columns):
+                        yield f"{path}, row group {group}", batch
+            return
+        with self.arrow.OSFile(str(path)) as source:
+            if begin == b"ARROW1":
+                reader = self.arrow.ipc.open_file(source)
+                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                batches = reader = self.arrow.ipc.open_stream(source)
+            _check_columns(path, columns, reader.schema.names)
+            for number, batch in enumerate(batches):
+                for start in range(0, len(batch), _ROWS):
+                    yield f"{path}, record batch {number}", batch.slice(start, _ROWS)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InvalidInput(f"{path} does not exist: give a Parquet or Arrow file, or a folder of them")
+    if (path / "dataset_dict.json").exists():
+        splits = sorted(p.name for p in path.iterdir() if (p / _HUGGING_FACE).exists())
+        raise InvalidInput(
+            f"{path} holds several splits: give the folder of one of them ({', '.join(splits)})"
+        )
+    if (path / _HUGGING_FACE).exists():
+        return _named(path / _HUGGING_FACE)
+    found = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES)
+    if not found:
+        raise InvalidInput(f"{path} has no file that ends in {' or '.join(_SUFFIXES)}: give a folder of them")
+    return found
+
+
+def _named(state: Path) -> list[Path]:
+    """The files that a folder of Hugging Face's datasets is of: its caches lie beside them."""
+    try:
+        names = [str(part["filename"]) for part in json.loads(state.read_text("utf-8"))["_data_files"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidInput(
+            f"{state} is damaged ({type(error).__name__}: {error}): save the data again"
+        ) from None
+    for name in names:
+        if Path(name).name != name or not (state.parent / name).is_file():
+            raise InvalidInput(f"{state} names the file {name!r}, which is not beside it: bring back a copy")
+    if not names:
+        raise InvalidInput(f"{state} names no file: there are no rows")
+    return [state.parent / name for name in names]
+
+
+def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str]) -> None:
+    for name in columns:
+        if name not in known:
+            raise unknown(f"column of {path}", name, known)
+
+
+def numbers(array: Any, where: str) -> np.ndarray:
+    """The numbers of an Arrow array, shape (rows, ...): lists of one length are axes.
+
+    Args:
+        array: of numbers, truths, lists of them (of lists), or tensors of one shape.
+        where: it is, for errors.
+
+    Raises:
+        InvalidInput: nulls, another type, or lists of different lengths.
+    """
+    import pyarrow as arrow
+
+    check_whole(array, where)
+    kind = array.type
+    if isinstance(kind, arrow.FixedShapeTensorType):
+        return array.to_numpy_ndarray()
+    if isinstance(kind, arrow.BaseExtensionType):
+        return numbers(array.storage, where)
+    types = arrow.types
+    fixed = types.is_fixed_size_list(kind)
+    if fixed or types.is_list(kind) or types.is_large_list(kind):
+        lengths = [kind.list_size] if fixed else np.unique(np.diff(array.offsets.to_numpy()))
+        if len(lengths) > 1 or not lengths[0]:
+            raise InvalidInput(
+                f"{where} has lists of length {lengths[0]} to {lengths[-1]}: bring them to one, at least 1"
+            )
+        inner = numbers(array.flatten(), where)
+        return inner.reshape(len(array), *lengths, *inner.shape[1:])
+    if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
+        raise InvalidInput(f"{where} has type {kind}: give numbers, or lists of numbers (pictures decoded)")
+    return array.to_numpy(zero_copy_only=False)
+
+
+def check_whole(array: Any, where: str) -> None:
+    """Raise `InvalidInput` if an Arrow array has nulls."""
+    if array.null_count:
+        raise InvalidInput(f"{where} has {array.null_count} nulls: fill them or leave their rows out")
