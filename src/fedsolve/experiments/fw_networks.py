@@ -5,7 +5,7 @@ from __future__ import annotations
 import fedsolve as fs
 from fedsolve.experiments.fw_claims import OF_TABLE2, PLUS, PUBLIC_FW, TABLE2, Column, title
 from fedsolve.experiments.fw_columns import BALLS
-from fedsolve.experiments.fw_linear import DEALT, DEVIATIONS, PICTURES, feddr, problem
+from fedsolve.experiments.fw_linear import DEALT, DEVIATIONS, OF_SYNTHETIC, PICTURES, feddr, problem
 from fedsolve.experiments.fw_public_code import OverwrittenFrankWolfe
 from fedsolve.studies import Method, Problem, Study
 
@@ -65,6 +65,7 @@ STUDY = Study(
         "All methods start at the projection of the default initialisation on the ball.",
         DEALT.format(6),
         *DEVIATIONS,
+        OF_SYNTHETIC,
     ),
     cost="",
     minutes=5.6,
