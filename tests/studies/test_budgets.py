@@ -12,10 +12,33 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Method, Problem, Study
 from fedsolve.studies.budget_pictures import Budgets, shares
-from fedsolve.studies.budgets import budget, chances, drawn, expected
+from fedsolve.studies.budgets import budget, budgeted, chances, drawn, expected
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.runner import outcome, solve
+
+AXES = ("client_lr", "server_lr")
+
+
+def test_a_method_is_made_from_what_was_drawn():
+    method = budgeted(fs.FedAvg, {"client_lr": 0.01, "server_lr": 1.0}, dict.fromkeys(AXES, (0.1, 1.0)), 4)
+    assert method.published == {"client_lr, server_lr": (0.01, 1.0)}
+    ((_, settings),) = method.grid.items()
+    made = method.make(**{"client_lr, server_lr": settings[2]})
+    assert (made.local.lr, made.server_optimizer.lr) == settings[2]
+    assert len(settings) == 4
+
+
+AXES = ("client_lr", "server_lr")
+
+
+def test_a_method_is_made_from_what_was_drawn():
+    method = budgeted(fs.FedAvg, {"client_lr": 0.01, "server_lr": 1.0}, dict.fromkeys(AXES, (0.1, 1.0)), 4)
+    assert method.published == {"client_lr, server_lr": (0.01, 1.0)}
+    ((_, settings),) = method.grid.items()
+    made = method.make(**{"client_lr, server_lr": settings[2]})
+    assert (made.local.lr, made.server_optimizer.lr) == settings[2]
+    assert len(settings) == 4
 
 
 def test_settings_are_drawn_within_their_ranges_the_default_first():
@@ -87,12 +110,8 @@ def test_the_picture_has_a_panel_a_method():
 
 def test_grids_run_on_a_seed_of_their_own(tmp_path):
     """`tuned_on` is none of the seeds shown; a random setting at the end of what was drawn is at an edge."""
-
-    def made(**axis):
-        ((client_lr, server_lr),) = axis.values()
-        return fs.FedAvg(client_lr, server_lr=server_lr)
-
     axis = {"client_lr, server_lr": ((0.01, 1.0), (0.03, 0.5), (0.005, 1.5))}
+    made = budgeted(fs.FedAvg, {"client_lr": 0.01, "server_lr": 1.0}, dict.fromkeys(AXES, (0.1, 1.0)), 3).make
     task = fs.tasks.build("regression", num_clients=3, examples_per_client=4, features=5)
     problem = Problem(
         "p", "small", lambda data_dir: task, {"rounds": 2, "local_steps": 1}, metric="train_loss"

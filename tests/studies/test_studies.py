@@ -148,6 +148,31 @@ def test_a_method_s_own_options_stand_in_place_of_the_problem_s(tmp_path):
     assert not np.allclose(found, cells.curve("small", "some", "published")[1][1])
 
 
+def test_a_problem_s_grid_is_read_from_a_wider_one_s(tmp_path):
+    """As if it had run its own; what an earlier problem did not run is said."""
+    make, rates = STUDY.methods["FedAvg"].make, (1e-3, 0.01, 0.1)
+    grids = {"wide": rates, "narrow": rates[:2], "beyond": (0.1, 0.2)}
+    narrow = replace(PROBLEM, grid_of="wide")
+    study = replace(
+        STUDY,
+        problems={"wide": PROBLEM, "narrow": narrow},
+        methods=lambda name: {"FedAvg": Method(make, grid={"client_lr": grids[name]})},
+    )
+    found = solve(study, Context(tmp_path))
+    own = solve(replace(study, problems={"narrow": PROBLEM}), Context(tmp_path / "own"))
+    read, ran = (cells.cell("narrow", "FedAvg") for cells in (found, own))
+    assert (read.chosen, read.edges) == (ran.chosen, ran.edges) == ({"client_lr": 0.01}, [])
+    assert read.grid.grid == ran.grid.grid
+    for name, values in ran.grid.metrics.items():
+        np.testing.assert_array_equal(read.grid.metrics[name], values)
+    (kept,) = tmp_path.glob("parts/narrow*")
+    assert kept.name.startswith("narrow-FedAvg-tuned")
+    with pytest.raises(InvalidInput, match=r"lacks values of .*client_lr"):
+        solve(replace(study, problems={"wide": PROBLEM, "beyond": narrow}), Context(tmp_path))
+    with pytest.raises(InvalidInput, match="earlier problem with FedAvg"):
+        solve(replace(study, problems={"narrow": narrow}), Context(tmp_path))
+
+
 def test_an_interrupted_cell_goes_on(tmp_path, monkeypatch):
     """What is under way lies in a folder of its own; the next call resumes it and gives the same numbers."""
     whole = solve(STUDY, Context(tmp_path / "whole"))

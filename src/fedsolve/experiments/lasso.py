@@ -88,7 +88,7 @@ DEVIATIONS = (
 def study(dataset: int) -> Study:
     """The figure of one of the four data sets."""
     wide = problem(dataset)
-    narrow = replace(wide, title=f"{wide.title} on the paper's grid")
+    narrow = replace(wide, title=f"{wide.title} on the paper's grid", grid_of=wide.title)
     return Study(
         title=f"LASSO {NUMERAL[dataset]}: which federated methods find a sparse truth ({FIGURE[dataset]})",
         summary=f"Sparse regression, data set {NUMERAL[dataset]}: six methods, two grids of rates, ten data sets.",

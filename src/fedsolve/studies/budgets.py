@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import comb
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, exploded
+from fedsolve.studies.problem import Method
 from fedsolve.studies.ranks import Ranked, Ranks, rank
+
+if TYPE_CHECKING:
+    from fedsolve.algorithm import Algorithm
 
 Range = tuple[float, float]
 
@@ -35,6 +40,24 @@ def drawn(
     values = 10 ** (ends[:, :1] + shares * (ends[:, 1:] - ends[:, :1]))
     settings = [tuple(float(f"{v:.3g}") for v in setting) for setting in values.T]
     return {", ".join(default): (tuple(default.values()), *settings)}
+
+
+def budgeted(
+    build: Callable[..., Algorithm], default: Mapping[str, float], ranges: Mapping[str, Range], count: int
+) -> Method:
+    """A method at its default, and tuned over the axis that `drawn` makes.
+
+    Args:
+        build: from the hyper-parameters, by keyword, to the method.
+        default, ranges, count: as `drawn` takes them.
+    """
+
+    def make(**axis: tuple[float, ...]) -> Algorithm:
+        ((names, values),) = axis.items()
+        return build(**dict(zip(names.split(", "), values, strict=True)))
+
+    grid = drawn(default, ranges, count)
+    return Method(make, {names: values[0] for names, values in grid.items()}, grid)
 
 
 def chances(scores: np.ndarray, tried: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
 
@@ -66,4 +67,21 @@ def fixed(sweep: Sweep, **at: Any) -> Sweep:
         grid={axis: values for axis, values in sweep.grid.items() if axis not in at},
         metrics={k: v[chosen] for k, v in sweep.metrics.items()},
         diverged=sweep.diverged[chosen],
+    )
+
+
+def within(sweep: Sweep, grid: Mapping[str, tuple[Any, ...]]) -> Sweep:
+    """The sweep as if it had run the settings of a smaller grid alone.
+
+    Raises:
+        InvalidInput: it has not run them all.
+    """
+    if missing := [axis for axis, values in grid.items() if not set(values) <= set(sweep.grid.get(axis, ()))]:
+        raise InvalidInput(
+            f"the grid of {sweep.label} that ran lacks values of {shown(missing)}: run its own"
+        )
+    smaller = replace(sweep, grid=dict(grid))
+    chosen = [sweep.points.index(point) for point in smaller.points]
+    return replace(
+        smaller, metrics={k: v[chosen] for k, v in sweep.metrics.items()}, diverged=sweep.diverged[chosen]
     )

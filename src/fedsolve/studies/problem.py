@@ -65,6 +65,8 @@ class Problem:
             `seeds`, where the grid runs on several, so that what is said of it has intervals.
         published: method -> the paper's number, in the metric's unit (accuracies as shares of 1).
         data_by_seed: whether each seed has data of its own, so that intervals are over data sets.
+        grid_of: an earlier problem of the study, alike in all but its methods' grids, which hold those of this one:
+            they are read there and not run again. "" for none.
     """
 
     title: str
@@ -77,6 +79,7 @@ class Problem:
     tuning: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
     data_by_seed: bool = False
+    grid_of: str = ""
 
     def __post_init__(self) -> None:
         if "rounds" not in self.options:

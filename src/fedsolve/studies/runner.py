@@ -12,12 +12,13 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.engine.grid import build_methods
 from fedsolve.engine.identity import describe, digest
+from fedsolve.errors import unknown
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.run_folder import SWEEP
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
-from fedsolve.studies.kept_sweeps import joined, packed, unpacked
+from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within
 from fedsolve.studies.problem import Method, Problem
 from fedsolve.studies.study import Study
 from fedsolve.studies.tables import tables
@@ -69,8 +70,17 @@ def solve(study: Study, context: Context) -> Cells:
         task = cache(partial(problem.task, context.data_dir))
         for label, method in study.methods_of(name).items():
             run = _Run(context, name, problem, label, method, task, study.seeds, study.tuning_seed)
-            cells[name, label] = run.cell()
+            cells[name, label] = run.cell(_grid_elsewhere(cells, problem, label))
     return Cells(study.problems, study.seeds, cells)
+
+
+def _grid_elsewhere(cells: Mapping[tuple[str, str], Cell], problem: Problem, label: str) -> Sweep | None:
+    """The grid that an earlier problem ran for this one too, None if that runs its own."""
+    if not problem.grid_of:
+        return None
+    if (problem.grid_of, label) not in cells:
+        raise unknown(f"earlier problem with {label}", problem.grid_of, [p for p, m in cells if m == label])
+    return cells[problem.grid_of, label].grid
 
 
 class _Run:
@@ -92,19 +102,25 @@ class _Run:
         self.options = {**problem.options, **method.options}
         self.select = Selection.parse(problem.select)
 
-    def cell(self) -> Cell:
-        """The published setting with all seeds, the grid with the tuning seed, and its best with all."""
+    def cell(self, wider: Sweep | None = None) -> Cell:
+        """The published setting with all seeds, the grid with the tuning seed, and its best with all.
+
+        The grid is read from a wider one where that has run.
+        """
         published = self._at(self.method.published, "published") if self.method.published else None
         if not self.method.grid:
             return Cell(published, None, None)
-        options = {**self.options, **self.problem.tuning}
-        seeds = options.pop("seeds", (self.tuning_seed,))
-        grid = self._sweep("grid", self.method.grid, seeds, options)
+        grid = self._grid() if wider is None else within(wider, self.method.grid)
         if not np.isfinite(grid.score).any():
             return Cell(published, grid, None)
         best = grid.best_settings
         same = published is not None and best == dict(self.method.published)
         return Cell(published, grid, published if same else self._at(best, "tuned"))
+
+    def _grid(self) -> Sweep:
+        options = {**self.options, **self.problem.tuning}
+        seeds = options.pop("seeds", (self.tuning_seed,))
+        return self._sweep("grid", self.method.grid, seeds, options)
 
     def _at(self, setting: Mapping[str, Any], what: str) -> Sweep:
         axes = {axis: (value,) for axis, value in setting.items()}
