@@ -29,18 +29,6 @@ def test_a_method_is_made_from_what_was_drawn():
     assert len(settings) == 4
 
 
-AXES = ("client_lr", "server_lr")
-
-
-def test_a_method_is_made_from_what_was_drawn():
-    method = budgeted(fs.FedAvg, {"client_lr": 0.01, "server_lr": 1.0}, dict.fromkeys(AXES, (0.1, 1.0)), 4)
-    assert method.published == {"client_lr, server_lr": (0.01, 1.0)}
-    ((_, settings),) = method.grid.items()
-    made = method.make(**{"client_lr, server_lr": settings[2]})
-    assert (made.local.lr, made.server_optimizer.lr) == settings[2]
-    assert len(settings) == 4
-
-
 def test_settings_are_drawn_within_their_ranges_the_default_first():
     ranges = {"client_lr": (1e-4, 10.0), "mu": (1e-3, 1.0)}
     both = drawn({"client_lr": 0.1, "mu": 0.5}, ranges, 200)
