@@ -202,8 +202,9 @@ class Verbs:
             self.algorithm = algorithm = cast(algorithm, jnp.dtype(dtype))
             population = self.clients.population
             everyone = Cohort(jnp.int32(0), jnp.int32(population), population)
-            self.server = algorithm.init(start_params(task, seed, jnp.dtype(dtype)))
-            first = algorithm.init_client(algorithm.broadcast(self.server, everyone))
+            params = start_params(task, seed, jnp.dtype(dtype))
+            self.server = algorithm.init(params)
+            first = algorithm.enrol(algorithm.broadcast(self.server, everyone), params)
             self.states = [jax.device_get(first)] * population
             self.model = vector(algorithm.export(self.server))
 

@@ -30,6 +30,7 @@ _NAMES = {
     "oracle": "Oracle",
     "sweeps": "sweep",
     "tasks.task": "Task",
+    "wrappers.personal": "Personal",
 }
 # where names went that stood here before
 _MOVED = {

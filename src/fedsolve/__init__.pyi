@@ -68,6 +68,10 @@ from fedsolve.wrappers.asynchronous import FedBuff as FedBuff
 from fedsolve.wrappers.asynchronous import Mixing as Mixing
 from fedsolve.wrappers.control_variates import ControlVariates as ControlVariates
 from fedsolve.wrappers.control_variates import SCAFFOLD as SCAFFOLD
+from fedsolve.wrappers.ditto import Ditto as Ditto
+from fedsolve.wrappers.personal import FedPer as FedPer
+from fedsolve.wrappers.personal import FedRep as FedRep
+from fedsolve.wrappers.personal import Personal as Personal
 from fedsolve.wrappers.proximal import FedProx as FedProx
 from fedsolve.wrappers.proximal import Proximal as Proximal
 from fedsolve.wrappers.subgradient import Subgradient as Subgradient

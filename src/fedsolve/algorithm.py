@@ -56,6 +56,7 @@ class Algorithm(ABC):
             client that has lost its state start with a new one.
         secret_cohorts: whether what it guarantees holds only against those who do not know who takes part.
         buffer: messages of an update on a clock, of a method whose clients may begin with older models; else 0.
+        personal: whether clients have models of their own (`own_model`), with which they are measured.
         message_mu: sensitivity over standard deviation of the noise that a client adds to one message itself.
     """
 
@@ -67,6 +68,7 @@ class Algorithm(ABC):
     secret_cohorts: bool = False
     buffer: int = 0
     message_mu: float = math.inf
+    personal: ClassVar[bool] = False
     remembers: ClassVar[bool] = False  # whether `train` writes mutable arrays (`fedsolve.buffers`)
     updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
 
@@ -120,6 +122,14 @@ class Algorithm(ABC):
     def export(self, server: Any) -> Params:
         """The model that is evaluated and shipped, of the shapes and types of the initial one."""
 
+    def enrol(self, broadcast: Any, params: Params) -> Any:
+        """`init_client` for a client that has a copy of the initial model, `params`: parts of it may never travel."""
+        return self.init_client(broadcast)
+
+    def own_model(self, model: Params, client: Any) -> Params:
+        """The model that a client is measured with: of what the server exports and its own state."""
+        return model
+
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         """What the server makes of one client's message before it is reduced, and the client's next state.
 
@@ -157,6 +167,20 @@ class Algorithm(ABC):
 def name_of(algorithm: Algorithm) -> str:
     """What tables call a method: its name, or its class where it has none."""
     return getattr(algorithm, "name", type(algorithm).__name__)
+
+
+def round_of(broadcast: Any) -> Scalar:
+    """The number of the round in a broadcast, wherever wrappers have put it.
+
+    Raises:
+        InvalidInput: a method that does not send it.
+    """
+    found = broadcast
+    while not hasattr(found, "round"):
+        if not hasattr(found, "inner"):
+            raise InvalidInput(f"a {type(broadcast).__name__} has no field `round`: give the broadcast one")
+        found = found.inner
+    return found.round
 
 
 def check_weighting(value: object) -> None:

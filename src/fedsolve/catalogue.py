@@ -63,6 +63,7 @@ _BALL = {"constraint": {"name": "L1Ball", "radius": 10.0}}
 _PNORM = {"mirror": {"name": "PNorm", "p": 1.5}}
 _DP = {"noise_multiplier": 1.0, "clip_norm": 0.5, "cohort": 10, "population": 100, "delta": 1e-3}
 _LOCAL_DP = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
+_LEAVES = {"leaves": "bias"}
 _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
 
 ALGORITHMS: dict[str, Entry] = {
@@ -186,6 +187,24 @@ ALGORITHMS: dict[str, Entry] = {
     "FedExProx": Entry(
         "algorithms.fedexprox:FedExProx", "li2024fedexprox", "proximal clients, extrapolating server"
     ),
+    "FedPer": Entry(
+        "wrappers.personal:FedPer",
+        "arivazhagan2019fedper",
+        "some leaves stay with each client, all train together",
+        _LEAVES,
+    ),
+    "FedRep": Entry(
+        "wrappers.personal:FedRep",
+        "collins2021fedrep",
+        "some leaves stay with each client and train first",
+        _LEAVES,
+    ),
+    "Ditto": Entry(
+        "wrappers.ditto:Ditto",
+        "li2021ditto",
+        "FedAvg, and a model of each client's own drawn to it",
+        wrapper="wrappers.ditto:Ditto",
+    ),
 }
 """Every method by its name."""
 
@@ -197,6 +216,14 @@ WRAPPERS: dict[str, Entry] = {name: entry for name, entry in ALGORITHMS.items() 
         {"reduction": "median"},
         wrapper="wrappers.robust.wrapper:Robust",
         further=("blanchard2017krum", "pillutla2022rfa", "karimireddy2021history"),
+    ),
+    "Personal": Entry(
+        "wrappers.personal:Personal",
+        "arivazhagan2019fedper",
+        "leaves that stay with each client, as FedPer and FedRep have them",
+        _LEAVES,
+        wrapper="wrappers.personal:Personal",
+        further=("collins2021fedrep",),
     ),
     "DP": Entry(
         "wrappers.privacy.central:DifferentialPrivacy",

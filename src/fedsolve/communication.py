@@ -61,7 +61,7 @@ def payload(algorithm: Algorithm) -> Payload:
     server = algorithm.init(MODEL)  # not traced: a set checks the start
     first = Cohort(jnp.int32(0), jnp.int32(4), 4)
     broadcast = jax.eval_shape(lambda: algorithm.broadcast(server, first))
-    client = jax.eval_shape(algorithm.init_client, broadcast)
+    client = jax.eval_shape(algorithm.enrol, broadcast, MODEL)
     sent = introspect.message_shape(algorithm, broadcast, client, STEPS)
     received = introspect.received_shape(algorithm, broadcast, sent, client)
     by = "by examples" if algorithm.weighting == "examples" else "1/|S|"
@@ -122,6 +122,8 @@ def _shape(value: Any) -> str:
         )
     shapes = [x.shape for x in leaves]
     model = [x.shape for x in jax.tree.leaves(MODEL)]
+    if isinstance(value, dict) and value.keys() == MODEL.keys() and None in value.values():
+        return "d_s numbers"
     if structure == jax.tree.structure(MODEL) and shapes == model:
         return "d numbers"
     if structure == jax.tree.structure(MODEL) and shapes == [(STEPS, *s) for s in model]:
@@ -150,9 +152,10 @@ def examples() -> dict[str, Algorithm]:
     found = {name: example(name) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
         "FedLiLS, max": example("FedLiLS", server="max"),
+        "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
         "FedExProx, StoPS": example("FedExProx", extrapolation="StoPS"),
     }
-    for name in ("SCAFFOLD", "SCAFFOLD+FedDuAdam", "FedProx", "Robust", "LocalDP"):
+    for name in ("SCAFFOLD", "SCAFFOLD+FedDuAdam", "FedProx", "Ditto", "Robust", "LocalDP"):
         composed = name if "+" in name else f"{name}+FedAdam"
         found[composed] = example(composed)
     if importlib.util.find_spec("dp_accounting") is None:
@@ -194,7 +197,8 @@ _INTRO = """# Communication: what is sent
 What one client receives and sends in a round, of every method at its defaults. This page is generated from the types
 of the messages (`src/fedsolve/communication.py`; `fedsolve list communication` prints the same); a test keeps it true.
 
-d is the number of the model's parameters, K that of a client's local steps, |S| that of the clients in the round. Data
+d is the number of the model's parameters, K that of a client's local steps, |S| that of the clients in the round.
+Where leaves are personal (`FedPer`, `FedRep`) they never travel: d_s is the number of parameters in all others. Data
 are never sent. What is sent is not harmless for that: a displacement of few examples can betray them
 (`experiments/fw-privacy/page.html`).
 

@@ -27,6 +27,8 @@ NEEDS = {
     "FedDR": lambda lr: {"client_lr": lr, "psi": PSI, "eta": 0.7, "alpha": 1.3},
     "FedLiLS": lambda lr: {"eta_max": 8 * lr},
     "FedLiLU": lambda lr: {"client_lr": lr, "server_lr": 30.0, "momentum": 0.5},
+    "FedPer": lambda lr: {"client_lr": lr, "leaves": ("b", "shift.*")},
+    "FedRep": lambda lr: {"client_lr": lr, "personal_lr": lr, "passes": 2, "leaves": ("b", "shift.*")},
 }
 SPLIT = fs.frank_wolfe.SplitSets((L2Ball(12.0), L1Ball(40.0)), (0, 1, 0, 1, 1, 0))
 COMPOSED = {
@@ -50,6 +52,7 @@ COMPOSED = {
     "Robust+FedAdam": lambda lr: fs.build(
         "Robust+FedAdam", {"client_lr": lr, "reduction": fs.robust.TrimmedMean(0.3)}
     ),
+    "Personal+SCAFFOLD": lambda lr: fs.Personal(fs.SCAFFOLD(lr), "b", personal_lr=0.2),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }
 
@@ -75,6 +78,7 @@ REPRESENTATIVES = (
     "FedLiLS(max, keep)",
     "SCAFFOLD+FedLiLS",
     "Robust+FedAdam",
+    "FedPer",
 )
 
 

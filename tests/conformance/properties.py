@@ -105,14 +105,14 @@ def by_hand(algorithm: Any) -> tuple[Any, dict[int, Any]]:
         orders = jax.device_get(draws(setup.program.work, ROUNDS, setup.sampling, setup.packed, setup.key)[2])
         algorithm, states, mirrors = setup.algorithm, {}, {}
         with jax.disable_jit():
-            server = algorithm.init(jax.tree.map(jnp.asarray, model(START)))
+            server = algorithm.init(start := jax.tree.map(jnp.asarray, model(START)))
             first = algorithm.broadcast(server, Cohort(0, len(SIZES), len(SIZES)))
             for t, cohort in enumerate(COHORTS):
                 start = Cohort(t, len(cohort), len(SIZES))
                 broadcast, sent, weights = algorithm.broadcast(server, start), [], []
                 for i in cohort:
                     oracle = HandOracle(data.data.client(i), batches(orders[t][i], SIZES[i]), i)
-                    before = states.get(i, algorithm.init_client(first))
+                    before = states.get(i, algorithm.enrol(first, start))
                     message, states[i] = algorithm.train(broadcast, before, oracle)
                     message = wire.decode(wire.encode(message), message)  # what the server gets is bytes
                     message, mirrors[i] = algorithm.receive(broadcast, message, mirrors.get(i, before))

@@ -67,9 +67,10 @@ class _Asked(ShapeOracle):
 
 def signature(algorithm: Algorithm) -> Signature:
     """The signature of a method; nothing is compiled."""
-    server = algorithm.init(jax.tree.map(jnp.asarray, model(START)))
+    start = jax.tree.map(jnp.asarray, model(START))
+    server = algorithm.init(start)
     down = jax.eval_shape(lambda: algorithm.broadcast(server, Cohort(jnp.int32(0), jnp.int32(4), 6)))
-    client = jax.eval_shape(algorithm.init_client, down)
+    client = jax.eval_shape(algorithm.enrol, down, start)
     oracle = _Asked()
     work, sent = jax.make_jaxpr(lambda *x: algorithm.train(*x, oracle)[0], return_shape=True)(down, client)
     received = introspect.received_shape(algorithm, down, sent, client)

@@ -29,10 +29,11 @@ def local_work(
 ) -> Any:
     """Message and state after one client's first round from these parameters."""
     algorithm = cast(algorithm, dtype)
-    server = algorithm.init(jax.tree.map(lambda p: jnp.asarray(p, dtype), params))
+    start = jax.tree.map(lambda p: jnp.asarray(p, dtype), params)
+    server = algorithm.init(start)
     broadcast = algorithm.broadcast(server, Cohort(jnp.int32(0), jnp.int32(1), 6))
     found = train(
-        algorithm, broadcast, algorithm.init_client(broadcast), problem.begin(key(seed), client, dtype)
+        algorithm, broadcast, algorithm.enrol(broadcast, start), problem.begin(key(seed), client, dtype)
     )
     return jax.device_get(found)
 

@@ -66,9 +66,10 @@ def chosen(message):
 def test_what_travels_comes_back(name):
     """Broadcast and message of every method, as bytes and back: as long as counted, the same to the bit."""
     algorithm, rng = METHODS[name](0.3), np.random.default_rng(0)
-    server = algorithm.init(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), model(START)))
+    start = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), model(START))
+    server = algorithm.init(start)
     down = algorithm.broadcast(server, Cohort(jnp.int32(0), jnp.int32(4), 6))
-    up = introspect.message_shape(algorithm, down, algorithm.init_client(down), 2)
+    up = introspect.message_shape(algorithm, down, algorithm.enrol(down, start), 2)
     for form in (down, up):
         sent = fill(form, rng)
         data = wire.encode(sent)

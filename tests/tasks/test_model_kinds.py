@@ -84,7 +84,7 @@ def exported(algorithm, params):
 
     def one(server):
         broadcast = algorithm.broadcast(server, cohort)
-        client = algorithm.init_client(broadcast)
+        client = algorithm.enrol(broadcast, params)
         message, after = algorithm.train(broadcast, client, introspect.ShapeOracle())
         message, _ = algorithm.receive(broadcast, message, client)
         assert jax.tree.structure(after) == jax.tree.structure(client)

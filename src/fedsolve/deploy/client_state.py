@@ -16,6 +16,7 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
 from fedsolve.store import load_tree, read_manifest, save_tree
+from fedsolve.types import Params
 
 
 class StateLost(InvalidInput):
@@ -80,7 +81,9 @@ class ClientState:
         return {int(n) - 1 for n in numbers if n.isdigit()}
 
 
-def restarted_state(algorithm: Algorithm, broadcast: Any, lost: StateLost, log: Callable[[str], None]) -> Any:
+def restarted_state(
+    algorithm: Algorithm, broadcast: Any, params: Params, lost: StateLost, log: Callable[[str], None]
+) -> Any:
     """A new state in place of one that was lost, as if the client joined now, where the method allows it.
 
     It does not where the server keeps an exact mean of its clients' states (`Algorithm.only_mean`): an old state would
@@ -92,4 +95,4 @@ def restarted_state(algorithm: Algorithm, broadcast: Any, lost: StateLost, log: 
     if algorithm.only_mean:
         raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.only_mean}")
     log(f"{lost}: it starts with a new one")
-    return algorithm.init_client(broadcast)
+    return algorithm.enrol(broadcast, params)

@@ -46,9 +46,10 @@ class ServerMethod:
         with jax.enable_x64(dtype == jnp.float64):
             tracks_clients = introspect.tracks_clients(algorithm)
             algorithm = cast(algorithm, dtype)
-            server = verbs.init(algorithm, jax.tree.map(jnp.asarray, params))
+            params = jax.tree.map(jnp.asarray, params)
+            server = verbs.init(algorithm, params)
             broadcast = verbs.broadcast(algorithm, server, verbs.first_cohort(population))
-            client = algorithm.init_client(broadcast)
+            client = algorithm.enrol(broadcast, params)
             message = verbs.zero_message(algorithm, broadcast, client)
             is_forwarded = introspect.is_forwarded(algorithm, broadcast, message, client)
         return cls(algorithm, dtype, broadcast, client, message, tracks_clients, is_forwarded), server

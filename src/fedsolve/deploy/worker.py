@@ -75,13 +75,18 @@ def train_client(
 def _reply(
     order: Order, problem: LocalProblem, algorithm: Algorithm, folder: Path, log: Callable[[str], None]
 ) -> Reply:
-    like = verbs.broadcast_shape(algorithm, problem.params, order.population)
+    params = jax.tree.map(jnp.asarray, problem.params)
+    like = verbs.broadcast_shape(algorithm, params, order.population)
     broadcast = wire.decode(order.broadcast, like)
     first = broadcast if order.first_broadcast is None else wire.decode(order.first_broadcast, like)
-    initial = algorithm.init_client(first)
+    initial = algorithm.enrol(first, params)
     is_stateful = bool(jax.tree.leaves(initial))
     states = ClientState(folder, order.experiment, order.client)
-    before = _state_before(order, states, algorithm, broadcast, initial, log) if is_stateful else initial
+    before = initial
+    if is_stateful:
+        before = _state_before(
+            order, states, initial, partial(restarted_state, algorithm, broadcast, params), log
+        )
     if order.buffers:
         problem.load_buffers(order.buffers)
     message, after, is_finite = _train(problem, algorithm, broadcast, before, order)
@@ -103,9 +108,8 @@ def _reply(
 def _state_before(
     order: Order,
     states: ClientState,
-    algorithm: Algorithm,
-    broadcast: Any,
     initial: Any,
+    restart: Callable[[StateLost, Callable[[str], None]], Any],
     log: Callable[[str], None],
 ) -> Any:
     """The state that an order goes on from: the client's own, or where that is lost what may take its place."""
@@ -113,7 +117,7 @@ def _state_before(
         return states.load(order.last_used_round, initial)
     except StateLost as lost:
         if order.tracked_state is None:
-            return restarted_state(algorithm, broadcast, lost, log)
+            return restart(lost, log)
         log(f"{lost}: it goes on from the state that the server tracks")
         return wire.decode(order.tracked_state, initial)
 

@@ -79,7 +79,7 @@ def _first(algorithm: Algorithm, params: Params, population: int) -> tuple[Any, 
     """The server's state at the start, and that of a client."""
     server = algorithm.init(params)
     first = Cohort(jnp.int32(0), jnp.int32(population), population)
-    return server, algorithm.init_client(algorithm.broadcast(server, first))
+    return server, algorithm.enrol(algorithm.broadcast(server, first), params)
 
 
 def _check_room(state: int, population: int, devices: int) -> None:

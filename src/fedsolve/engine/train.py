@@ -110,8 +110,9 @@ def _train_one(
     oracle = client_oracle(work, packed, key, packed.number(slot), bound, slot)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
-    # integers cannot show that a client failed: its state does
-    used = present & trees.all_finite((sent, after) if trees.has_codes(sent) else sent)
+    # integers cannot show that a client failed, nor what it never sends: its state does
+    hidden = trees.has_codes(sent) or algorithm.personal
+    used = present & trees.all_finite((sent, after) if hidden else sent)
     dtype = trees.dtype_of(message)
     weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
     variant = wire.variants(sent).which

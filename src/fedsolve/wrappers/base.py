@@ -27,11 +27,20 @@ class Wrapper(Algorithm):
 
     inner: Algorithm
     title: ClassVar[str]
+    around_all: ClassVar[bool] = (
+        False  # whether it also goes around methods whose clients have models of their own
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Algorithm):
             raise InvalidInput(
                 f"{self.title} wraps an algorithm such as FedAvg(client_lr=0.1), not {shown(self.inner)}"
+            )
+        if self.inner.personal and not self.around_all:
+            other = name_of(self.inner)
+            remedy = "one of the two is enough" if self.personal else f"build {other} around {self.title}"
+            raise InvalidInput(
+                f"{self.title} cannot go around {other}, whose clients have models of their own: {remedy}"
             )
 
     @property
@@ -119,3 +128,21 @@ class Wrapper(Algorithm):
     def diagnostics(self) -> tuple[Any, ...]:
         """The inner method's."""
         return self.inner.diagnostics()
+
+
+class OwnModels(Wrapper):
+    """A wrapper whose clients keep a model of their own, or parts of one, with which they are measured.
+
+    Raises:
+        InvalidInput: an `inner` whose clients begin with older models.
+    """
+
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.buffer:
+            raise InvalidInput(
+                f"{self.title} cannot go around {name_of(self.inner)}: clients begin with models of different age "
+                "there; take a method of synchronous rounds"
+            )

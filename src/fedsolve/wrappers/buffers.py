@@ -74,6 +74,7 @@ class KeepsBuffers(Wrapper):
 
     title: ClassVar[str] = "buffers"
     remembers: ClassVar[bool] = True
+    around_all: ClassVar[bool] = True
     inner: Algorithm
     initial: Buffers
 
@@ -89,6 +90,11 @@ class KeepsBuffers(Wrapper):
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The inner method's."""
         return name_of(self.inner)
+
+    @property
+    def personal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As of the inner method."""
+        return self.inner.personal
 
     @property
     def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
@@ -107,6 +113,14 @@ class KeepsBuffers(Wrapper):
     def init_client(self, broadcast: BesideBroadcast) -> Any:
         """The inner client."""
         return self.inner.init_client(broadcast.inner)
+
+    def enrol(self, broadcast: BesideBroadcast, params: Params) -> Any:
+        """The inner client."""
+        return self.inner.enrol(broadcast.inner, params)
+
+    def own_model(self, model: WithBuffers, client: Any) -> WithBuffers:
+        """The inner method's, with the buffers."""
+        return WithBuffers(self.inner.own_model(model.params, client), model.buffers)
 
     def train(self, broadcast: BesideBroadcast, client: Any, oracle: Oracle) -> tuple[BesideMessage, Any]:
         """The inner local work, on an oracle that remembers."""
