@@ -56,6 +56,8 @@ class Evaluated:
 
 
 Callback = Callable[[Evaluated], str | None]
+CallbacksOfSeed = Callable[[int], Sequence[Callback]]
+"""Makes the callbacks of the run with a seed; they are called one at a time, whichever run they are of."""
 
 
 def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:

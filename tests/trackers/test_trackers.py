@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -126,30 +127,57 @@ def test_mlflow_reads_what_was_sent(tmp_path, monkeypatch):
     assert names == {"curves.png", "history.json", "metrics.jsonl", "model.safetensors"}
 
 
-@pytest.mark.full
-def test_wandb_writes_offline_what_its_reader_finds(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+def wandb_files(folder):
+    """By seed, what W&B's own reader finds in its offline files: rows of the history, the configuration, the folder."""
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
 
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    result = run(fs.trackers.WandB(tmp_path))
-    (path,) = (p for p in tmp_path.rglob("*.wandb") if "latest-run" not in str(p))
-    store, sent, settings = DataStore(), [], {}
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            sent.append(
-                {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
-            )
-        if record.HasField("run"):
-            settings = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+    found = {}
+    for path in folder.glob("wandb/offline-run-*/*.wandb"):
+        store, sent, settings, group = DataStore(), [], {}, ""
+        store.open_for_scan(str(path))
+        while (data := store.scan_data()) is not None:
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.HasField("history"):
+                sent.append(
+                    {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
+                )
+            if record.HasField("run"):
+                settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+                group = record.run.run_group or group
+        found[settings["seed"]] = sent, settings | {"group": group}, path.parent / "files"
+    return found
+
+
+def is_in_wandb(result, sent):
     assert [line["_step"] for line in sent] == result.metrics["round"].tolist()
     assert [line["train_loss"] for line in sent] == result.metrics["train_loss"].tolist()
+
+
+@pytest.mark.full
+def test_wandb_writes_offline_what_its_reader_finds(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    result = run(fs.trackers.WandB(tmp_path))
+    ((sent, settings, files),) = wandb_files(tmp_path).values()
+    is_in_wandb(result, sent)
     assert settings["method"] == "FedAvg"
-    assert (path.parent / "files" / "model.safetensors").is_file()
+    assert (files / "model.safetensors").is_file()
+
+
+@pytest.mark.full
+def test_wandb_has_a_run_for_each_seed_in_one_group(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    found = run_seeds(lambda seed: [fs.trackers.WandB(tmp_path)])
+    written = wandb_files(tmp_path)
+    assert sorted(written) == [0, 1, 2]
+    for seed, result in enumerate(found.runs):
+        sent, settings, files = written[seed]
+        is_in_wandb(result, sent)
+        assert settings["group"] == "FedAvg on custom"
+        assert (files / "model.safetensors").is_file()
 
 
 def test_what_is_missing_is_one_line_before_anything_runs(monkeypatch, tmp_path):
@@ -165,3 +193,77 @@ def test_what_is_missing_is_one_line_before_anything_runs(monkeypatch, tmp_path)
         fs.trackers.tracker("tensorboard", Path())
     with pytest.raises(fs.InvalidInput, match="mlflow"):
         fs.trackers.tracker("mlfow", Path())
+
+
+def test_each_seed_is_a_run_there(tmp_path):
+    made = {}
+
+    def callbacks(seed):
+        made[seed] = Written()
+        return [made[seed]]
+
+    found = run_seeds(callbacks, out=tmp_path)
+    for seed, result in enumerate(found.runs):
+        losses = result.metrics["train_loss"].tolist()
+        rounds = result.metrics["round"].tolist()
+        told = [("begin", "FedAvg", seed), *zip(rounds, losses, strict=True)]
+        assert made[seed].told[:-2] == told
+        assert made[seed].told[-1] == ("close", True)
+
+
+def test_callbacks_of_seeds_are_called_one_at_a_time_and_end_their_own_run():
+    inside, most = [], []
+
+    def callbacks(seed):
+        def look(at):
+            inside.append(seed)
+            most.append(len(inside))
+            time.sleep(0.002)
+            inside.remove(seed)
+            return "enough" if seed == 1 and at.round == 4 else None
+
+        return [look]
+
+    found = run_seeds(callbacks)
+    assert set(most) == {1}
+    assert [run.metrics["round"][-1] for run in found.runs] == [6, 4, 6]
+
+
+def test_a_seed_that_diverges_is_closed_as_not_finished():
+    made = {}
+    with pytest.raises(fs.Diverged):
+        fs.run(
+            fs.FedAvg(1e30), TASK, rounds=6, eval_every=2, seeds=2,
+            callbacks=lambda seed: [made.setdefault(seed, Written())],
+        )  # fmt: skip
+    assert [made[seed].told[-1] for seed in (0, 1)] == [("close", False)] * 2
+
+
+def run_seeds(callbacks, **options):
+    return fs.run(fs.FedAvg(0.1), TASK, rounds=6, eval_every=2, seeds=3, callbacks=callbacks, **options)
+
+
+def test_tensorboard_has_a_folder_for_each_seed(tmp_path):
+    pytest.importorskip("tensorboardX")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = run_seeds(lambda seed: [fs.trackers.TensorBoard(tmp_path)])
+    folders = sorted(tmp_path.iterdir())
+    assert [path.name for path in folders] == [f"FedAvg-custom-{seed}" for seed in range(3)]
+    for folder, result in zip(folders, found.runs, strict=True):
+        events = accumulator.EventAccumulator(str(folder))
+        events.Reload()
+        assert [e.value for e in events.Scalars("train_loss")] == [
+            np.float32(x) for x in result.metrics["train_loss"]
+        ]
+
+
+@pytest.mark.full
+def test_mlflow_has_a_run_for_each_seed(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path / 'm.db'}"
+    found = run_seeds(lambda seed: [fs.trackers.MLflow(uri)])
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    runs = client.search_runs([client.get_experiment_by_name("fedsolve").experiment_id])
+    last = {int(run.data.params["seed"]): run.data.metrics["train_loss"] for run in runs}
+    assert last == {seed: r.metrics["train_loss"][-1] for seed, r in enumerate(found.runs)}

@@ -74,7 +74,7 @@ def compare_command(
         raise InvalidInput(
             f"only {config.method[0].shown} to compare: name two methods or use `fedsolve run`"
         )
-    check_trackers(track, config)
+    check_trackers(track)
     prepared = prepare(config)
     config = prepared.config
     folder = resume or new_folder(out, f"{config.task}-comparison", "compare")

@@ -19,13 +19,13 @@ from fedsolve.engine.identity import provenance
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.run import run_one
 from fedsolve.engine.seeds import run_seeds
-from fedsolve.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.errors import Diverged, Interrupted
 from fedsolve.lock import locked
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.results.metrics import summary
 from fedsolve.results.seeds import over_seeds
 from fedsolve.run_folder import RUN
-from fedsolve.trackers import tracker
+from fedsolve.trackers import Tracker, tracker
 
 
 def run_command(
@@ -41,7 +41,7 @@ def run_command(
     Returns:
         The exit code: 3 if a seed diverged; where all did, `Diverged` is raised.
     """
-    check_trackers(track, config)
+    check_trackers(track)
     prepared = prepare(config)
     config = prepared.config
     method = config.method[0]
@@ -88,16 +88,21 @@ def run_method(
     places = run_folders(folder, prepared.config.model_copy(update={"method": [method]}))[label].values()
     resume = any((place / RUN.file).exists() for place in places)
     task, options = prepared.task, prepared.options
+
+    def tracked(seed: int) -> list[Tracker]:
+        return [tracker(name, folder) for name in track]
+
     if prepared.seeds is not None:
         runs = run_seeds(
-            algorithm, task, options, prepared.seeds, out=folder, resume=resume, label=label, progress=display
-        )
+            algorithm, task, options, prepared.seeds,
+            out=folder, resume=resume, label=label, progress=display, callbacks_of=tracked,
+        )  # fmt: skip
     else:
         try:
             runs = (
                 run_one(
                     algorithm, task, options, out=folder, resume=resume, label=label, progress=display,
-                    callbacks=[tracker(name, folder) for name in track],
+                    callbacks=tracked(options.seed),
                 ),
             )  # fmt: skip
         except Diverged as error:
@@ -121,14 +126,10 @@ def _with_settings(run: Result, settings: dict[str, Any]) -> Result:
     return dataclasses.replace(run, history=dataclasses.replace(run.history, settings=own))
 
 
-def check_trackers(names: Sequence[str], config: Config) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """Raise `InvalidInput` for a tracker that there is not, or whose package is missing, before anything runs."""
     for name in names:
         tracker(name, Path())
-    if names and config.seeds is not None:
-        raise InvalidInput(
-            "--track follows one run: leave out --seeds, or run the seeds one by one with --seed"
-        )
 
 
 def rounds_of(prepared: Prepared) -> int:

@@ -9,7 +9,7 @@ from typing import Unpack, overload
 import jax
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.callbacks import Callback, tell_ended
+from fedsolve.callbacks import Callback, CallbacksOfSeed, tell_ended
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.grid import check_seeds
@@ -51,6 +51,7 @@ def run(
     resume: bool = False,
     label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfSeed | Sequence[Callback] = (),
     **options: Unpack[RunKeywords],
 ) -> Results: ...
 
@@ -65,7 +66,7 @@ def run(
     resume: bool = False,
     label: str | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | CallbacksOfSeed = (),
     **options: Unpack[RunKeywords],
 ) -> Result | Results:
     """Run an algorithm on a task as one compiled program.
@@ -84,8 +85,8 @@ def run(
             call; with several seeds, rounds are those of all.
         callbacks: called in order after each evaluation, that of the initial model too, such as
             `fs.callbacks.EarlyStopping`; the first that returns words ends the run there, with them among its notes.
-            A resumed run calls them for the last evaluation that it finds. They go with one seed. `fs.trackers` has
-            some.
+            A resumed run calls them for the last evaluation that it finds. With `seeds` a function of the seed that
+            makes those of its run, such as `lambda seed: [fs.trackers.TensorBoard("board")]`.
 
     Returns:
         The final model, the evaluations and the log of every round; with `seeds`, those of each as `Results`.
@@ -96,23 +97,22 @@ def run(
         Interrupted: Ctrl-C, after the state was saved in `out`.
     """
     check_outside(out, label)
-    check_callbacks(callbacks)
-    if seeds is not None and callbacks:
-        raise InvalidInput("callbacks go with one seed: leave out seeds, or run the seeds one by one")
+    callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
     with told(progress) as tell:
         if seeds is not None:
             place = None if out is None else Path(out)
             found: Result | Results = Results(
                 run_seeds(
-                    algorithm, task, given, chosen, out=place, resume=resume, label=label, progress=tell
+                    algorithm, task, given, chosen,
+                    out=place, resume=resume, label=label, progress=tell, callbacks_of=callbacks_of,
                 )
-            )
+            )  # fmt: skip
         else:
             try:
                 found = run_one(
                     algorithm, task, given,
-                    out=out, resume=resume, label=label, progress=tell, callbacks=callbacks,
+                    out=out, resume=resume, label=label, progress=tell, callbacks=callbacks_of(given.seed),
                 )  # fmt: skip
             except Diverged as error:
                 if out is not None:
@@ -201,10 +201,28 @@ def check_outside(out: object, label: object) -> None:
         raise InvalidInput(f"label = {shown(label)} must be text")
 
 
-def check_callbacks(callbacks: object) -> None:
-    """Raise `InvalidInput` unless all callbacks can be called."""
+def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
+    """The callbacks of each seed's run, checked: those of one run as they are, of several from a function of the seed.
+
+    Raises:
+        InvalidInput: what is given does not fit.
+    """
+    if several and callable(callbacks):
+        return lambda seed: check_callbacks(callbacks(seed))
+    found = check_callbacks(callbacks)
+    if several and found:
+        raise InvalidInput(
+            "with seeds each run has callbacks of its own: give a function of the seed that makes them, such as "
+            "callbacks=lambda seed: [...]"
+        )
+    return lambda seed: found
+
+
+def check_callbacks(callbacks: object) -> Sequence[Callback]:
+    """Callbacks, all of which can be called; `InvalidInput` if not."""
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
     for callback in callbacks:
         if not callable(callback):
             raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+    return callbacks

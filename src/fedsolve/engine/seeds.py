@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 
 from fedsolve.algorithm import Algorithm
+from fedsolve.callbacks import Callback, CallbacksOfSeed, Evaluated, tell_ended
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.interrupt import Interruptible
@@ -42,6 +43,7 @@ def run_seeds(
     resume: bool,
     label: str | None,
     progress: Callable[[Progress], None] | None,
+    callbacks_of: CallbacksOfSeed = lambda seed: (),
 ) -> tuple[Result, ...]:
     """The runs with each seed, in order, checkpoints in `out/seed-S`; one that diverged has no model and says why.
 
@@ -64,7 +66,7 @@ def run_seeds(
                 return _with_seed(prepared, seed)
             return prepare(algorithm, task, replace(options, seed=seed), label)  # with cohorts of its own
 
-        several = _Several(prepared, with_seed, len(seeds), clock, interrupt, progress)
+        several = _Several(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
         # one at a time where each takes several devices, or as much memory as it may
         alone = options.devices > 1 or prepared.stream is not None
         at_once = 1 if alone else batches_at_once()
@@ -93,6 +95,7 @@ class _Several:
     clock: CompileClock
     interrupt: Interruptible
     progress: Callable[[Progress], None] | None
+    callbacks_of: CallbacksOfSeed
     compiled: threading.Event = field(default_factory=threading.Event)
     rounds: dict[int, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -104,9 +107,15 @@ class _Several:
         first = seed == self.prepared.identity["seed"]
         if not first:
             self.compiled.wait()
+        callbacks: Sequence[Callback] = ()
+        found: Result | None = None
         try:
             with jax.enable_x64(self.prepared.identity["dtype"] == "float64"):  # each thread has its own
-                return self._run(self.prepared if first else self.with_seed(seed), seed, out, resume)
+                if not self._asked():
+                    callbacks = self.callbacks_of(seed)
+                    prepared = self.prepared if first else self.with_seed(seed)
+                    found = self._run(prepared, seed, out, resume, callbacks)
+            return found
         except Interrupted:
             self.ended = True
             return None
@@ -117,10 +126,17 @@ class _Several:
             raise
         finally:
             self.compiled.set()
+            with self.lock:
+                tell_ended(callbacks, found)
 
-    def _run(self, prepared: PreparedRun, seed: int, out: Path | None, resume: bool) -> Result | None:
-        if self._asked():
-            return None
+    def _run(
+        self,
+        prepared: PreparedRun,
+        seed: int,
+        out: Path | None,
+        resume: bool,
+        callbacks: Sequence[Callback],
+    ) -> Result:
         identity = {} if out is None else prepared.identity | prepared.digests()
         with (
             Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
@@ -132,7 +148,17 @@ class _Several:
                 self.clock,
                 lambda: own.asked or self._asked(),
                 lambda at: self._tell(seed, at),
+                [self._alone(callback) for callback in callbacks],
             )
+
+    def _alone(self, callback: Callback) -> Callback:
+        """A callback that waits for those of the other seeds: what it writes to may be the same for all."""
+
+        def call(at: Evaluated) -> str | None:
+            with self.lock:
+                return callback(at)
+
+        return call
 
     def _asked(self) -> bool:
         return self.ended or self.interrupt.asked

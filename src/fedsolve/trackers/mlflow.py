@@ -32,7 +32,7 @@ class MLflow(Tracker):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedsolve")
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
-        run = self._client.create_run(experiment, run_name=f"{label} on {task}")
+        run = self._client.create_run(experiment, run_name=f"{label} on {task}, seed {settings.get('seed')}")
         self._run = run.info.run_id
         for key, value in {"method": label, "task": task, **settings}.items():
             self._client.log_param(self._run, key, str(value)[:_LONGEST])

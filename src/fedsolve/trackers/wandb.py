@@ -12,7 +12,7 @@ from fedsolve.trackers.base import CURVES, Tracker, package
 
 
 class WandB(Tracker):
-    """Sends a run to W&B, with rounds as steps and the settings as its configuration.
+    """Sends a run to W&B, with rounds as steps and the settings as its configuration; seeds are one group.
 
     Nothing leaves the machine unless WANDB_MODE=online is set: `wandb sync` sends what was written. The project is
     WANDB_PROJECT (default "fedsolve").
@@ -33,11 +33,13 @@ class WandB(Tracker):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._run = self._package.init(
             project=os.environ.get("WANDB_PROJECT", "fedsolve"),
-            name=f"{label} on {task}",
+            name=f"{label} on {task}, seed {settings.get('seed')}",
+            group=f"{label} on {task}",
             config={"method": label, "task": task, **settings},
             dir=str(self._folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=self._package.Settings(silent=True),
+            reinit="create_new",  # seeds run side by side
         )
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
