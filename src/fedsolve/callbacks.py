@@ -32,8 +32,10 @@ class Evaluated:
         rounds: of the whole run.
         metrics: all evaluations so far as columns, each of shape (evaluations,): round, train_loss, test_accuracy, ...
         result: gives the `fedsolve.Result` so far, the model of this evaluation with the record up to here.
-        clients: gives the `fedsolve.results.clients.ClientMetrics` of this evaluation; with `unseen=True` those of the
-            clients that never train. It takes the time of another evaluation.
+        clients: gives the `fedsolve.results.clients.ClientMetrics` of this evaluation, of each client's own model where
+            it has one; with `unseen=True` those of the clients that never train, with `validation=True` those on
+            clients' validation examples, with `steps` and a local `solver` after so many local steps. It takes the time
+            of another evaluation, and that of the steps.
     """
 
     label: str
@@ -112,17 +114,56 @@ class EachClient:
     Attributes:
         rounds: at which to look; those that are no evaluation are passed over. None looks at every evaluation.
         unseen: at the clients that never train, in place of those that do.
+        validation: at each client's validation examples (`Task.hold_out`), in place of those that it trains on.
         found: the `fedsolve.results.clients.ClientMetrics` by round.
     """
 
     rounds: Collection[int] | None = None
     unseen: bool = False
+    validation: bool = False
     found: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
 
     def __call__(self, at: Evaluated) -> None:
         """Look, if the round is one of those."""
         if self.rounds is None or at.round in self.rounds:
-            self.found[at.round] = at.clients(unseen=self.unseen)
+            self.found[at.round] = at.clients(unseen=self.unseen, validation=self.validation)
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Measure each client on its validation examples as it is, and after local steps on those that it trains on.
+
+    The steps, of SGD on all leaves, are from the model that the client is measured with, and are forgotten: the run is
+    what it would be without. Validation examples are clients' own where `Task.hold_out` made them.
+
+    Attributes:
+        steps: local steps, at least 1.
+        client_lr: their rate, > 0.
+        rounds: at which to look; those that are no evaluation are passed over. None looks at every evaluation.
+        before, after: the `fedsolve.results.clients.ClientMetrics` by round.
+
+    Raises:
+        InvalidInput: a number out of its range; of a run, a task without such examples, one with buffers, or clients
+            that are streamed.
+    """
+
+    steps: int
+    client_lr: float
+    rounds: Collection[int] | None = None
+    before: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
+    after: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps, 1)
+        check_range("client_lr", self.client_lr, above=0)
+
+    def __call__(self, at: Evaluated) -> None:
+        """Look, if the round is one of those."""
+        from fedsolve.client.sgd import SGD
+
+        if self.rounds is None or at.round in self.rounds:
+            self.before[at.round] = at.clients(validation=True)
+            self.after[at.round] = at.clients(validation=True, steps=self.steps, solver=SGD(self.client_lr))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ CASES = {
         {"systems": "stragglers", "clients_per_round": 6},
     ),
     "SCAFFOLD, all clients": (fs.SCAFFOLD(0.1), UNEVEN[:6], {}),
+    "FedPer, each client measured with its own": (
+        fs.FedPer("bias", 0.1),
+        UNEVEN,
+        {"clients_per_round": 6},
+    ),
 }
 
 

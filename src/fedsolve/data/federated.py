@@ -121,12 +121,19 @@ class FederatedData:
         Raises:
             InvalidInput: `examples` is no integer >= 1, `seed` none >= 0.
         """
+        return self.of(self.draw(examples, seed))
+
+    def draw(self, examples: int, seed: int = 0) -> np.ndarray:
+        """The numbers of the clients of such a sample, ascending."""
         check_integer("examples", examples, 1)
         order = np.random.default_rng(check_integer("seed", seed)).permutation(self.num_clients)
         enough = int(np.searchsorted(np.cumsum(self.counts[order]), examples)) + 1
-        chosen = np.sort(order[:enough])
-        names = tuple(self.names[i] for i in chosen)
-        return FederatedData(self.take(chosen), self.counts[chosen], names)
+        return np.sort(order[:enough])
+
+    def of(self, clients: np.ndarray) -> FederatedData:
+        """Some clients by their numbers."""
+        names = tuple(self.names[i] for i in clients)
+        return FederatedData(self.take(clients), self.counts[clients], names)
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
         """The clients without a share of each one's examples, drawn at random, and those examples together.

@@ -18,6 +18,7 @@ from fedsolve.buffers import WithBuffers
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.mean_loss import per_example
+from fedsolve.engine.own_models import Own
 from fedsolve.types import Batch, Params, Scalar
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
@@ -42,39 +43,57 @@ class Metrics:
 
 
 def evaluate(
-    metrics: Metrics, packed: PackedClients, sets: dict[str, Batch], last: Params, previous: Params
+    metrics: Metrics,
+    packed: PackedClients,
+    sets: dict[str, Batch],
+    last: Params,
+    previous: Params,
+    own: Own | None = None,
 ) -> dict[str, float]:
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two.
 
     `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples; `client_NAME_mean`,
     `_p10`, `_p90` and `_worst` describe the clients' own means (worst: largest loss, error or bits, else smallest).
+    With `own` the packed clients are judged by models of their own, held-out sets by the model that is exported.
     """
-    found, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, sets, last, previous))
+    found, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, sets, last, previous, own))
     return {name: float(value) for name, value in found.items()} | by_client(metrics.all, means, parts > 0)
 
 
 def each_client(
-    metrics: Metrics, packed: PackedClients, sets: dict[str, Batch], last: Params, previous: Params
+    metrics: Metrics,
+    packed: PackedClients,
+    sets: dict[str, Batch],
+    last: Params,
+    previous: Params,
+    own: Own | None = None,
 ) -> dict[str, np.ndarray]:
     """Every metric of each client's own examples, each of shape (clients,); by the program of `evaluate`.
 
     NaN where a client has nothing that the metric counts.
     """
-    _, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, sets, last, previous))
+    _, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, sets, last, previous, own))
     return {
         name: np.where(known > 0, column, np.nan)
         for name, column, known in zip(metrics.all, means.T, parts.T, strict=True)
     }
 
 
-def on_unseen(metrics: Metrics, clients: PackedClients, last: Params, previous: Params) -> dict[str, float]:
-    """Metrics of clients that never train, as `evaluate` has them of those that do.
+def on_part(
+    part: str,
+    metrics: Metrics,
+    clients: PackedClients,
+    last: Params,
+    previous: Params,
+    own: Own | None = None,
+) -> dict[str, float]:
+    """Metrics of other clients or other examples of theirs, as `evaluate` has them of those that train.
 
-    `unseen_NAME` (and `_averaged`) is the mean over all their examples, `unseen_NAME_mean`, `_p10`, `_p90` and
+    `PART_NAME` (and `_averaged`) is the mean over all their examples, `PART_NAME_mean`, `_p10`, `_p90` and
     `_worst` describe their own means.
     """
-    found = evaluate(metrics, clients, {}, last, previous)
-    return {f"unseen_{name.partition('_')[2]}": value for name, value in found.items()}
+    found = evaluate(metrics, clients, {}, last, previous, own)
+    return {f"{part}_{name.partition('_')[2]}": value for name, value in found.items()}
 
 
 @cache
@@ -89,10 +108,15 @@ def middle(last: Params, previous: Params) -> Params:
 
 
 def _evaluate(
-    metrics: Metrics, packed: PackedClients, sets: dict[str, Batch], last: Params, previous: Params
+    metrics: Metrics,
+    packed: PackedClients,
+    sets: dict[str, Batch],
+    last: Params,
+    previous: Params,
+    own: Own | None,
 ) -> tuple[dict[str, Array], Array, Array]:
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
-    train, counts, means, parts = of_clients(metrics, packed, both)
+    train, counts, means, parts = of_clients(metrics, packed, both, own)
     found = {f"train_{k}{s}": pooled(v[i], counts.get(k)) for k, v in train.items() for i, s in ITERATES}
     for name, examples in sets.items():
         found |= held_out(metrics, packed, name, examples, both)
@@ -100,10 +124,10 @@ def _evaluate(
 
 
 def of_clients(
-    metrics: Metrics, packed: PackedClients, both: Params
+    metrics: Metrics, packed: PackedClients, both: Params, own: Own | None = None
 ) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
     """Every metric of two stacked models by example, (2, examples), `counts_of`, and `client_means` of the first."""
-    train = lax.map(lambda p: on_all(metrics, packed.model(p), packed.examples), both)
+    train = lax.map(lambda p: on_clients(metrics, packed, p, own), both)
     counts = counts_of(metrics, packed.examples)
     # by name: a mapped dict comes back in another order
     each = jnp.stack([train[name][0] for name in metrics.all], axis=1)
@@ -124,6 +148,13 @@ def held_out(
 ITERATES = ((0, ""), (1, "_averaged"))
 
 
+def on_clients(metrics: Metrics, packed: PackedClients, params: Params, own: Own | None) -> dict[str, Array]:
+    """Every metric on every example of some clients, by one model or by models of their own."""
+    if own is None:
+        return on_all(metrics, packed.model(params), packed.examples)
+    return own.on_all(partial(on_rows, metrics), packed, params, _rows_at_once(params))
+
+
 def on_all(metrics: Metrics, params: Params, examples: Batch) -> dict[str, Array]:
     """Every metric on every example, each of shape (examples,)."""
     return by_blocks(partial(on_rows, metrics), params, examples)
@@ -132,7 +163,7 @@ def on_all(metrics: Metrics, params: Params, examples: Batch) -> dict[str, Array
 def by_blocks(function: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
     """What a function gives for each example, leading axis (examples,); a few rows at a time to bound memory."""
     total = jax.tree.leaves(examples)[0].shape[0]
-    size = min(total, ROWS_AT_ONCE if trees.size(params) <= _SMALL_MODEL else 32)
+    size = min(total, _rows_at_once(params))
 
     def block(i: Scalar, found: Any) -> Any:
         start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
@@ -144,6 +175,10 @@ def by_blocks(function: Callable[[Params, Batch], Any], params: Params, examples
     shapes = jax.eval_shape(function, params, one)
     empty = jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), shapes)
     return lax.fori_loop(0, -(-total // size), block, empty)
+
+
+def _rows_at_once(params: Params) -> int:
+    return ROWS_AT_ONCE if trees.size(params) <= _SMALL_MODEL else 32
 
 
 def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:

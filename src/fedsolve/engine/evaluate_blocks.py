@@ -6,7 +6,7 @@ means are then taken as there, to the same bits. That is one number an example, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -29,6 +29,7 @@ from fedsolve.engine.evaluate import (
     of_clients,
     pooled,
 )
+from fedsolve.engine.own_models import Own
 from fedsolve.engine.population import WINDOW_BYTES, Packer, Population, row_bytes
 from fedsolve.types import Batch, Params
 
@@ -85,12 +86,19 @@ def evaluate_blocks(
     sets: dict[str, Batch],
     last: Params,
     previous: Params,
+    own: Callable[[np.ndarray, int], Own] | None = None,
 ) -> dict[str, float]:
-    """What `evaluate` gives, of clients in blocks; `some` clients have the leaves that do not train."""
+    """What `evaluate` gives, of clients in blocks; `some` clients have the leaves that do not train.
+
+    `own` gives the models of clients by their numbers, with room for so many in all.
+    """
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
     parts: list[Any] = []
+    done = 0
     for packed, clients, rows in blocks:
-        values, counts, means, known = jax.device_get(_compiled()[0](metrics, packed, both))
+        models = None if own is None else own(np.arange(done, done + clients), blocks.places)
+        done += clients
+        values, counts, means, known = jax.device_get(_compiled()[0](metrics, packed, both, models))
         values = {name: value[:, :rows] for name, value in values.items()}
         counts = {name: count[:rows] for name, count in counts.items()}
         parts.append((values, counts, means[:clients], known[:clients]))

@@ -47,14 +47,16 @@ def leave_out(prepared: PreparedRun) -> PreparedRun:
     kept = np.flatnonzero(~lost)
     rows = [int(task.data.offsets[i]) + np.arange(int(task.data.counts[i])) for i in kept]
     data = FederatedData.from_partition(task.data.examples, rows, tuple(task.data.names[i] for i in kept))
-    evaluated = data if task.eval_examples is None else data.sample(task.eval_examples)
+    evaluated, ids = data, kept
+    if task.eval_examples is not None:
+        chosen = data.draw(task.eval_examples)
+        evaluated, ids = data.of(chosen), kept[chosen]
     packed = pack(evaluated, task.loss, prepared.dtype, batch_size=None, epochs=1, local_steps=None)[0]
     packed = replace(packed, frozen=prepared.packed.frozen)
-    owners, validation = task.validation_clients, prepared.validation
+    owners, validation = prepared.owners, prepared.validation
     if owners is not None and len(rows := np.flatnonzero(~lost[owners])):
-        validation = jax.tree.map(lambda a: a[rows], validation)
-    prepared = replace(prepared, validation=validation)
-    prepared = replace(prepared, eval_names=tuple(evaluated.names))
+        validation, owners = jax.tree.map(lambda a: a[rows], validation), owners[rows]
+    prepared = replace(prepared, validation=validation, owners=owners, eval_ids=ids)
     return replace(prepared, eval_clients=packed, remarks=(*prepared.remarks, _remark(task.data, lost)))
 
 

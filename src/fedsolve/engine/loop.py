@@ -13,6 +13,7 @@ import numpy as np
 from fedsolve.buffers import WithBuffers, bare
 from fedsolve.callbacks import Callback, Evaluated
 from fedsolve.engine.checkpoint import Checkpoints
+from fedsolve.engine.client_metrics import by_client
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.diverged import cause, largest_value, rates
 from fedsolve.engine.left_out import first_evaluation, leave_out
@@ -121,7 +122,7 @@ def _ended(
         prepared.rounds,
         recorder.evaluations.arrays(),
         lambda: _result(prepared, state, recorder, clock),
-        partial(prepared.by_client, state),
+        partial(by_client, prepared, state),
     )
     for callback in callbacks:
         why = callback(at)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -107,10 +108,9 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     if everyone is not None:
         stream = Stream(everyone, sampling, key, options.rounds, cohort_size(sampling, len(counts)), own)
     sampled = task.eval_examples is not None and task.eval_examples < task.data.num_examples
-    # names of a population that is streamed are made when they are asked for
-    eval_clients, eval_names, remarks = packed, task.data.names, ()
+    eval_clients, eval_ids, remarks = packed, None, ()
     if sampled:
-        eval_clients, eval_names, remarks = _eval_clients(task, packed, dtype)
+        eval_clients, eval_ids, remarks = _eval_clients(task, packed, dtype)
     blocks = None if everyone is None or sampled else Blocks.of(everyone)
     state = start(algorithm, params, len(counts), mesh, None if stream is None else stream.places)
     sent = traffic(algorithm, work, packed, key, state.server, params) if timed is None else timed.sent
@@ -131,10 +131,11 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         packed=packed,
         stream=stream,
         eval_clients=eval_clients,
-        eval_names=eval_names,
+        eval_ids=eval_ids,
         blocks=blocks,
         test=test,
         validation=validation,
+        owners=task.validation_clients,
         unseen=unseen,
         metrics=Metrics(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
         whole=whole,
@@ -224,11 +225,12 @@ def _identity(
 
 def _eval_clients(
     task: Task, packed: PackedClients, dtype: Any
-) -> tuple[PackedClients, tuple[str, ...], tuple[str, ...]]:
-    """The drawn clients that the training metrics are of, their names, and what is to be said of it."""
-    sample = task.data.sample(task.eval_examples or 1)
+) -> tuple[PackedClients, np.ndarray, tuple[str, ...]]:
+    """The drawn clients that the training metrics are of, their numbers, and what is to be said of it."""
+    chosen = task.data.draw(task.eval_examples or 1)
+    sample = task.data.of(chosen)
     said = _SAMPLED.format(sample.num_clients, sample.num_examples)
-    return _to_judge(sample, task, dtype, packed.frozen), tuple(sample.names), (said,)
+    return _to_judge(sample, task, dtype, packed.frozen), chosen, (said,)
 
 
 def _to_judge(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -16,11 +16,12 @@ from fedsolve.buffers import with_buffers
 from fedsolve.data.stored import StoredData
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.engine.clients import PackedClients
-from fedsolve.engine.evaluate import Metrics, each_client, evaluate, middle, on_unseen
+from fedsolve.engine.evaluate import Metrics, evaluate, middle, on_part
 from fedsolve.engine.evaluate_blocks import Blocks, evaluate_blocks
 from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
 from fedsolve.engine.identity import versions
 from fedsolve.engine.objective import compute_diagnostics
+from fedsolve.engine.own_models import Own, Owned
 from fedsolve.engine.preflight import check_round
 from fedsolve.engine.program import Program
 from fedsolve.engine.record import Recorder
@@ -29,8 +30,6 @@ from fedsolve.engine.stream import Stream
 from fedsolve.engine.timed import Timed
 from fedsolve.engine.traffic import Traffic
 from fedsolve.engine.whole import OnWholeSets
-from fedsolve.errors import InvalidInput
-from fedsolve.results.clients import ClientMetrics
 from fedsolve.sampling import Sampling
 from fedsolve.systems.timeline import Timeline
 from fedsolve.tasks.task import Task
@@ -51,10 +50,11 @@ class PreparedRun:
         packed: all clients' examples; of a few where clients are streamed.
         stream: reads those that come next; None if all are on the device.
         eval_clients: those that the training metrics are of.
-        eval_names: their names.
+        eval_ids: their numbers; None for all.
         blocks: all clients, block after block, where the metrics are of these instead.
         test: the test examples; None if there are none.
         validation: the validation examples; None if there are none.
+        owners: the client of each of them, by number; None if none of them trains.
         unseen: the clients that only judge the model; None if there are none.
         metrics: loss and metrics that are means over examples.
         whole: metrics that are computed on whole sets.
@@ -78,10 +78,11 @@ class PreparedRun:
     packed: PackedClients
     stream: Stream | None
     eval_clients: PackedClients
-    eval_names: tuple[str, ...]
+    eval_ids: np.ndarray | None
     blocks: Blocks | None
     test: Any
     validation: Any
+    owners: np.ndarray | None
     unseen: PackedClients | None
     metrics: Metrics
     whole: OnWholeSets
@@ -148,43 +149,60 @@ class PreparedRun:
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
 
     def means(self, state: RunState) -> dict[str, float]:
-        """Loss and metrics that are means over examples, of the state's model."""
-        model = self.algorithm.export(state.server)
-        given = (self.eval_clients, self._sets, model, state.previous)
-        if self.blocks is None:
-            found = evaluate(self.metrics, *given)
+        """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
+        model, sets = self.algorithm.export(state.server), self.sets
+        personal, owned = self.algorithm.personal, self.owned
+        if personal and owned is not None:
+            del sets["validation"]
+        given = (sets, model, state.previous)
+        if self.blocks is not None:
+            rows = int(self.task.data.counts.max())
+            models = partial(self._own_of, state, rows) if personal else None
+            found = evaluate_blocks(self.metrics, self.blocks, self.eval_clients, *given, models)
+        elif personal:
+            own = self.own(state, self.evaluated)
+            found = evaluate(self.metrics, self.eval_clients, *given, own)
         else:
-            found = evaluate_blocks(self.metrics, self.blocks, *given)
+            found = evaluate(self.metrics, self.eval_clients, *given)
+        if personal and owned is not None:
+            own = self.own(state, owned)
+            found |= on_part("validation", self.metrics, owned.packed, model, state.previous, own)
         if self.unseen is not None:
-            found |= on_unseen(self.metrics, self.unseen, model, state.previous)
+            found |= on_part("unseen", self.metrics, self.unseen, model, state.previous)
         return found
 
-    def by_client(self, state: RunState, unseen: bool = False) -> ClientMetrics:
-        """Metrics that are means over examples, of each client's own, under the state's model.
+    @cached_property
+    def evaluated(self) -> Owned:
+        """The clients that the training metrics are of, where they are on the device."""
+        ids = np.arange(self.task.data.num_clients) if self.eval_ids is None else self.eval_ids
+        return Owned.of(self.eval_clients, ids)
 
-        Raises:
-            InvalidInput: there are no unseen clients, or the clients are streamed and all of them are measured.
-        """
-        name = self.task.name
-        if unseen and (self.unseen is None or self.task.unseen is None):
-            raise InvalidInput(f"task {name} has no unseen clients: give Task(unseen=...)")
-        if not unseen and self.blocks is not None:
-            raise InvalidInput(
-                f"the clients of task {name} are streamed: give the task eval_examples, and those are measured"
-            )
-        packed = self.unseen if unseen and self.unseen is not None else self.eval_clients
-        names = self.task.unseen.names if unseen and self.task.unseen is not None else self.eval_names
-        sets = {} if unseen else self._sets
-        found = each_client(self.metrics, packed, sets, self.algorithm.export(state.server), state.previous)
-        return ClientMetrics(tuple(names), np.asarray(packed.counts), found)
+    @cached_property
+    def owned(self) -> Owned | None:
+        """The validation examples by owner; None if they have none."""
+        if self.owners is None or self.validation is None:
+            return None
+        return Owned.by_owner(self.validation, self.owners, self.packed.frozen)
+
+    def own(self, state: RunState, owned: Owned) -> Own | None:
+        """The models of examples' owners; None where all have the server's."""
+        if not self.algorithm.personal:
+            return None
+        return self._own_of(state, owned.rows, owned.ids, len(owned.ids))
+
+    def _own_of(self, state: RunState, rows: int, ids: np.ndarray, places: int) -> Own:
+        """Those of clients by their numbers, with room for so many, each with at most so many examples."""
+        if self.stream is not None:
+            return Own(self.algorithm, self.stream.look(state, ids, places), rows)
+        return Own(self.algorithm, jax.tree.map(lambda x: x[ids], state.clients), rows)
 
     @property
     def held_out(self) -> dict[str, Batch]:
         """The examples by name that no client trains on."""
-        return self._sets | ({} if self.unseen is None else {"unseen": self.unseen.examples})
+        return self.sets | ({} if self.unseen is None else {"unseen": self.unseen.examples})
 
     @property
-    def _sets(self) -> dict[str, Batch]:
+    def sets(self) -> dict[str, Batch]:
         """Those that are of no unseen clients."""
         sets = {"validation": self.validation, "test": self.test}
         return {name: examples for name, examples in sets.items() if examples is not None}

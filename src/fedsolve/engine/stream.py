@@ -11,6 +11,7 @@ import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +117,13 @@ class Stream:
         """Put the states of the window's clients where all are kept."""
         if self._states is not None and self._here is not None:
             self._states.write(state.clients)
+
+    def look(self, state: RunState, clients: np.ndarray, places: int) -> Any:
+        """The states of clients by their numbers, ascending, stacked, with room for so many in all."""
+        if self._states is None:
+            return None
+        self.write_back(state)
+        return self._states.look(clients, places)
 
     def _window(self, done: int) -> _Loaded:
         """The window that serves the next round, once it is read."""

@@ -105,8 +105,15 @@ class RunningBatch:
 
     def evaluate(self) -> dict[str, np.ndarray]:
         """All metrics, each of shape (L, S), NaN where a trial has diverged."""
-        eval_clients, held_out = self.work.prepared.eval_clients, self.work.prepared.held_out
-        found = evaluate(self.what, self.diagnostics, eval_clients, held_out, self.algorithms, self.states)
+        prepared = self.work.prepared
+        eval_clients, held_out, owned = prepared.eval_clients, prepared.held_out, {}
+        if prepared.algorithm.personal:
+            owned = {"train": prepared.evaluated}
+            if prepared.owned is not None:
+                del held_out["validation"]
+                owned["validation"] = prepared.owned
+        given = (eval_clients, held_out, owned, self.algorithms, self.states)
+        found = evaluate(self.what, self.diagnostics, *given)
         found |= self._on_whole_sets()
         clock = self.work.prepared.clock(int(np.asarray(self.states.round).max()))
         found |= {name: np.full(self.states.failed.shape, seconds) for name, seconds in clock.items()}

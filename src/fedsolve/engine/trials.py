@@ -18,8 +18,9 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.evaluate import Metrics, counts_of, on_all, pooled
+from fedsolve.engine.evaluate import Metrics, counts_of, on_all, on_clients, pooled
 from fedsolve.engine.objective import measured, objective
+from fedsolve.engine.own_models import Own, Owned
 from fedsolve.engine.program import Program
 from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.sampling import Sampling
@@ -135,15 +136,18 @@ def evaluate(
     diagnostics: Any,
     eval_clients: PackedClients,
     held_out: dict[str, Batch],
+    owned: dict[str, Owned],
     algorithms: Algorithm,
     states: RunState,
 ) -> dict[str, np.ndarray]:
     """All metrics, each of shape (S, L); `finite` says whether the model is.
 
-    `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on. What the
-    servers report is that of the last round, NaN before the first.
+    `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on; `owned`
+    those that are judged by their owners' models, with which the loss of `train` is. What the servers report is that of
+    the last round, NaN before the first.
     """
-    return jax.device_get(_compiled_evaluate()(what, diagnostics, eval_clients, held_out, algorithms, states))
+    given = (eval_clients, held_out, owned, algorithms, states)
+    return jax.device_get(_compiled_evaluate()(what, diagnostics, *given))
 
 
 @cache
@@ -153,6 +157,7 @@ def _compiled_evaluate() -> Any:
         diagnostics: Any,
         eval_clients: PackedClients,
         held_out: dict[str, Batch],
+        owned: dict[str, Owned],
         algorithms: Algorithm,
         states: RunState,
     ) -> dict[str, Array]:
@@ -167,6 +172,13 @@ def _compiled_evaluate() -> Any:
             for part, examples in held_out.items():
                 means = on_all(what.means, eval_clients.model(params), examples)
                 counts = counts_of(what.means, examples)
+                found |= {f"{part}_{name}": pooled(v, counts.get(name)) for name, v in means.items()}
+            for part, owners in owned.items():
+                asked = Metrics(what.loss, ()) if part == "train" else what.means
+                clients = jax.tree.map(lambda x, ids=owners.ids: x[ids], state.clients)
+                own = Own(algorithm, clients, owners.rows)
+                means = on_clients(asked, owners.packed, params, own)
+                counts = counts_of(asked, owners.packed.examples)
                 found |= {f"{part}_{name}": pooled(v, counts.get(name)) for name, v in means.items()}
             return found | {"finite": trees.all_finite(params)}
 

@@ -1,0 +1,149 @@
+"""Clients measured with models of their own, against NumPy: in runs, streams and sweeps, and after fine-tuning."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from equations.transcript import Federation
+from fedsolve.callbacks import EachClient, FineTuning
+from harness import Softmax, cross_entropy, make_clients, prepare
+
+SIZES = (7, 3, 12, 5, 9)
+CLIENTS = make_clients(SIZES)
+START = 0.5 * np.random.default_rng(1).standard_normal(15)
+HELD_OUT = make_clients((4, 2, 3, 5, 2), seed=5)
+OWNERS = np.repeat(np.arange(5), (4, 2, 3, 5, 2))
+SHUFFLED = np.random.default_rng(3).permutation(len(OWNERS))
+OPTIONS = {"clients_per_round": 2, "epochs": 1, "dtype": "float64"}
+
+
+def joined(clients):
+    return fs.Examples(*(np.concatenate([getattr(c, part) for c in clients]) for part in ("x", "y")))
+
+
+def task(**more):
+    """Validation examples of all clients in any order; the test set is of nobody."""
+    validation = fs.Examples(*(a[SHUFFLED] for a in joined(HELD_OUT)))
+    given = {"validation": validation, "validation_clients": OWNERS[SHUFFLED], "test": joined(HELD_OUT)}
+    data = fs.FederatedData.from_clients(CLIENTS)
+    init = lambda key: Softmax.of(START)  # noqa: E731
+    return fs.Task("own", init, cross_entropy, data, batch_size=4, **(given | more))
+
+
+TASK = task()
+
+
+def losses(clients, models):
+    fed = Federation(clients, [], None, 4)
+    return np.array([fed.loss(i, models[i]) for i in range(len(clients))])
+
+
+def by_hand(method):
+    """The state after three rounds, its metrics, every client's own model and the server's, as flat vectors."""
+    with jax.enable_x64(True):
+        setup = prepare(method, TASK, fs.sampling.Uniform(2), capacity=3)
+        state, _ = setup.advance(setup.state, 3)
+        found, (state, exported) = (
+            setup.evaluate(state),
+            jax.device_get((state, setup.algorithm.export(state.server))),
+        )
+    weights, biases = state.clients.personal if isinstance(method, fs.Ditto) else (None, None)
+    if weights is None:
+        biases = state.clients.personal.bias
+        weights = np.stack([exported.weight] * len(SIZES))
+    models = [np.concatenate([w.ravel(), b]) for w, b in zip(weights, biases, strict=True)]
+    assert len({m.tobytes() for m in models}) > 3
+    return found, models, np.concatenate([exported.weight.ravel(), exported.bias])
+
+
+@pytest.mark.parametrize("method", [fs.FedPer("bias", 0.3), fs.Ditto(fs.FedAvg(0.3))], ids=lambda m: m.name)
+def test_each_client_is_measured_with_its_own(method):
+    """Training and validation by the owner's model, the test set by the server's."""
+    found, models, exported = by_hand(method)
+    for part, clients, prefix in (("train", CLIENTS, "client"), ("validation", HELD_OUT, "validation")):
+        own, sizes = losses(clients, models), [len(c.y) for c in clients]
+        wanted = {
+            f"{part}_loss": np.average(own, weights=sizes),
+            f"{prefix}_loss_mean": own.mean(),
+            f"{prefix}_loss_p10": np.percentile(own, 10),
+            f"{prefix}_loss_worst": own.max(),
+        }
+        for name, value in wanted.items():
+            assert found[name] == pytest.approx(value, rel=1e-12), name
+    alone = np.average(losses(HELD_OUT, [exported] * 5), weights=[len(c.y) for c in HELD_OUT])
+    assert found["test_loss"] == pytest.approx(alone, rel=1e-12)
+    assert abs(found["test_loss"] - found["validation_loss"]) > 1e-3
+
+
+def test_a_sweep_measures_with_the_same_models():
+    """Two rates side by side: training and validation losses are those of runs one by one."""
+    grid = {"client_lr": [0.1, 0.3], "leaves": ["bias"]}
+    found = fs.sweep("FedPer", TASK, grid, seeds=[0], rounds=3, eval_every=3, **OPTIONS)
+    for k, rate in enumerate(grid["client_lr"]):
+        alone = fs.run(fs.FedPer("bias", rate), TASK, rounds=3, eval_every=3, **OPTIONS).metrics
+        for name in ("train_loss", "validation_loss", "test_loss"):
+            np.testing.assert_allclose(
+                np.ravel(found.metrics[name][k]), alone[name], rtol=1e-12, err_msg=name
+            )
+
+
+def tuned(w, client, steps, lr):
+    """Steps of gradient descent on all of a client's examples."""
+    fed = Federation([client], [], None, 4)
+    for _ in range(steps):
+        w = w - lr * fed.gradient(0, w)
+    return w
+
+
+def test_fine_tuning_and_held_out_examples_of_each_client():
+    """Before and after three full steps from the global model, on validation examples; the run is as without."""
+    models, look, seen = {}, FineTuning(3, 0.4, rounds=[2]), EachClient(validation=True)
+
+    def keep(at):
+        flat = jax.tree.leaves(at.result().params)
+        models[at.round] = np.concatenate([np.ravel(x) for x in flat])
+
+    options = OPTIONS | {"rounds": 2, "batch_size": "full"}
+    result = fs.run(fs.FedAvg(0.3), TASK, callbacks=[keep, look, seen], eval_every=1, **options)
+    assert list(look.after) == [2]
+    before = losses(HELD_OUT, [models[2]] * 5)
+    after = losses(HELD_OUT, [tuned(models[2], c, 3, 0.4) for c in CLIENTS])
+    np.testing.assert_allclose(look.before[2].column("loss"), before, rtol=1e-12)
+    np.testing.assert_allclose(look.after[2].column("loss"), after, rtol=1e-12)
+    np.testing.assert_array_equal(seen.found[2].column("loss"), look.before[2].column("loss"))
+    assert look.after[2].examples.tolist() == [4, 2, 3, 5, 2]
+    assert np.abs(after - before).min() > 1e-4
+    alone = fs.run(fs.FedAvg(0.3), TASK, eval_every=1, **options)
+    np.testing.assert_array_equal(result.params.weight, alone.params.weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: FineTuning(0, 0.1), "steps = 0 must be"),
+        (lambda: FineTuning(1, -0.1), "client_lr = -0.1 must be"),
+        (
+            lambda: fs.run(
+                fs.FedAvg(),
+                task(validation=None, validation_clients=None),
+                rounds=1,
+                callbacks=[FineTuning(1, 0.1)],
+            ),
+            r"no validation examples of its clients' own: hold some out, task\.hold_out",
+        ),
+        (
+            lambda: fs.run(fs.FedAvg(), TASK, rounds=1, callbacks=[FineTuning(1, 0.1)], residency="stream"),
+            "are streamed: fine-tuning needs their examples on the device",
+        ),
+        (
+            lambda: fs.run(fs.FedAvg(), TASK, rounds=1, callbacks=[EachClient(unseen=True, validation=True)]),
+            "unseen clients have no examples to train on or hold out",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(call, said):
+    with pytest.raises(fs.InvalidInput, match=said):
+        call()
