@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.engine.configuration import configured
 from fedsolve.engine.loop import Progress
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.result import Result, Results
@@ -59,7 +60,10 @@ def compare(
     if out is not None and any(begun) and not resume:
         raise held_already(Path(out), "comparison")
     runs: list[Result] = []
-    with told(progress) as tell:
+    with (
+        configured(out, methods, task, given, None if seeds is None else chosen),
+        told(progress) as tell,
+    ):
         for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):
             if seeds is not None:
                 runs += run_seeds(

@@ -24,12 +24,11 @@ from fedsolve.cli.problems import describe_problems
 from fedsolve.cli.values import check_integers
 from fedsolve.errors import InvalidInput
 from fedsolve.options import RunOptions, WrittenOption, exclusive_options, written_options
+from fedsolve.results.record_files import CONFIG
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 _LARGEST = 2**20
-CONFIG = "config.toml"
-"""Name of the resolved configuration in a run's folder."""
 
 
 class Section(BaseModel):
@@ -126,9 +125,11 @@ class Config(Configured):
     """A whole configuration: one method is a run, several are a comparison, one with `[sweep]` is a sweep.
 
     `seeds` is how many (0, 1, ...) or which, of each method, in place of `run.seed`; `validation` the share of every
-    client's examples that is held out of training.
+    client's examples that is held out of training. `unnamed` tells in words what a run from Python had and no
+    configuration can name: such a file can be shown, and not run.
     """
 
+    unnamed: dict[str, str] = {}
     how_tuned: str = ""
     seeds: Positive | list[Seed] | None = None
     validation: float | None = Field(default=None, gt=0, lt=1)
@@ -211,6 +212,16 @@ def load(path: str | Path) -> Config:
     path = Path(path)
     path = path / CONFIG if path.is_dir() else path
     return parse(read_toml(path), str(path))
+
+
+def check_runnable(config: Config, origin: Path) -> Config:
+    """The configuration; `InvalidInput` if it is what a run from Python left."""
+    if config.unnamed:
+        raise InvalidInput(
+            f"{origin} was left by Python, whose objects have no names in a configuration "
+            f"({', '.join(config.unnamed)}): run its script again, with resume=True to go on"
+        )
+    return config
 
 
 def to_table(config: Config) -> dict[str, Any]:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.catalogue import current_name
-from fedsolve.cli.config import CONFIG, Config, MethodSection, load, parse, read_toml, to_table
+from fedsolve.cli.config import (
+    CONFIG,
+    Config,
+    MethodSection,
+    check_runnable,
+    load,
+    parse,
+    read_toml,
+    to_table,
+)
 from fedsolve.cli.grids import parse_seeds
 from fedsolve.cli.values import parse_assignments
 from fedsolve.errors import InvalidInput, unknown
@@ -53,7 +62,7 @@ def from_options(
     if "method" not in table and not names:
         raise InvalidInput("no method: name one or give a --config with one (see `fedsolve list algorithms`)")
     typed = {"task": task or table.get("task"), "method": table.get("method") or [{"name": n} for n in names]}
-    config = parse({**table, **typed}, origin)
+    config = check_runnable(parse({**table, **typed}, origin), Path(origin))
     result = to_table(config)
     if path is not None and task not in (None, table.get("task")):
         result["task_options"] = {}
@@ -87,7 +96,7 @@ def to_resume(folder: Path, rounds: int | None) -> Config:
     """
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
-    config = load(folder)
+    config = check_runnable(load(folder), folder)
     if rounds is None:
         return config
     if rounds < config.run.rounds:

@@ -46,7 +46,12 @@ def show_command(folder: Path, as_json: bool) -> None:
     if any(s.status in ("unfinished", "waiting") for s in standings):
         demo = (folder / FLOWER).is_dir()
         again = "a demo cannot be resumed: start a new one with `fedsolve federate demo`"
-        lines.append(again if demo else how_to_resume("compare" if several else "run", folder))
+        in_python = "resume with resume=True in the Python program that began it"
+        how = in_python if config.unnamed else how_to_resume("compare" if several else "run", folder)
+        lines.append(again if demo else how)
+    if config.unnamed:
+        lines.append("by Python, as objects that have no names in a configuration:")
+        lines += [f"  {what}: {words}" for what, words in config.unnamed.items()]
     lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
     emit("\n".join(lines))
 

@@ -8,10 +8,11 @@ from typing import Unpack, overload
 
 import jax
 
-from fedsolve.algorithm import Algorithm
+from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.callbacks import Callback, CallbacksOfSeed, tell_ended
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
+from fedsolve.engine.configuration import configured
 from fedsolve.engine.grid import check_seeds
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.loop import Progress, loop
@@ -77,8 +78,8 @@ def run(
         **options: those of a run, as `fedsolve.options.RunOptions` has them.
         seeds: how many (0, 1, ...), or which, in place of `seed`: the runs share the compiled program, and each has
             the bits of the run with its seed alone.
-        out: folder for the record, the model, a page and checkpoints, so that the run can be interrupted and
-            resumed; of several seeds each has its own folder in it.
+        out: folder for the record, the model, a page, a configuration that `fedsolve show` reads, and checkpoints, so
+            that the run can be interrupted and resumed; of several seeds each has its own folder in it.
         resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run.
         label: the method's name in tables; default its name.
         progress: True for a line on standard error with rate and time left, or a function, called after each compiled
@@ -99,7 +100,11 @@ def run(
     check_outside(out, label)
     callbacks_of = callbacks_by_seed(callbacks, seeds is not None)
     chosen, given = seeds_of(seeds, options)
-    with told(progress) as tell:
+    name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
+    with (
+        configured(out, {label or name: algorithm}, task, given, None if seeds is None else chosen),
+        told(progress) as tell,
+    ):
         if seeds is not None:
             place = None if out is None else Path(out)
             found: Result | Results = Results(

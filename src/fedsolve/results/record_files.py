@@ -18,6 +18,7 @@ from fedsolve.results.columns import write_jsonl
 from fedsolve.results.history import History
 from fedsolve.types import Params
 
+CONFIG = "config.toml"
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 MODEL = "model.safetensors"

@@ -1,0 +1,97 @@
+"""Folders of `fs.run` and `fs.compare` are shown and watched; what cannot be run from them says so."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from fedsolve.cli.config import load
+from fedsolve.cli.main import main
+from fedsolve.cli.watch.runs import Folder
+
+DRAW = np.random.default_rng(0)
+CLIENTS = [fs.Examples(DRAW.normal(size=(8, 3)), DRAW.normal(size=8)) for _ in range(4)]
+TASK = fs.Task.from_arrays(
+    lambda w, b: jnp.mean((b.x @ w["w"] - b.y) ** 2), {"w": np.zeros(3)}, CLIENTS, batch_size=4
+)
+METHODS = {"plain": fs.FedAvg(0.1), "with a server": fs.FedAdam(0.1, server_lr=0.01)}
+
+
+def compare(folder, **options):
+    return fs.compare(METHODS, TASK, out=folder, **({"rounds": 4} | options))
+
+
+def shown(capsys, folder):
+    assert main(["show", str(folder), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_comparison_is_shown_and_watched(tmp_path, capsys):
+    found = compare(tmp_path, seeds=2)
+    document = shown(capsys, tmp_path)
+    assert document["status"] == "finished"
+    assert [m["label"] for m in document["methods"]] == [
+        f"{label}, seed {seed}" for label in METHODS for seed in (0, 1)
+    ]
+    watched = Folder(tmp_path).look()
+    assert [run.status for run in watched.values()] == ["finished"] * 4
+    ends = [run.history.final("train_loss") for run in watched.values()]
+    assert ends == [run.history.final("train_loss") for run in found.runs]
+    assert main(["show", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "method plain: FedOpt(local=SGD(lr=0.1" in " ".join(text.split())
+    assert "task: custom, 4 clients" in text
+
+
+def test_what_a_run_had_is_in_its_configuration(tmp_path):
+    fs.run(
+        fs.FedAvg(0.1),
+        TASK,
+        rounds=3,
+        sampling=fs.sampling.Bernoulli(0.5),
+        dtype="float64",
+        out=tmp_path / "a",
+    )
+    config = load(tmp_path / "a")
+    assert (config.run.rounds, config.run.participation, config.run.dtype) == (3, 0.5, "float64")
+    assert [m.name for m in config.method] == ["FedAvg"]
+    weights = fs.sampling.Weighted(np.ones(4), 2)
+    fs.run(fs.FedAvg(0.1), TASK, rounds=2, sampling=weights, out=tmp_path / "b")
+    assert set(load(tmp_path / "b").unnamed) == {"task", "method FedAvg", "sampling"}
+
+
+def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys):
+    def stop(at):
+        if at.round == 2:
+            (tmp_path / "plain" / "stop").touch()
+
+    with pytest.raises(fs.Interrupted):
+        compare(tmp_path, progress=stop, eval_every=1)
+    assert main(["show", str(tmp_path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+
+    assert re.search(r"plain: unfinished, [23] of 4 rounds", text)
+    assert "with a server: waiting" in text
+    assert "resume=True" in text
+    compare(tmp_path, resume=True, eval_every=1)
+    assert shown(capsys, tmp_path)["status"] == "finished"
+
+
+def test_it_is_not_run_from_its_configuration(tmp_path, capsys):
+    compare(tmp_path)
+    for words in (["compare", "--config", str(tmp_path)], ["compare", "--resume", str(tmp_path)]):
+        assert main(words) == 2
+        assert "was left by Python" in capsys.readouterr().err
+
+
+def test_a_refused_run_leaves_the_folder_of_another_as_it_was(tmp_path):
+    compare(tmp_path)
+    before = (tmp_path / "config.toml").read_bytes()
+    with pytest.raises(fs.InvalidInput, match="holds a comparison already"):
+        compare(tmp_path, rounds=9)
+    assert (tmp_path / "config.toml").read_bytes() == before
