@@ -9,6 +9,7 @@ from typing import Unpack
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.configuration import configured
 from fedsolve.engine.loop import Progress
+from fedsolve.engine.processes import check_alone
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.run import check_outside, leave, run_one, seeds_of
@@ -50,6 +51,7 @@ def compare(
         Diverged: all of them diverged.
         Interrupted: Ctrl-C, after the state was saved in `out`.
     """
+    check_alone("a comparison")
     methods = _labelled(algorithms)
     check_outside(out, None)
     chosen, given = seeds_of(seeds, options)

@@ -21,10 +21,10 @@ _PATIENCE = 0.2  # seconds: one that only looks (`held`) has the lock for a mome
 
 @dataclass(frozen=True)
 class Hold:
-    """A folder that is held, known by the file that its lock is on."""
+    """A folder that is held, known by the file that its lock is on; without one another process holds it."""
 
     folder: Path
-    file: os.stat_result
+    file: os.stat_result | None
 
     def check(self) -> None:
         """See that the folder is still the one that was held.
@@ -36,7 +36,7 @@ class Hold:
             here = os.stat(self.folder / ".lock")
         except OSError:
             here = None
-        if here is None or not os.path.samestat(here, self.file):
+        if here is None or self.file is None or not os.path.samestat(here, self.file):
             raise InvalidInput(
                 f"{self.folder} was removed or replaced while it was written to: nothing more is kept; start anew"
             )

@@ -115,7 +115,12 @@ class RunOptions:
         default=None,
         metadata=_about("clients trained side by side", "by what a local step writes", least=1),
     )
-    devices: int = field(default=1, metadata=_about("devices that share each cohort", least=1, swept=False))
+    devices: int | None = field(
+        default=None,
+        metadata=_about(
+            "devices that share each cohort", "1; all of several processes", least=1, swept=False
+        ),
+    )
     systems: Fleet | str | None = field(
         default=None,
         metadata=_about(
@@ -209,7 +214,7 @@ class RunKeywords(SweepKeywords, total=False):
     """The options of one run, as type checkers see them; `RunOptions` says what they are."""
 
     seed: int
-    devices: int
+    devices: int | None
     residency: Literal["device", "stream"] | None
 
 

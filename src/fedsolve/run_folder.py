@@ -94,6 +94,11 @@ class RunFolder:
         else:
             yield None
 
+    @classmethod
+    def seen(cls, folder: Path, kind: Kind, identity: Mapping[str, Any]) -> RunFolder:
+        """One to resume from that another process holds: it is read alone."""
+        return cls(Hold(folder, None), kind, identity, resume=True)
+
     @property
     def path(self) -> Path:
         """The checkpoint."""

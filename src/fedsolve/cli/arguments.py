@@ -67,6 +67,10 @@ ConfigFile = Annotated[
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data files, for tasks that read some.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write (the next free one in runs/).")]
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder; --rounds may grow.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes on this machine that share the run's devices, for a trial (1)."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that follows it, on this machine alone.")]
 Track = Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from fedsolve.cli.console import emit
 from fedsolve.cli.exits import fail, out_of_memory, usage
 from fedsolve.cli.federation.commands import federate
 from fedsolve.cli.help import App, complete_dataset, complete_experiment, complete_kind
+from fedsolve.cli.joining import left
 from fedsolve.cli.training import compare, run, sweep
 from fedsolve.errors import FedsolveError, InvalidInput
 
@@ -228,9 +230,13 @@ app.add_typer(federate, name="federate", short_help="Real federations on Flower.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; anything but known errors is a bug and raises."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    return left(partial(_main, arguments))
+
+
+def _main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
-        code = app(arguments, prog_name="fedsolve", standalone_mode=False)
+        code = app(arguments, prog_name="fedsolve", standalone_mode=False, obj=tuple(arguments))
     except FedsolveError as error:
         return fail(str(error), error.exit_code, as_json)
     except OSError as error:

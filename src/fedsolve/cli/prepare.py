@@ -73,11 +73,11 @@ def prepare(config: Config) -> Prepared:
                 f"{method.shown} cannot weigh clients by {config.weighting!r}, it is {algorithm.weighting!r} alone: "
                 f"leave the method out or give --weighting {algorithm.weighting}"
             )
-    first_devices(config.run.devices)
+    devices = first_devices(config.run.devices).size
     task = build_task(config.task, **config.task_options)
     if config.validation is not None:
         task = task.hold_out(config.validation)
-    run = resolve_run(config.run, task)
+    run = resolve_run(config.run.model_copy(update={"devices": devices}), task)
     options = run_options(run)
     sampling = choose_sampling(options, task)
     for algorithm in algorithms:
@@ -146,7 +146,7 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
             jnp.dtype(options.dtype),
             batch_size=None if options.batch_size == "full" else options.batch_size,
             sampling=choose_sampling(options, task),
-            devices=options.devices,
+            devices=options.devices or 1,
         )
     return run.model_copy(update={k: v for k, v in vars(options).items() if k in _KEYS} | {"chunk": chunk})
 

@@ -16,6 +16,7 @@ from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.progress import ProgressDisplay, open_display
 from fedsolve.cli.watch.commands import watched
 from fedsolve.engine.identity import provenance
+from fedsolve.engine.processes import is_first
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.run import run_one
 from fedsolve.engine.seeds import run_seeds
@@ -45,6 +46,8 @@ def run_command(
     prepared = prepare(config)
     config = prepared.config
     method = config.method[0]
+    if not is_first():
+        return _follow(prepared, resume)
     folder = resume or new_folder(out, f"{config.task}-{method.shown}", "run")
     with undone_if_refused(folder, fresh=out is None and resume is None):
         with locked(folder):
@@ -76,6 +79,21 @@ def run_command(
         emit_rich(result_table(histories))
         print_notes_and_files(notes, folder)
     return Diverged.exit_code if failures else 0
+
+
+def _follow(prepared: Prepared, resume: Path | None) -> int:
+    """What the other processes of a run do: its rounds, and nothing of what is written and printed."""
+    goes_on = resume is not None and (resume / RUN.file).exists()
+    run_one(
+        prepared.algorithms[0],
+        prepared.task,
+        prepared.options,
+        out=resume,
+        resume=goes_on,
+        label=None,
+        progress=None,
+    )
+    return 0
 
 
 def run_method(

@@ -112,7 +112,7 @@ def parse_study(table: Mapping[str, Any], origin: str) -> StudyConfig:
             raise InvalidInput(f"{origin}: claim {number}: {error}") from None
     if "seed" in config.run.model_fields_set:
         raise InvalidInput(f"{origin}: run.seed: a study has several, write them as study.seeds = [0, 1, 2]")
-    if config.run.devices > 1:
+    if (config.run.devices or 1) > 1:
         raise InvalidInput(
             f"{origin}: run.devices = {config.run.devices}: a study runs on one device; leave it out"
         )

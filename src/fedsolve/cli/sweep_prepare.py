@@ -146,7 +146,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
     section, method = config.sweep, config.method[0]
     assert section is not None
-    if config.run.devices > 1:
+    if (config.run.devices or 1) > 1:
         raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
     seeds = which_seeds([config.run.seed] if section.seeds is None else section.seeds)
     grid = checked_grid(method, section.grid, len(seeds))

@@ -9,6 +9,8 @@ from typing import Any
 import typer
 
 from fedsolve.cli import arguments as arg
+from fedsolve.cli.devices import start_jax
+from fedsolve.cli.joining import is_started, join, spread
 from fedsolve.errors import InvalidInput
 
 
@@ -25,6 +27,7 @@ def run(
     data_dir: arg.DataDir = None,
     out: arg.Out = None,
     resume: arg.Resume = None,
+    processes: arg.Processes = None,
     track: arg.Track = None,
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
@@ -36,6 +39,16 @@ def run(
         context, task, names, settings, task_set, config, data_dir, resume, options,
         seeds=seeds, validation=validation,
     )  # fmt: skip
+    devices = resolved.run.devices or 1
+    if processes is not None and processes > 1:
+        resolved = spread(resolved, processes)
+        devices = (resolved.run.devices or 1) // processes
+        if not is_started():
+            from fedsolve.cli.local_processes import run_locally
+
+            raise typer.Exit(run_locally(context.obj, processes))
+    start_jax(1 if is_started() and processes is None else devices)  # each process of a cluster has its own
+    join()
     if len(resolved.method) > 1:
         labels = ", ".join(m.shown for m in resolved.method)
         raise InvalidInput(
@@ -70,6 +83,7 @@ def compare(
         context, task, names or [], settings, task_set, config, data_dir, resume, options, weighting,
         seeds, validation,
     )  # fmt: skip
+    start_jax(resolved.run.devices or 1)
     from fedsolve.cli.compare import compare_command
 
     raise typer.Exit(compare_command(resolved, out, resume, as_json, watch, track or ()))
@@ -99,7 +113,6 @@ def sweep(
 
     For example: fedsolve sweep digits FedAdam --grid client_lr=1e-3:1:7log --grid server_lr=1e-3:1:7log --seeds 5
     """
-    from fedsolve.cli.devices import start_jax
     from fedsolve.cli.sweep_prepare import sweep_from_options, sweep_to_resume
 
     if resume is not None:
@@ -136,8 +149,7 @@ def _resolve(
     seeds: str | None = None,
     validation: float | None = None,
 ) -> Any:
-    """The configuration that options (and the file they name) describe; JAX is set up for it."""
-    from fedsolve.cli.devices import start_jax
+    """The configuration that options (and the file they name) describe."""
     from fedsolve.cli.options import from_options, to_resume
 
     if resume is not None:
@@ -151,7 +163,6 @@ def _resolve(
     if resolved.sweep is not None:
         given = f"--resume {resume}" if resume else f"--config {config}"
         raise InvalidInput(f"this is the configuration of a sweep: use `fedsolve sweep {given}`")
-    start_jax(resolved.run.devices)
     return resolved
 
 
@@ -160,7 +171,7 @@ def _refuse_others(context: typer.Context, allowed: str, *kept: str) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         typed = source is not None and source.name == "COMMANDLINE" and context.params[parameter.name or ""]
-        if typed and parameter.name not in ("resume", "as_json", "watch", "track", *kept):
+        if typed and parameter.name not in ("resume", "as_json", "watch", "track", "processes", *kept):
             is_option = parameter.param_type_name == "option"
             name = parameter.opts[0] if is_option else str(parameter.metavar).rstrip(".")
             raise InvalidInput(f"{name} does not go with --resume: {allowed}")

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from fedsolve.engine.client_states import ClientStates
+from fedsolve.engine.processes import check_alone, everywhere, here, is_first
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RecordFile
 from fedsolve.engine.round import RunState
@@ -23,7 +24,10 @@ from fedsolve.types import replace
 
 
 class Checkpoints:
-    """The checkpoint of one run, or nothing where no folder was given."""
+    """The checkpoint of one run, or nothing where no folder was given.
+
+    Of several processes the first one writes it, and all read it to go on.
+    """
 
     def __init__(self, folder: RunFolder | None, stream: Stream | None, stack: contextlib.ExitStack) -> None:
         self._folder = folder
@@ -44,18 +48,21 @@ class Checkpoints:
                 written.
         """
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(RunFolder.if_given(out, RUN, identity, resume))
+            if is_first():
+                folder = stack.enter_context(RunFolder.if_given(out, RUN, identity, resume))
+            else:
+                folder = RunFolder.seen(Path(out), RUN, identity) if resume and out is not None else None
             yield cls(folder, stream, stack)
 
     @property
     def where(self) -> Path | None:
-        """The folder, None where nothing is kept."""
-        return None if self._folder is None else self._folder.hold.folder
+        """The folder that this process writes, None where it keeps nothing."""
+        return None if self._folder is None or not is_first() else self._folder.hold.folder
 
     @property
     def due(self) -> bool:
         """Whether enough time has passed since the last one."""
-        return self._folder is not None and self._folder.due
+        return self._folder is not None and is_first() and self._folder.due
 
     def restore(self, state: RunState, recorder: Recorder, rounds: int) -> tuple[RunState, Recorder]:
         """The saved state and record when resuming a run of so many rounds, else those given.
@@ -80,11 +87,11 @@ class Checkpoints:
                 f"give residency = '{there}', or start anew in another folder"
             )
         state = self._open_states(state, manifest.get("states", 0))
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+        mesh = state.round.sharding.mesh
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        loaded = jax.device_put(load_tree(folder.path, like), jax.tree.map(lambda x: x.sharding, like))
-        return loaded, self._record.restore(manifest["record"])
+        return everywhere(load_tree(folder.path, like), mesh), self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
         """Write state and record, atomically.
@@ -92,8 +99,9 @@ class Checkpoints:
         Raises:
             InvalidInput: the folder cannot be written, or was removed during the run.
         """
-        if self._folder is None or self._record is None:
+        if self._folder is None or self._record is None or not is_first():
             return
+        state = here(state)
         self._folder.hold.check()
         self._saved = int(state.round)
         manifest = {"round": self._saved, "record": self._record.append(recorder)}
@@ -109,6 +117,7 @@ class Checkpoints:
         """Have clients' states in files where they are streamed, as a checkpoint knows them; the rest of the state."""
         if self._stream is None or not jax.tree.leaves(state.clients):
             return state
+        check_alone("a run whose clients' states are streamed")
         folder, checkpoints = self._folder, self._folder is not None
         where = folder.hold.folder if folder else self._stack.enter_context(tempfile.TemporaryDirectory())
         first = jax.tree.map(lambda x: np.asarray(x[0]), state.clients)

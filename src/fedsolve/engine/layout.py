@@ -16,6 +16,7 @@ from fedsolve import trees
 from fedsolve.checks import check_integer, is_integer
 from fedsolve.engine.clients import on_device
 from fedsolve.engine.frozen import programs_inside
+from fedsolve.engine.processes import several
 from fedsolve.engine.program import AXIS
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
@@ -176,13 +177,21 @@ def _meminfo(name: str) -> int:
         return 4 * 2**30  # not Linux
 
 
-def first_devices(devices: int) -> Mesh:
-    """The first `devices` devices in a row.
+def first_devices(devices: int | None) -> Mesh:
+    """The first `devices` devices in a row: one where none are asked for, and all that several processes have.
 
     Raises:
-        InvalidInput: more devices than there are.
+        InvalidInput: more devices than there are, or some of those of several processes.
     """
     found = jax.devices()
+    if several():
+        if devices not in (None, len(found)):
+            raise InvalidInput(
+                f"devices = {devices}: {jax.process_count()} processes share a run on all of their {len(found)} "
+                "devices; leave it out"
+            )
+        return Mesh(np.array(found), (AXIS,))
+    devices = 1 if devices is None else devices
     if not is_integer(devices) or not 1 <= devices <= len(found):
         remedy = ""
         if jax.default_backend() == "cpu" and len(found) < cores():

@@ -19,6 +19,7 @@ from fedsolve.engine.diverged import cause, largest_value, rates
 from fedsolve.engine.left_out import first_evaluation, leave_out
 from fedsolve.engine.pace import Pace
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.processes import check_same, here, is_first, together
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import RunState
@@ -58,27 +59,29 @@ def loop(
         Interrupted: `interrupted` said so, after the state was saved.
     """
     state, recorder = checkpoints.restore(prepared.state, Recorder(), prepared.rounds)
+    check_same("round to go on from", int(state.round))
     if not recorder.evaluated:
-        prepared, metrics = first_evaluation(prepared, state)
+        prepared, metrics = first_evaluation(prepared, here(state))
         recorder.evaluation(0, 0.0, metrics)
     else:
         prepared = leave_out(prepared)
     rounds, every, pace = prepared.rounds, prepared.eval_every, Pace(clock)
-    ended = _ended(callbacks, prepared, state, recorder, clock)
+    ended = _ended(callbacks, prepared, here(state), recorder, clock)
     begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
     while (done := int(state.round)) < rounds and not ended:
         stop = min(rounds, (done // every + 1) * every)
-        count = pace.rounds(min(stop - done, prepared.most_rounds(done)))
+        count = int(together(pace.rounds(min(stop - done, prepared.most_rounds(done))))[0, 0])
         with pace.timed(count):
             state, logs = prepared.advance(state, count)
             new = int(state.round)
+        seen = here(state)
         recorder.log(done, new, logs, prepared.traffic, prepared.timeline)
-        _check_alive(prepared, state, recorder, checkpoints)
+        _check_alive(prepared, seen, recorder, checkpoints)
         if new == stop:
-            metrics = prepared.evaluate(state)
+            metrics = prepared.evaluate(seen)
             recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
-            ended = _ended(callbacks, prepared, state, recorder, clock)
-        asked = interrupted()  # read once: what stops here has been saved
+            ended = _ended(callbacks, prepared, seen, recorder, clock)
+        asked = bool(together(interrupted()).any())  # read once: what stops here has been saved
         if new == rounds or ended or asked or checkpoints.due:
             recorder.seconds = time.perf_counter() - begun - clock.seconds
             checkpoints.save(state, recorder)
@@ -86,7 +89,7 @@ def loop(
             progress(Progress(prepared.label, new, rounds, recorder.latest))
         if asked and new < rounds and not ended:
             raise Interrupted(checkpoints.how_to_resume(new, rounds))
-    return _result(prepared, state, recorder, clock, (ended,) if ended else ())
+    return _result(prepared, here(state), recorder, clock, (ended,) if ended else ())
 
 
 def _result(
@@ -112,7 +115,22 @@ def _ended(
     recorder: Recorder,
     clock: CompileClock,
 ) -> str:
-    """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on."""
+    """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on.
+
+    Of several processes the first one calls them, and its answer is that of all.
+    """
+    why = _first_answer(callbacks, prepared, state, recorder, clock) if is_first() else ""
+    over = bool(together(bool(why))[0, 0])
+    return why or ("ended by a callback of process 0" if over else "")
+
+
+def _first_answer(
+    callbacks: Sequence[Callback],
+    prepared: PreparedRun,
+    state: RunState,
+    recorder: Recorder,
+    clock: CompileClock,
+) -> str:
     done = int(state.round)
     if not callbacks or recorder.latest["round"] != done:  # resumed between two evaluations
         return ""

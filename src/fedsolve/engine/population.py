@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh
 
 from fedsolve import trees
 from fedsolve.data.federated import FederatedData
@@ -32,14 +32,14 @@ class Population:
         steps: local steps of each, shape (clients,).
         dtype: the run's floating-point type.
         frozen: leaves of the model that do not train, on the device.
-        sharding: where windows lie.
+        mesh: where windows lie.
     """
 
     data: FederatedData
     steps: np.ndarray
     dtype: Any
     frozen: Params
-    sharding: NamedSharding
+    mesh: Mesh
 
 
 class Packer:

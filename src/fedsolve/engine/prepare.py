@@ -9,8 +9,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.buffers import with_buffers
@@ -28,6 +26,7 @@ from fedsolve.engine.method_checks import check_method
 from fedsolve.engine.population import Population, first_clients
 from fedsolve.engine.preflight import check_task
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.processes import everywhere
 from fedsolve.engine.program import Program
 from fedsolve.engine.residency import is_streamed
 from fedsolve.engine.round import client_state_bytes, start
@@ -58,9 +57,9 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         InvalidInput: a method, a task or options that cannot be used, or that do not fit each other.
     """
     check_method(algorithm)
-    sampling = choose_sampling(options, task)
+    sampling, mesh = choose_sampling(options, task), first_devices(options.devices)
     algorithm.check(sampling, task.data.num_clients)
-    options = options.with_defaults(task)
+    options = replace(options.with_defaults(task), devices=mesh.size)
     dtype, batch = jnp.dtype(options.dtype), _batch_size(options)
     counts = task.data.counts
     local: Any = {"batch_size": batch, "epochs": options.epochs, "local_steps": options.local_steps}
@@ -73,14 +72,13 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     identity = _identity(algorithm, task, sampling, options, work, fleet)
     algorithm = task.around(algorithm)
     key, params = run_key(options.seed), start_params(task, options.seed, dtype)
-    mesh = first_devices(options.devices)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     own = client_state_bytes(algorithm, params, len(counts))
     streamed, where = is_streamed(options, task.data, dtype, own)
     frozen = on_device(task.frozen, dtype)
     everyone = None
     if streamed:
-        everyone = Population(task.data, steps, dtype, frozen, NamedSharding(mesh, P()))
+        everyone = Population(task.data, steps, dtype, frozen, mesh)
         packed = first_clients(everyone)
     else:
         packed = pack(task.data, task.loss, dtype, **local, frozen=frozen)[0]
@@ -99,10 +97,10 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             algorithm, identity = algorithm.with_versions(timed.depth), identity | {"versions": timed.depth}
     side_by_side = partial(
         chunk_size,
-        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=options.devices,
+        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=mesh.size,
     )  # fmt: skip
     chunk = side_by_side()
-    cohort = cohort_size(sampling, len(counts)) / options.devices
+    cohort = cohort_size(sampling, len(counts)) / mesh.size
     groups = group_clients(works_by_size(work, counts, steps), counts, cohort, side_by_side)
     stream = None
     if everyone is not None:
@@ -129,6 +127,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         eval_every=every,
         program=Program(work, chunk, capacity, mesh, len(sent.up), groups),
         packed=packed,
+        shared=packed if mesh.size == 1 or stream is not None else everywhere(packed, mesh),
         stream=stream,
         eval_clients=eval_clients,
         eval_ids=eval_ids,

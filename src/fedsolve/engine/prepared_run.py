@@ -48,6 +48,7 @@ class PreparedRun:
         eval_every: rounds between evaluations.
         program: what is static in a compiled round.
         packed: all clients' examples; of a few where clients are streamed.
+        shared: the same on every device that trains, here and in other processes.
         stream: reads those that come next; None if all are on the device.
         eval_clients: those that the training metrics are of.
         eval_ids: their numbers; None for all.
@@ -76,6 +77,7 @@ class PreparedRun:
     eval_every: int
     program: Program
     packed: PackedClients
+    shared: PackedClients
     stream: Stream | None
     eval_clients: PackedClients
     eval_ids: np.ndarray | None
@@ -137,7 +139,7 @@ class PreparedRun:
 
     def advance(self, state: RunState, rounds: int) -> tuple[RunState, dict[str, np.ndarray]]:
         """So many rounds from a state on, at most `most_rounds`, in one compiled call, and their logs."""
-        packed = self.packed
+        packed = self.shared
         if self.stream is not None:
             packed, state = self.stream.enter(state)
         inputs = (self.program, self.algorithm, self.sampling, packed, self.key)

@@ -29,7 +29,8 @@ def is_streamed(options: RunOptions, data: FederatedData, dtype: Any, state_byte
     Raises:
         InvalidInput: they shall lie on the device, which has not that much memory free.
     """
-    copies = options.devices if jax.default_backend() == "cpu" else 1  # CPU devices share one memory
+    on_cpu = jax.default_backend() == "cpu"  # CPU devices of a process share one memory
+    copies = (options.devices or 1) // jax.process_count() if on_cpu else 1
     examples = copies * data.num_examples * row_bytes(data, dtype)
     states = copies * data.num_clients * state_bytes
     if options.residency is None and examples + states <= total_bytes() // _SHARE:

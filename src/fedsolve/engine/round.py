@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
@@ -18,6 +18,7 @@ from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.layout import free_bytes
+from fedsolve.engine.processes import everywhere, own_devices
 from fedsolve.engine.program import Program
 from fedsolve.engine.train import train_cohort
 from fedsolve.errors import InvalidInput
@@ -58,11 +59,11 @@ def start(
     """
     server, one = _first(algorithm, params, population)
     places = population if places is None else places
-    _check_room(trees.nbytes(one), places, mesh.size)
+    _check_room(trees.nbytes(one), places, len(own_devices(mesh)))
     state = _enrolled(algorithm, server, one, places)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
-    return jax.device_put(replace(rest, clients=state.clients), NamedSharding(mesh, P()))
+    return everywhere(replace(rest, clients=state.clients), mesh)
 
 
 def client_state_bytes(algorithm: Algorithm, params: Params, population: int) -> int:

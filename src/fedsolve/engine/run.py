@@ -17,6 +17,7 @@ from fedsolve.engine.grid import check_seeds
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.loop import Progress, loop
 from fedsolve.engine.prepare import prepare
+from fedsolve.engine.processes import check_same, is_first, noticing_the_lost, several
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.seeds import run_seeds
@@ -120,7 +121,7 @@ def run(
                     out=out, resume=resume, label=label, progress=tell, callbacks=callbacks_of(given.seed),
                 )  # fmt: skip
             except Diverged as error:
-                if out is not None:
+                if out is not None and is_first():
                     write_failure(Path(out), error.history, str(error))
                 raise
     leave(found, out, f"{found.histories[0].label} on {task.name}")
@@ -138,7 +139,12 @@ def run_one(
     progress: Callable[[Progress], None] | None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """The run with one seed; of its folder it writes the checkpoints alone."""
+    """The run with one seed; of its folder it writes the checkpoints alone.
+
+    Of several processes the first one writes, tells and calls back.
+    """
+    if not is_first():
+        progress, callbacks = None, ()
     try:
         result = _run_one(algorithm, task, options, out, resume, label, progress, callbacks)
     except BaseException:
@@ -161,22 +167,25 @@ def _run_one(
     clock = CompileClock()
     with jax.enable_x64(options.dtype == "float64"), clock:
         prepared = prepare(algorithm, task, options, label)
-        identity = {} if out is None else prepared.identity | prepared.digests()
+        known = out is not None or several()
+        identity = prepared.identity | prepared.digests() if known else {}
+        check_same("configuration or data", identity)
         with (
             Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
             Interruptible(checkpoints.where) as interrupt,
+            noticing_the_lost(checkpoints.where_is_last),
         ):
             return loop(prepared, checkpoints, clock, lambda: interrupt.asked, progress, callbacks)
 
 
 def leave(found: Result | Results, out: str | Path | None, title: str) -> None:
-    """Write records, models and a page into the folder of finished runs, if there is one.
+    """Write records, models and a page into the folder of finished runs, if there is one: process 0 of several.
 
     Raises:
         InvalidInput: the folder cannot be written.
         Diverged: all runs of several diverged; their records are written.
     """
-    if out is not None:
+    if out is not None and is_first():
         found.save(out)
         notes = found.failures if isinstance(found, Results) else ()
         write_page(Path(out) / PAGE, found.histories, title=title, notes=notes)

@@ -24,6 +24,7 @@ from fedsolve.engine.layout import batches_at_once
 from fedsolve.engine.loop import Progress, loop
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.processes import check_alone
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import start
 from fedsolve.errors import Diverged, Interrupted
@@ -53,6 +54,7 @@ def run_seeds(
         InvalidInput: as `fedsolve.run`.
         Interrupted: Ctrl-C, after each run's state was saved.
     """
+    check_alone("a run with several seeds")
     places = [None if out is None else seed_folder(out, seed) for seed in seeds]
     begun = [place is not None and (place / RUN.file).exists() for place in places]
     if out is not None and ((any(begun) and not resume) or (out / RUN.file).exists()):
@@ -68,7 +70,7 @@ def run_seeds(
 
         several = _Several(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
         # one at a time where each takes several devices, or as much memory as it may
-        alone = options.devices > 1 or prepared.stream is not None
+        alone = (options.devices or 1) > 1 or prepared.stream is not None
         at_once = 1 if alone else batches_at_once()
         with ThreadPoolExecutor(at_once) as pool:
             resumed = [resume and (known or not any(begun)) for known in begun]

@@ -23,6 +23,7 @@ from fedsolve.engine.client_states import ClientStates
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.layout import free_bytes
 from fedsolve.engine.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
+from fedsolve.engine.processes import everywhere
 from fedsolve.engine.round import RunState
 from fedsolve.engine.window import Window
 from fedsolve.errors import InvalidInput
@@ -110,7 +111,7 @@ class Stream:
             self._next = in_background(self._load, new.stop)
         if self._states is not None:
             clients = self._states.read(new.clients, new.packed.counts.shape[0])
-            state = replace(state, clients=jax.device_put(clients, self.population.sharding, may_alias=False))
+            state = replace(state, clients=everywhere(clients, self.population.mesh, may_alias=False))
         return new.packed, state
 
     def write_back(self, state: RunState) -> None:
@@ -151,7 +152,7 @@ class Stream:
             )
             packed = replace(self._pack(clients), window=window)
             return _Loaded(
-                jax.device_put(packed, population.sharding),
+                everywhere(packed, population.mesh),
                 clients,
                 first,
                 min(first + rounds, self._rounds_in_all),
@@ -160,7 +161,7 @@ class Stream:
     def _everyone(self, first: int) -> _Loaded:
         """The whole population: the program is that of clients that lie on the device."""
         everyone = np.arange(self.places)
-        packed = jax.device_put(self._pack(everyone), self.population.sharding)
+        packed = everywhere(self._pack(everyone), self.population.mesh)
         return _Loaded(packed, everyone, first, self._rounds_in_all)
 
     def _pack(self, clients: np.ndarray) -> PackedClients:

@@ -19,6 +19,7 @@ from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.method_checks import check_method
 from fedsolve.engine.prepare import choose_sampling, prepare
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.processes import check_alone
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.run import check_outside
 from fedsolve.engine.sweep_run import SweepRun
@@ -101,6 +102,7 @@ def run_sweep(
     progress: Callable[[SweepProgress], None] | bool | None = None,
 ) -> Sweep:
     """Run the method that `make` gives at every setting of the grid, with every seed; see `fedsolve.sweep`."""
+    check_alone("a sweep")
     check_outside(out, label)
     if not isinstance(task, Task):
         raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")

@@ -88,7 +88,7 @@ def train_cohort(
             step = partial(one_chunk, group, first, stop)
             totals, updated = lax.fori_loop(0, chunks_of(group, first, stop), step, (totals, updated))
     if devices > 1:
-        totals = across_devices(totals, AXIS) if summed else from_all_devices(totals, AXIS)
+        totals = across_devices(totals, AXIS, devices) if summed else from_all_devices(totals, AXIS)
         if jax.tree.leaves(clients):  # every device takes over what the others' clients have become
             theirs = lax.all_gather((ids, present, _gather(updated, ids)), AXIS, tiled=True)
             updated = _scatter(clients, *theirs)
