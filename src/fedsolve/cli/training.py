@@ -46,7 +46,9 @@ def run(
         if not is_started():
             from fedsolve.cli.local_processes import run_locally
 
-            raise typer.Exit(run_locally(context.obj, processes))
+            raise SystemExit(
+                run_locally(context.obj, processes)
+            )  # the first of them has said what there is to say
     start_jax(1 if is_started() and processes is None else devices)  # each process of a cluster has its own
     join()
     if len(resolved.method) > 1:

@@ -14,6 +14,7 @@ import tomli_w
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.identity import describe, provenance
+from fedsolve.engine.processes import is_first
 from fedsolve.errors import Diverged, Interrupted
 from fedsolve.files import write_atomically
 from fedsolve.options import RunOptions, written_options
@@ -46,7 +47,7 @@ def _write(
     options: RunOptions,
     seeds: Sequence[int] | None,
 ) -> None:
-    if out is None or not Path(out).is_dir():
+    if out is None or not is_first() or not Path(out).is_dir():
         return
     given = vars(options.with_defaults(task))
     unnamed = {"task": f"{task.name}, {task.data.num_clients:,} clients"}

@@ -99,8 +99,9 @@ def noticing_the_lost(last: Callable[[], str]) -> Iterator[None]:
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if not several() or "RESOURCE_EXHAUSTED" in str(error):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
+        met = not isinstance(error, ValueError) or "Gloo" in str(error)
+        if not several() or not met or "RESOURCE_EXHAUSTED" in str(error):
             raise
         why = " ".join(str(error).splitlines()[0].split())
         raise Unavailable(

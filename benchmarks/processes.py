@@ -1,0 +1,103 @@
+"""Two processes with a core each against one on one core: rounds of W2, the CNN of 1.2 M parameters of bench.py.
+
+    python benchmarks/processes.py
+
+Both teams are started and compiled before anything is timed, each process pinned to its core; then they take turns, and
+who waits for its turn sleeps. The ratio is the median over turns: by the wall's clock, and by the processor time of
+the busiest process of each, which other work on the machine does not disturb.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import IO
+
+TURNS, ROUNDS = 7, 2
+
+
+def member(core: int, address: str, count: int, index: int) -> None:
+    """One process of a team: rounds for each line that it reads, then their wall and processor seconds."""
+    os.sched_setaffinity(0, {core})
+    import jax
+
+    if count > 1:
+        jax.distributed.initialize(address, count, index, cluster_detection_method="deactivate")
+    import fedsolve as fs
+    from bench import library, task
+    from fedsolve.tasks import CNN
+
+    work = task("w2", CNN(), 100, 100, (28, 28, 1), 62)
+    run = library(fs.FedAvg(0.1), work, 10, ROUNDS, devices=count, batch_size=20, epochs=1)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        wall, processor = time.perf_counter(), time.process_time()
+        run()
+        print("took", time.perf_counter() - wall, time.process_time() - processor, flush=True)
+
+
+class Team:
+    """Processes that share a run, one on each of the first cores."""
+
+    def __init__(self, count: int, port: int) -> None:
+        self.members = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(i), f"127.0.0.1:{port}", str(count), str(i)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for i in range(count)
+        ]
+        self.answers()
+
+    def answers(self) -> list[list[float]]:
+        """What each says next; what Gloo says is passed over."""
+        return [_answer(m.stdout) for m in self.members]
+
+    def turn(self) -> tuple[float, float]:
+        """Wall and processor milliseconds a round, of the slowest of the team."""
+        for m in self.members:
+            assert m.stdin is not None
+            print(file=m.stdin, flush=True)
+        wall, processor = (max(times) for times in zip(*self.answers(), strict=True))
+        return 1e3 * wall / ROUNDS, 1e3 * processor / ROUNDS
+
+    def end(self) -> None:
+        """Let all end."""
+        for m in self.members:
+            assert m.stdin is not None
+            m.stdin.close()
+        for m in self.members:
+            m.wait()
+
+
+def _answer(stream: IO[str] | None) -> list[float]:
+    assert stream is not None
+    for line in stream:
+        word, *numbers = line.split()
+        if word in ("ready", "took"):
+            return [float(x) for x in numbers]
+    raise SystemExit("a process has ended")
+
+
+def main() -> None:
+    one, two = Team(1, 0), Team(2, 7321)
+    turns = [(one.turn(), two.turn()) for _ in range(TURNS)]
+    for place, clock in enumerate(("wall", "processor")):
+        pairs = [(a[place], b[place]) for a, b in turns]
+        alone, shared = (statistics.median(times) for times in zip(*pairs, strict=True))
+        ratio = statistics.median(a / b for a, b in pairs)
+        print(f"{clock:10s} one {alone:7.0f} ms a round, two {shared:7.0f}: {ratio:.2f} times as fast")
+    for team in (one, two):
+        team.end()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        member(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main()
