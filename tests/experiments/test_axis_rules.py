@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from scipy.stats import t as student
 
 from fedsolve.experiments import axis_rules as rules
-from fedsolve.experiments.axes import AlongAxes, along, edges
+from fedsolve.experiments.axes import along, along_axes, edges
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Problem, Study
@@ -160,12 +160,12 @@ def test_pictures_of_grids():
     """A map is the mean over seeds at the tau that is asked for; lines along an axis leave 0 out of a log axis."""
     found = cells(a=taus(1.0, 2.0, 3.0), b=taus(3.0, 2.0, 1.0))
     study = Study("t", "", "", found.problems, found.problems["p"], {}, SEEDS, (), {}, (), "")
-    caption, figure = AlongAxes("Drawn.", (("p", "tau", "tau", ("a", "b")),)).draw(study, found)
+    caption, figure = along_axes("Drawn.", (("p", "tau", "tau", ("a", "b")),)).draw(study, found)
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert lines["b"].get_xdata().tolist() == [1e-3, 1e-1]
     np.testing.assert_allclose(lines["b"].get_ydata(), [2.0, 1.0])
     assert caption.endswith("Seeds 0, 1, 2, 3, 4.")
-    empty = AlongAxes("Drawn.", (("other", "tau", "tau", ("a",)),)).draw(study, found)[1]
+    empty = along_axes("Drawn.", (("other", "tau", "tau", ("a",)),)).draw(study, found)[1]
     assert not empty.axes[0].get_lines()
     deeper = {
         key: Cell(None, replace(cell.grid, grid={**cell.grid.grid, "k": (1,)}), None)

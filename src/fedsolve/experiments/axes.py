@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Study
 from fedsolve.studies.cells import Cells, ends
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.panels import Line, Panel, panels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedsolve.studies.panels import Line, Panel, Panelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,38 +63,26 @@ def edges(
     return ", ".join(f"{method}'s best {other} at {axis} {', '.join(v)}" for other, v in at.items())
 
 
-@dataclass(frozen=True)
-class AlongAxes:
+def along_axes(caption: str, shown: Sequence[tuple[str, str, str, Sequence[str]]]) -> Panelled:
     """A metric at the end along axes of grids, a panel each: a line a method, the other axes tuned, seeds as bands.
 
-    Attributes:
+    Args:
         caption: what it shows; the seeds are added.
         shown: for each panel the problem, the axis, its label, and the methods.
     """
 
-    caption: str
-    shown: Sequence[tuple[str, str, str, Sequence[str]]]
-
-    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
-        found = [
-            self._panel(cells, *one)
-            for one in self.shown
-            if one[0] in cells.problems  # a quick run has another
-        ]
-        found = found or [Panel("nothing was tuned", (), "", ylog=False)]
-        return f"{self.caption} {study.told_seeds}", panels([found], study.title, width=4.2, height=3.2)
-
-    def _panel(self, cells: Cells, problem: str, axis: str, label: str, methods: Sequence[str]) -> Panel:
-        metric = describe(cells.problem(problem).metric)
-        lines = []
+    def panel(cells: Cells, problem: str, axis: str, label: str, methods: Sequence[str]) -> Panel:
+        p = cells.problem(problem)
+        metric, lines = describe(p.metric), []
         for method in methods:
             reached = along(cells, problem, method, axis)
-            positive = np.array(reached.values) > 0  # a log axis shows no other
-            lines.append(
-                Line(method, np.array(reached.values)[positive], metric.scale * reached.ends[positive].T)
-            )
+            at = np.array(reached.values)
+            lines.append(Line(method, at[at > 0], metric.scale * reached.ends[at > 0].T))  # of a log axis
         log = wants_log(metric.key, [line.y for line in lines])
-        return Panel(
-            cells.problem(problem).title, lines, metric.label, label, ylog=log, xlog=True, marks=True
-        )
+        return Panel(p.title, lines, metric.label, label, ylog=log, xlog=True, marks=True)
+
+    def rows(study: Study, cells: Cells) -> list[list[Panel]]:
+        found = [panel(cells, *one) for one in shown if one[0] in cells.problems]  # a quick run has another
+        return [found or [Panel("nothing was tuned", (), "", ylog=False)]]
+
+    return Panelled(caption, rows, 4.2)

@@ -11,27 +11,14 @@ from fedsolve.experiments.axes import Reached, along, edges, grid_of
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells, ends
-from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.verdicts import Rule, interval
+from fedsolve.studies.verdicts import Rule, beyond, interval
 
 Interval = tuple[float, float, float]
 Series = Callable[[Cells, str], list[tuple[np.ndarray, np.ndarray]]]
 """From a method's name to two series for each seed."""
 Where = tuple[str, str, tuple[float, float] | None]
 """A method, an axis of its grid, and the part of it that counts."""
-
-
-def verdict(found: Mapping[str, Interval], bar: float, below: bool) -> tuple[Verdict, str]:
-    """The verdict that all intervals lie below (or above) a bar; and which do, if some do."""
-    held = [n for n, (_, low, high) in found.items() if (high < bar if below else low > bar)]
-    against = [n for n, (_, low, high) in found.items() if (low > bar if below else high < bar)]
-    if len(held) == len(found):
-        return "reproduced", ""
-    if held:
-        contrary = f", the contrary for {', '.join(against)}" if against else ""
-        return "partly", f": it holds for {', '.join(held)}{contrary}"
-    return ("not reproduced", "") if against else ("underpowered", "")
 
 
 def spread(reached: Reached) -> np.ndarray:
@@ -46,7 +33,7 @@ def flat(
 
     def rule(cells: Cells) -> Judged:
         found = {m: interval(spread(along(cells, problem, m, axis, between)), len(methods)) for m in methods}
-        held, which = verdict(found, np.log(most), below=True)
+        held, which = beyond(_ends(found), np.log(most), -1)
         ours = f"largest over smallest along {axis}{_part(between)}: {_factors(found)}"
         return Judged(
             ours,
@@ -70,7 +57,7 @@ def flatter(problem: str, pairs: Sequence[tuple[Where, Where]]) -> Rule:
                 f"{m} {np.exp(v.mean()):.3g} along {axis}{_part(part)}"
                 for (m, axis, part), v in ((a, ours), (b, theirs))
             ]
-        held, which = verdict(found, 0.0, below=False)
+        held, which = beyond(_ends(found), 0.0)
         return Judged(
             f"largest over smallest: {', '.join(dict.fromkeys(words))}; the second over the first: {_factors(found)}",
             held,
@@ -101,7 +88,7 @@ def nearly_best(problem: str, methods: Sequence[str], axis: str, value: float, m
                 f"{metric.scale * reached.ends[i].mean():.4g} at {reached.values[i]:g}" for i in (at, best)
             ]
             words.append(f"{m} {' and '.join(shown)}")
-        held, which = verdict(found, np.log(most), below=True)
+        held, which = beyond(_ends(found), np.log(most), -1)
         return Judged(
             f"{metric.label} at {axis} {value:g} and at the best other: {', '.join(words)}; worse by a factor of "
             f"{_factors(found)}",
@@ -137,7 +124,7 @@ def goes(
             by_seed = np.array([rank_correlation(x, y) for x, y in series(cells, m)])
             mean, low, high = interval(by_seed, len(methods))
             found[m] = mean, max(low, -1.0), min(high, 1.0)
-        held, which = verdict(found, 0.0, below=not rising)
+        held, which = beyond(_ends(found), 0.0, 1 if rising else -1)
         words = ", ".join(f"{m} {mean:.2f} [{low:.2f}, {high:.2f}]" for m, (mean, low, high) in found.items())
         side = "above" if rising else "below"
         reason = f"{side} 0 by the 95 % interval{_over(cells, problem)}{which}"
@@ -165,7 +152,7 @@ def easier(problem: str, pairs: Sequence[tuple[str, str]], near: float, **at: fl
         best = np.max([np.nanmax(r, axis=0) for r in reached.values()], axis=0)
         shares = {m: 100 * (r >= (1 - near) * best).mean(axis=0) for m, r in reached.items()}
         found = {f"{a} over {b}": interval(shares[a] - shares[b], len(pairs)) for a, b in pairs}
-        held, which = verdict(found, 0.0, below=False)
+        held, which = beyond(_ends(found), 0.0)
         words = ", ".join(f"{m} {s.mean():.3g} %" for m, s in shares.items())
         gaps = ", ".join(
             f"{n} {mean:+.3g} points [{low:.3g}, {high:.3g}]" for n, (mean, low, high) in found.items()
@@ -178,6 +165,10 @@ def easier(problem: str, pairs: Sequence[tuple[str, str]], near: float, **at: fl
         )
 
     return rule
+
+
+def _ends(found: Mapping[str, Interval]) -> list[tuple[str, float, float]]:
+    return [(name, low, high) for name, (_, low, high) in found.items()]
 
 
 def _factors(found: Mapping[str, Interval]) -> str:

@@ -17,9 +17,8 @@ from fedsolve.server.base import ServerOptimizer
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.across import better_in_each
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Along, Curves
-from fedsolve.studies.verdicts import Rule, interval
+from fedsolve.studies.verdicts import Rule, beyond, interval
 from fedsolve.studies.views import by_metric
 from fedsolve.tasks.task import Task
 
@@ -90,27 +89,19 @@ def diversity(problems: Sequence[str], names: Sequence[str], side: int) -> Rule:
     """The geometric mean of the diversity over the last rounds is at most 1.1 in all cells, or (side -1) above it."""
 
     def rule(cells: Cells) -> Judged:
-        found = {
-            (p, m): _log_interval(cells, p, m, len(problems) * len(names)) for p in problems for m in names
-        }
-        bar = np.log(NEAR)
-        held = [max(side * low, side * high) <= side * bar for _, low, high in found.values()]
-        against = [min(side * low, side * high) > side * bar for _, low, high in found.values()]
-        verdict: Verdict = "reproduced" if all(held) else "partly" if any(held) else "underpowered"
-        verdict = "not reproduced" if all(against) else verdict
-        words = [
-            f"{m} {min(ms):.3g} to {max(ms):.3g}"
-            for m in names
-            for ms in [[float(np.exp(found[p, m][0])) for p in problems]]
-        ]
+        words, ends = [], []
+        for m in names:
+            found = [_log_interval(cells, p, m, len(problems) * len(names)) for p in problems]
+            means = [float(np.exp(mean)) for mean, _, _ in found]
+            words.append(f"{m} {min(means):.3g} to {max(means):.3g}")
+            ends += [(m, low, high) for _, low, high in found]
+        held = sum(high < np.log(NEAR) if side > 0 else low > np.log(NEAR) for _, low, high in ends)
         ours = f"geometric mean over the last {LAST} rounds, least and greatest of {len(problems)} problems: "
-        what = "at most" if side > 0 else "above"
-        reason = (
-            f"{what} {NEAR:g} by the 95 % interval of the mean over data sets, all {len(found)} together; "
+        what = (
+            f"{'at most' if side > 0 else 'above'} {NEAR:g} by the 95 % interval of the mean over data sets"
         )
-        return Judged(
-            ours + ", ".join(words), verdict, reason + f"it holds in {sum(held)} of {len(held)} cells"
-        )
+        reason = f"{what}, all {len(ends)} together; it holds in {held} of {len(ends)} cells"
+        return Judged(ours + ", ".join(words), beyond(ends, np.log(NEAR), -side)[0], reason)
 
     return rule
 

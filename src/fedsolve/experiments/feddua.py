@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.experiments.axes import AlongAxes, along, edges
+from fedsolve.experiments.axes import along, along_axes, edges
 from fedsolve.experiments.axis_rules import flat, flatter, goes, nearly_best
 from fedsolve.experiments.feddua_methods import CLIENT_LR, MAKE, METHODS, MOMENTUM, PLAIN, decades, tuned
-from fedsolve.experiments.feddua_pictures import Families
+from fedsolve.experiments.feddua_pictures import families
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.verdicts import Rule, better_than_all, together
@@ -169,15 +169,15 @@ STUDY = Study(
     seeds=SEEDS,
     statements=STATEMENTS,
     pictures={
-        "loss": Families("Training loss by round at the tuned rates.", "train_loss"),
-        "rates": Families(
+        "loss": families("Training loss by round at the tuned rates.", "train_loss"),
+        "rates": families(
             "Global learning rates by round, geometric mean of 50 rounds. FedDuA's multiplies a step that the "
             "preconditioner has scaled, FedExP(M)'s the mean displacement: they are compared within a line, not "
             "between them.",
             "server_lr",
             10,
         ),
-        "sensitivity": AlongAxes(
+        "sensitivity": along_axes(
             "Loss after 50 rounds by epsilon_g, by FedOpt's server rate and by epsilon, the client rate tuned at each "
             "value.",
             (

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
@@ -14,13 +12,10 @@ from fedsolve.experiments.feddua_methods import MeanOfTwo, decades
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, panels
+from fedsolve.studies.panels import Line, Panel, Panelled
 from fedsolve.studies.verdicts import Rule, at_least_as_good, better_than_all, each_better, together
 from fedsolve.studies.views import in_decades
 from fedsolve.tasks.task import Task
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ROUNDS, SEEDS, MU = 200, (0, 1, 2, 3, 4), (0.01, 0.1)
 LOCALS = ("", "SCAFFOLD", "FedProx")
@@ -124,33 +119,20 @@ def no_worse(problem: str, a: str, b: str) -> Rule:
     )
 
 
-@dataclass(frozen=True)
-class ByLocal:
+def by_local(study: Study, cells: Cells) -> list[list[Panel]]:
     """The first problem's training loss and the others' metric by round, a panel for each local training."""
 
-    caption: str
-
-    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
-        rows = [
-            [
-                self._panel(cells, problem, local)
-                for local in LOCALS
-                if named("FedAvg", local) in cells.methods(problem)
-            ]
-            for problem in cells.problems
-        ]
-        return f"{self.caption} {study.told_seeds}", panels(rows, study.title, width=3.8, height=2.9)
-
-    def _panel(self, cells: Cells, problem: str, local: str) -> Panel:
-        metric = describe(cells.problem(problem).metric)
-        lines = []
-        for step in STEPS:
-            if named(step, local) in cells.methods(problem):
-                rounds, values = cells.curve(problem, named(step, local))
-                lines.append(Line(step, rounds, metric.scale * values))
+    def panel(problem: str, local: str) -> Panel:
+        metric, there = describe(cells.problem(problem).metric), cells.methods(problem)
+        curves = {step: cells.curve(problem, name) for step in STEPS if (name := named(step, local)) in there}
+        lines = [Line(step, rounds, metric.scale * values) for step, (rounds, values) in curves.items()]
         title = f"{cells.problem(problem).title}: {local or 'plain SGD'}"
         return Panel(title, lines, metric.label, ylog=metric.key == "train_loss")
+
+    return [
+        [panel(problem, local) for local in LOCALS if named("FedAvg", local) in cells.methods(problem)]
+        for problem in cells.problems
+    ]
 
 
 FIGURE_3, FIGURE_6 = "Figure 3, on real data (no numbers)", "Figure 6, on real data (no numbers)"
@@ -201,7 +183,9 @@ STUDY = Study(
     methods=methods,
     seeds=SEEDS,
     statements=tuple(s for problem in PROBLEMS for s in _statements(problem)),
-    pictures={"curves": ByLocal("Server steps on each local training, at their tuned rates.")},
+    pictures={
+        "curves": Panelled("Server steps on each local training, at their tuned rates.", by_local, 3.8, 2.9)
+    },
     deviations=(
         "The paper shows the combinations on CIFAR-10 and 100, FEMNIST and Shakespeare; here they run on its synthetic "
         "regression and on 8x8 digits: other problems and smaller models.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import fedsolve as fs
 from fedsolve.experiments import fedli_rules as rules
-from fedsolve.experiments.fedli_pictures import BesideSearch
+from fedsolve.experiments.fedli_pictures import beside_search
 from fedsolve.experiments.fedli_problems import (
     CLIENTS,
     EXAMPLES,
@@ -197,20 +197,20 @@ STUDY = Study(
     seeds=SEEDS,
     statements=STATEMENTS,
     pictures={
-        "distance": BesideSearch(
+        "distance": beside_search(
             "Squared distance to the minimiser from w = 0, full batches and all clients.",
             "squared_distance",
-            [[f"a9a, {words}" for words in KINDS.values()]],
+            [f"a9a, {words}" for words in KINDS.values()],
         ),
-        "from_minimiser": BesideSearch(
+        "from_minimiser": beside_search(
             "F - F* in rounds begun at w*, full batches and all clients: any value above 0 is a rise.",
             "suboptimality",
-            [[f"a9a, {KINDS[kind]}, from w*" for kind in ("iid", "unequal")]],
+            [f"a9a, {KINDS[kind]}, from w*" for kind in ("iid", "unequal")],
         ),
-        "sampled": BesideSearch(
+        "sampled": beside_search(
             "F - F*, minibatches and a tenth of the clients a round.",
             "suboptimality",
-            [[f"a9a, {KINDS[kind]}, sampled" for kind in ("iid", "unequal")]],
+            [f"a9a, {KINDS[kind]}, sampled" for kind in ("iid", "unequal")],
         ),
     },
     deviations=(

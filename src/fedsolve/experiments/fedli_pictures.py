@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,56 +10,39 @@ from fedsolve.experiments import fedli_theorems as theorems
 from fedsolve.experiments.fedli_problems import L2, ONES, STEPS, smoothness
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, panels
+from fedsolve.studies.panels import Line, Panel, Panelled
 from fedsolve.studies.study import Study
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BOUND = "Theorem 2's bound"
 LEAST = 1e-16
 """What is less, 0 or rounding, is drawn there."""
 
 
-@dataclass(frozen=True)
-class BesideSearch:
-    """A metric by round in rows of problems, each with a row below it: loss evaluations a local step.
+def beside_search(caption: str, metric: str, problems: Sequence[str]) -> Panelled:
+    """A metric by round in problems side by side, and below each loss evaluations a local step.
 
-    Attributes:
+    Args:
         caption: what it shows; the seeds are added.
         metric: a column of the evaluations; Theorem 2's bound is drawn where it is the squared distance.
-        rows: names of the problems side by side.
+        problems: of the study, all where it has none of them.
     """
 
-    caption: str
-    metric: str
-    rows: Sequence[Sequence[str]]
-
-    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
-        rows = self.rows if self.rows[0][0] in cells.problems else [list(cells.problems)]
-        found = []
-        for names in rows:
-            found.append([self._above(cells, name) for name in names])
-            found.append([_evaluations(cells, name) for name in names])
-        caption = (
-            f"{self.caption} Below each: loss evaluations a local step. Mean and range over data sets, seeds "
-        )
-        return f"{caption}{', '.join(map(str, study.seeds))}.", panels(found, study.title, height=2.3)
-
-    def _above(self, cells: Cells, name: str) -> Panel:
-        lines = []
-        for method in cells.methods(name):
-            rounds, values = cells.curve(name, method, metric=self.metric)
-            lines.append(Line(method, rounds, np.maximum(values, LEAST)))
+    def above(cells: Cells, name: str) -> Panel:
+        curves = {m: cells.curve(name, m, metric=metric) for m in cells.methods(name)}
+        lines = [Line(m, rounds, np.maximum(values, LEAST)) for m, (rounds, values) in curves.items()]
         dataset = name.split(",")[0]
-        if self.metric == "squared_distance" and dataset in ONES:
-            rounds, squares = cells.curve(name, cells.methods(name)[0], metric=self.metric)
-            bound = theorems.linear(
-                smoothness(dataset), STEPS, L2, squares[:, :1].mean(0, keepdims=True), rounds
-            )
+        if metric == "squared_distance" and dataset in ONES:
+            rounds, squares = next(iter(curves.values()))
+            start = squares[:, :1].mean(0, keepdims=True)
+            bound = theorems.linear(smoothness(dataset), STEPS, L2, start, rounds)
             lines.append(Line(BOUND, rounds, bound, reference=True))
-        return Panel(name, lines, describe(self.metric).label)
+        return Panel(name, lines, describe(metric).label)
+
+    def rows(study: Study, cells: Cells) -> list[list[Panel]]:
+        names = [name for name in problems if name in cells.problems] or list(cells.problems)
+        return [[above(cells, name) for name in names], [_evaluations(cells, name) for name in names]]
+
+    return Panelled(f"{caption} Below each: loss evaluations a local step.", rows, 3.7, 2.3)
 
 
 def _evaluations(cells: Cells, name: str) -> Panel:

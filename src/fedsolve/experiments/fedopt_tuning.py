@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.experiments.axes import AlongAxes, grid_of
+from fedsolve.experiments.axes import along_axes, grid_of
 from fedsolve.experiments.axis_rules import easier, flatter, goes, nearly_best
 from fedsolve.experiments.fedopt_problems import (
     ADAPTIVE,
@@ -150,7 +150,7 @@ STUDY = Study(
         "maps-digits": _maps(DIGITS, "test_accuracy"),
         "maps-news": _maps(NEWS, "test_recall_at_5"),
         "maps-handwriting": _maps(HANDWRITING, "test_accuracy"),
-        "tau": AlongAxes(
+        "tau": along_axes(
             "What each tau reaches at the rates tuned for it.",
             ((DIGITS, "tau", "tau", ADAPTIVE), (NEWS, "tau", "tau", ADAPTIVE)),
         ),

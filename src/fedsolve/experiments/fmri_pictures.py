@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsolve.experiments.composite import CENTRAL
 from fedsolve.experiments.fmri_statements import ALONE, NAME, SHOWN, shown
-from fedsolve.report.plots import new_figure
+from fedsolve.report.plots import new_figure, tidy
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.study import Study
 from fedsolve.studies.styles import styles
@@ -53,9 +53,7 @@ class Dots:
                 for name, mark, label in ((ALONE, "x", "a client alone"), (CENTRAL, "P", CENTRAL)):
                     point = here[f"{name}_density"][:1], 100 * here[f"{name}_validation_accuracy"][:1]
                     axis.scatter(*point, marker=mark, s=46, color="black", label=label, zorder=3)
-                axis.grid(True, color="0.9", linewidth=0.8)
-                axis.set_axisbelow(True)
-                axis.spines[["top", "right"]].set_visible(False)
+                tidy(axis)
                 axis.tick_params(labelsize=8)
             row[0].set_ylabel(f"{method}\naccuracy (%)", fontsize=9)
         for axis, at in zip(axes[0], _AT, strict=True):

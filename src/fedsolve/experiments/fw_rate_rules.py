@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,9 @@ from fedsolve.experiments.fw_theorems import Constants
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, panels
+from fedsolve.studies.panels import Line, Panel, Panelled
 from fedsolve.studies.study import Study
-from fedsolve.studies.verdicts import Difference, Rule, grade, interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedsolve.studies.verdicts import Difference, Rule, beyond, grade, interval
 
 FLOOR = 1e-12
 """F - F* below this is rounding."""
@@ -81,9 +77,9 @@ def falls(problems: tuple[str, ...], method: str, rate: float) -> Rule:
             rounds, apart = cells.curve(problem, method)
             mean, low, high = interval(np.array([slope(rounds, one) for one in apart]), len(problems))
             words.append(f"{problem} {mean:.2f} [{low:.2f}, {high:.2f}]")
-            found.append(Difference(problem, "", -rate - mean, -rate - high, -rate - low))
+            found.append((problem, low, high))
         reason = f"95 % intervals over data sets, all {len(problems)} together"
-        return Judged(f"slopes {'; '.join(words)}", grade(found)[0], reason)
+        return Judged(f"slopes {'; '.join(words)}", beyond(found, -rate, -1)[0], reason)
 
     return rule
 
@@ -121,69 +117,41 @@ def slope(rounds: np.ndarray, values: np.ndarray, points: int = 25) -> float:
     return float(np.polyfit(grid, np.interp(grid, at, found), 1)[0])
 
 
-@dataclass(frozen=True)
-class Rates:
-    """F - F* by round on log-log axes, a panel a problem, with a bound.
+def by_round(caption: str, problems: tuple[str, ...], bound: Bound) -> Panelled:
+    """F - F* by round on log-log axes, a panel a problem, with the bound of its first method."""
 
-    Attributes:
-        caption: what it shows; the seeds are added.
-        problems: of the study; its first where it has none of them.
-        bound: of the first method.
-    """
-
-    caption: str
-    problems: tuple[str, ...]
-    bound: Bound
-
-    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
-        names = [n for n in self.problems if n in cells.problems] or list(cells.problems)
-        return _drawn(study, self.caption, [self._panel(cells, name) for name in names])
-
-    def _panel(self, cells: Cells, name: str) -> Panel:
+    def panel(cells: Cells, name: str) -> Panel:
         first, *_ = methods = cells.methods(name)
         curves = {m: cells.curve(name, m) for m in methods}
         lines = [Line(m, rounds[1:], values[:, 1:]) for m, (rounds, values) in curves.items()]
         rounds = curves[first][0][1:]
-        if name in self.problems:
-            lines.append(
-                Line("bound", rounds, self.bound(constants(cells, name, first), rounds), reference=True)
-            )
+        if name in problems:
+            lines.append(Line("bound", rounds, bound(constants(cells, name, first), rounds), reference=True))
         return Panel(name, lines, describe("suboptimality").label, xlog=True)
 
+    def rows(study: Study, cells: Cells) -> list[list[Panel]]:
+        names = [n for n in problems if n in cells.problems] or list(cells.problems)
+        return [[panel(cells, name) for name in names]]
 
-@dataclass(frozen=True)
-class FromBelow:
-    """The smallest gap of a run by its length T, a panel a series of problems, with a bound.
+    return Panelled(caption, rows, 4.4, 3.6)
 
-    Attributes:
-        caption: what it shows; the seeds are added.
-        series: name -> T -> problem.
-        bound: of the first method.
-    """
 
-    caption: str
-    series: Series
-    bound: Bound
+def by_length(caption: str, series: Series, bound: Bound) -> Panelled:
+    """The smallest gap of a run by its length T, a panel a series of problems, with the bound of its first method."""
 
-    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
-        """Its caption and the figure."""
-        there = {n: s for n, s in self.series.items() if set(s.values()) <= set(cells.problems)}
-        found = [self._panel(cells, name, horizons) for name, horizons in there.items()]
-        return _drawn(study, self.caption, found or [Panel("", [], "")])
-
-    def _panel(self, cells: Cells, name: str, horizons: Mapping[int, str]) -> Panel:
+    def panel(cells: Cells, name: str, horizons: Mapping[int, str]) -> Panel:
         at, first = np.array(list(horizons)), next(iter(horizons.values()))
         lines = []
         for method in cells.methods(first):
             found = [smallest(cells, problem, method) for problem in horizons.values()]
             lines.append(Line(method, at, np.stack(found, axis=1)))
         known = constants(cells, first, lines[0].label)
-        bound = np.concatenate([self.bound(known, rounds) for rounds in horizons], axis=1)
-        lines.append(Line("bound", at, bound, reference=True))
+        bounds = np.concatenate([bound(known, rounds) for rounds in horizons], axis=1)
+        lines.append(Line("bound", at, bounds, reference=True))
         return Panel(name, lines, "Smallest gap of the run", "rounds T of the run", xlog=True, marks=True)
 
+    def rows(study: Study, cells: Cells) -> list[list[Panel]]:
+        there = {n: s for n, s in series.items() if set(s.values()) <= set(cells.problems)}
+        return [[panel(cells, *one) for one in there.items()] or [Panel("", [], "")]]
 
-def _drawn(study: Study, caption: str, found: list[Panel]) -> tuple[str, Figure]:
-    seeds = ", ".join(map(str, study.seeds))
-    return f"{caption} Mean and range over data sets, seeds {seeds}.", panels([found], study.title, 4.4, 3.6)
+    return Panelled(caption, rows, 4.4, 3.6)

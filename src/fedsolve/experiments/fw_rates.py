@@ -19,7 +19,7 @@ from fedsolve.experiments.fw_rate_problems import (
     bounded,
     convex,
 )
-from fedsolve.experiments.fw_rate_rules import FromBelow, Rates, falls, least, nearer, within
+from fedsolve.experiments.fw_rate_rules import by_length, by_round, falls, least, nearer, within
 from fedsolve.sampling import Bernoulli
 from fedsolve.studies import Method, Problem, Statement, Study
 
@@ -139,11 +139,11 @@ STUDY = Study(
     seeds=(0, 1, 2, 3, 4),
     statements=STATEMENTS,
     pictures={
-        "convex": Rates(
+        "convex": by_round(
             "F - F* by round, and Theorem 1's bound with lam0 = 0.1, where the solution lies on a sphere, a face of an "
             "l1 ball, and a vertex of one.", tuple(CONVEX), _first(LAM0),
         ),
-        "nonconvex": FromBelow(
+        "nonconvex": by_length(
             "The smallest gap of a run of T rounds by T, and Theorem 2's bound with lam0 = 0.03.", SERIES,
             _second(PENALTIES[0]),
         ),

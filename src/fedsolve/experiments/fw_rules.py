@@ -9,8 +9,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Difference, Rule, difference, interval
+from fedsolve.studies.verdicts import Difference, Rule, difference, grade, interval
 
 Pair = tuple[str, str, str]
 """A column, and two methods on it of which the first is said to be better."""
@@ -48,13 +47,6 @@ def _counted(cells: Cells, pairs: Sequence[Pair], found: Sequence[Difference]) -
     held = [i for i, d in enumerate(found) if d.low > 0]
     contrary = [i for i, d in enumerate(found) if d.high < 0]
     unsure = [i for i in range(len(found)) if i not in (*held, *contrary)]
-    verdict: Verdict = "underpowered"
-    if len(held) == len(found):
-        verdict = "reproduced"
-    elif held:
-        verdict = "partly"
-    elif contrary:
-        verdict = "not reproduced"
     metric = describe(cells.problem(pairs[0][0]).metric)
     unit = "points" if metric.unit == "%" else metric.unit
 
@@ -65,7 +57,7 @@ def _counted(cells: Cells, pairs: Sequence[Pair], found: Sequence[Difference]) -
     ours = f"{metric.title}: better in {listed(held)}, worse in {listed(contrary)}, open in {listed(unsure)}"
     reason = f"95 % intervals of the paired differences over {cells.problem(pairs[0][0]).replicates}"
     reason += f", shared by {len(pairs)} columns; numbers are mean differences{f' in {unit}' if unit else ''}"
-    return Judged(ours, verdict, reason, _at_edges(cells, pairs))
+    return Judged(ours, grade(found)[0], reason, _at_edges(cells, pairs))
 
 
 def _shown(mean: float) -> str:

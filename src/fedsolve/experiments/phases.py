@@ -16,7 +16,7 @@ from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.across import better_in_each
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Rule, interval
+from fedsolve.studies.verdicts import Rule, beyond, interval
 from fedsolve.studies.winners import WinnerMap, winner
 from fedsolve.tasks.task import Task
 
@@ -114,15 +114,9 @@ def unaffected(method: str, steps: int, most: float = 1.1) -> Rule:
     def rule(cells: Cells) -> Judged:
         skewed, even = (cells.final(name_of(alpha, steps), method) for alpha in (ALPHAS[0], ALPHAS[-1]))
         mean, low, high = np.exp(interval(np.log(skewed / even)))
-        verdict: Verdict = (
-            "reproduced" if high <= most else "not reproduced" if low > most else "underpowered"
-        )
-        return Judged(
-            f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {mean:.3g} "
-            f"[{low:.3g}, {high:.3g}]",
-            verdict,
-            f"a ratio of at most {most:g} by the 95 % interval over data sets",
-        )
+        ours = f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {mean:.3g} "
+        reason = f"a ratio of at most {most:g} by the 95 % interval over data sets"
+        return Judged(f"{ours}[{low:.3g}, {high:.3g}]", beyond([(method, low, high)], most, -1)[0], reason)
 
     return rule
 

@@ -13,7 +13,7 @@ from fedsolve.experiments.leakage import SIGNALS, SmoothNet, attack, gradient
 from fedsolve.experiments.leakage_figures import GREY, Leak, curves, gallery
 from fedsolve.report.markup import PageTable
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
-from fedsolve.studies.verdicts import Difference, grade, interval
+from fedsolve.studies.verdicts import Difference, beyond, grade, interval
 
 IMAGES, RESTARTS, LOOKS, EVERY = 5, 2, 16, 50
 SEEN = 20.0
@@ -130,7 +130,8 @@ def claims(final: Mapping[str, np.ndarray], labels: float) -> list[Claim]:
 
 def _above(values: np.ndarray) -> Verdict:
     """Whether the mean is above 0, by its interval."""
-    return grade([Difference("", "", *interval(values))])[0]
+    _, low, high = interval(values)
+    return beyond([("", low, high)], 0.0)[0]
 
 
 def _words(values: np.ndarray, comparisons: int = 1) -> str:

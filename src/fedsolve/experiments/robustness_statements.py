@@ -9,8 +9,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged, Statement
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Rule, at_least_as_good, each_better, interval
+from fedsolve.studies.verdicts import Rule, at_least_as_good, beyond, each_better, interval
 
 CLIENTS, WORST, SHARES = 30, 12, (10, 20, 40)
 """Clients; attackers that reductions are told to expect, as many as there are at most; per cent that attack."""
@@ -25,6 +24,9 @@ ATTACKS = {
 ALIKE, DIFFERENT = "", "clients differ"
 MARGIN = 5.0
 """In points of test accuracy: a reduction that loses less withstands an attack. Ours: no paper has a number."""
+
+
+INTERVALS = "95 % intervals over data sets, paired"
 
 
 def at(attack: str, share: int, where: str = ALIKE) -> str:
@@ -56,58 +58,38 @@ def _all(pairs: Sequence[tuple[str, str]], side: int) -> Rule:
 
     def rule(cells: Cells) -> Judged:
         one_method = len({method for method, _ in pairs}) == 1
-        words, holds, fails = [], [], []
+        words, found = [], []
         for method, problem in pairs:
             values, label = lost(cells, problem, method), problem if one_method else method
-            if np.isinf(values).any():
-                low = high = np.inf
-                words.append(f"{label} diverged")
-            else:
-                mean, low, high = interval(values, len(pairs))
-                words.append(f"{label} {mean:.1f} [{low:.1f}, {high:.1f}]")
-            above, below = low > MARGIN, high < MARGIN
-            holds += [label] if (above if side > 0 else below) else []
-            fails += [label] if (below if side > 0 else above) else []
-        verdict = _verdict(len(holds), len(fails), len(pairs))
-        reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by 95 % intervals over data sets, paired"
-        if verdict == "partly":
-            reason += f"; it holds in {len(holds)} of {len(pairs)} ({', '.join(holds)})"
-            reason += f", the contrary in {len(fails)} ({', '.join(fails)})" if fails else ""
+            mean, low, high = interval(values, len(pairs)) if np.isfinite(values).all() else (np.inf,) * 3
+            words.append(
+                f"{label} {mean:.1f} [{low:.1f}, {high:.1f}]" if mean < np.inf else f"{label} diverged"
+            )
+            found.append((label, low, high))
+        verdict, which = beyond(found, MARGIN, side)
+        reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}"
         return Judged(f"points lost: {', '.join(words)}", verdict, reason)
 
     return rule
-
-
-def _verdict(holds: int, fails: int, of: int) -> Verdict:
-    if holds == of:
-        return "reproduced"
-    if holds:
-        return "partly"
-    return "not reproduced" if fails else "underpowered"
 
 
 def more_harm(a: str, b: str, methods: Sequence[str]) -> Rule:
     """Every method loses more on problem `a` than on problem `b`."""
 
     def rule(cells: Cells) -> Judged:
-        words, holds, fails = [], [], []
+        words, found = [], []
         for method in methods:
             first, second = lost(cells, a, method), lost(cells, b, method)
             if np.isinf(first).any() or np.isinf(second).any():
                 more = bool(np.isinf(first).any() and not np.isinf(second).any())
+                low = high = np.inf if more else -np.inf
                 words.append(f"{method} diverged at {a if more else b}")
-                (holds if more else fails).append(method)
-                continue
-            mean, low, high = interval(first - second, len(methods))
-            words.append(f"{method} {mean:+.1f} [{low:.1f}, {high:.1f}]")
-            holds += [method] if low > 0 else []
-            fails += [method] if high < 0 else []
-        verdict = _verdict(len(holds), len(fails), len(methods))
-        reason = "95 % intervals over data sets, paired"
-        if verdict == "partly":
-            reason += f"; it holds for {', '.join(holds)}"
-            reason += f", the contrary for {', '.join(fails)}" if fails else ""
-        return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, reason)
+            else:
+                mean, low, high = interval(first - second, len(methods))
+                words.append(f"{method} {mean:+.1f} [{low:.1f}, {high:.1f}]")
+            found.append((method, low, high))
+        verdict, which = beyond(found, 0.0)
+        return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, INTERVALS + which)
 
     return rule
 

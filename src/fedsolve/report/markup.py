@@ -25,16 +25,18 @@ _CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "cl
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of the page: caption, head, and rows of cells; a cell is text, a number or None ('-')."""
+    """A table of the page: caption, head, and rows of cells; a cell is text, a number or None ('-'); what it is of."""
 
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str | float | int | None]]
+    note: str = ""
 
     def html(self) -> str:
-        """The table as sortable HTML."""
+        """The note, and the table as sortable HTML."""
+        note = f'<p class="help">{text(self.note)}</p>\n' if self.note else ""
         cells = [[("-" if v is None else str(v), v) for v in row] for row in self.rows]
-        return table_html(self.caption, self.head, cells)
+        return note + table_html(self.caption, self.head, cells)
 
 
 def text(value: object) -> str:

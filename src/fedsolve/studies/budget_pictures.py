@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.report.plots import new_figure
+from fedsolve.report.plots import new_figure, tidy
 from fedsolve.studies.budgets import expected
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.study import Study
@@ -65,22 +65,14 @@ class Budgets:
         )
         for at, side in ((0, "left"), (-1, "right")):
             value = float(means[method][at])
-            axis.annotate(
-                f"{value:.2f}",
-                (self.tried[at], value),
-                (0, 7),
-                textcoords="offset points",
-                fontsize=8,
-                ha=side,
-            )
+            at_point = {"xy": (self.tried[at], value), "xytext": (0, 7), "textcoords": "offset points"}
+            axis.annotate(f"{value:.2f}", **at_point, fontsize=8, ha=side)
         axis.set_title(method, loc="left", fontsize=9.5)
         axis.set_xscale("log")
         axis.set_xticks(list(self.tried), [str(k) for k in self.tried])
         axis.minorticks_off()
         axis.tick_params(labelsize=8)
-        axis.grid(True, color="0.93", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
+        tidy(axis)
 
 
 def shares(cells: Cells, tried: Sequence[int]) -> dict[str, np.ndarray]:

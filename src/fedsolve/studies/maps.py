@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.report.heatmap import draw_map
+from fedsolve.report.heatmap import draw_map, frame
 from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Sweep
@@ -17,7 +17,6 @@ from fedsolve.studies.kept_sweeps import fixed
 from fedsolve.studies.study import Study
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -72,19 +71,13 @@ class Maps:
         best, worst = self._range(np.stack(shown))
         images = []
         for axis, (method, grid), end in zip(places.flat, grids.items(), shown, strict=False):
-            image = draw_map(
-                axis,
-                end[alive],
-                *ticks,
-                best=best,
-                worst=worst,
-                write=lambda v: f"{v:.2f}",
-                lost="–",
-            )
-            images.append(image)
+            look: dict[str, Any] = {"write": lambda v: f"{v:.2f}", "lost": "–"}
+            images.append(draw_map(axis, end[alive], *ticks, best=best, worst=worst, **look))
             axis.set_title(method, fontsize=9.5, loc="left")
             axis.tick_params(labelsize=8)
-            _frame(axis, grid, alive)
+            if np.isfinite(grid.score).any():
+                row, column = np.unravel_index(grid.best, grid.shape)
+                frame(axis, int(alive[:row].sum()), int(column))
         figure.suptitle(study.title, x=0.01, ha="left", fontsize=10.5)
         figure.supxlabel(x_axis, fontsize=9)
         figure.supylabel(y_axis, fontsize=9)
@@ -106,14 +99,3 @@ class Maps:
 def _ends(grid: Sweep, metric: str, last: int) -> np.ndarray:
     """The mean over seeds and the last rounds, of the grid's shape; NaN where a setting diverged."""
     return describe(metric).scale * ends(grid, metric, last).mean(axis=1).reshape(grid.shape)
-
-
-def _frame(axis: Axes, grid: Sweep, alive: np.ndarray) -> None:
-    """A frame around the chosen setting, on a map of the rows that are shown."""
-    from matplotlib.patches import Rectangle
-
-    if not np.isfinite(grid.score).any():
-        return
-    row, column = np.unravel_index(grid.best, grid.shape)
-    corner = (float(column) - 0.5, float(alive[:row].sum()) - 0.5)
-    axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="tab:red", linewidth=2))

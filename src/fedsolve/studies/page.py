@@ -10,7 +10,7 @@ from string import Template
 
 from fedsolve.files import write_atomically
 from fedsolve.papers import short, title
-from fedsolve.report.markup import note_list, paragraphs, picture, section, static, table_html, text
+from fedsolve.report.markup import definitions, note_list, paragraphs, picture, section, static, text
 from fedsolve.report.plots import save
 from fedsolve.results.encoding import dumps
 from fedsolve.studies.experiment import Claim, Experiment, Outcome, command
@@ -60,17 +60,17 @@ def write_results(
         paper = short(experiment.citation) + (f", “{named}”" if named else "")
     intro = f"{experiment.summary}\n\nMade again by: {command(name)}"
     intro = f"{QUICK}: no claim has a verdict.\n\n{intro}" if quick else intro
-    rows = [[(str(v), str(v)) for v in (i.get("setting"), i.get("value"))] for i in _settings(outcome)]
+    settings = {str(key): dumps(value).strip('"') for key, value in outcome.settings.items()}
     parts = {
         "title": text(experiment.title),
         "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
         "intro": paragraphs(intro),
-        "claims": _claims(outcome),
+        "claims": "\n".join(map(_claim, outcome.claims)),
         "theory": section("Theory", paragraphs(experiment.theory)),
         "pictures": "\n".join(picture(caption, figure) for caption, figure in outcome.pictures.values()),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",
-        "settings": table_html("Settings", ["Setting", "Value"], rows),
+        "settings": definitions(settings, "facts"),
         "style": static("page.css"),
         "scripts": static("sorting.js"),
     }
@@ -81,23 +81,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s of processor time" if math.isfinite(seconds) else "made in several calls"
 
 
-def _claims(outcome: Outcome) -> str:
-    return "\n".join(map(_claim, outcome.claims))
-
-
 def _claim(claim: Claim) -> str:
-    rows = (
-        ("Theirs", claim.theirs),
-        ("Ours", claim.ours),
-        ("Why", claim.reason),
-        ("Provisional", claim.provisional),
-    )
-    items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in rows if value)
+    rows = {
+        "Theirs": claim.theirs, "Ours": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
+    }  # fmt: skip
+    items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
     verdict = ""
     if claim.verdict is not None:
         verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.judged)}</span>'
     return f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3><dl>{items}</dl></article>'
-
-
-def _settings(outcome: Outcome) -> list[dict[str, str]]:
-    return [{"setting": str(k), "value": dumps(v).strip('"')} for k, v in outcome.settings.items()]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.report.plots import new_figure
+from fedsolve.report.plots import log_scale, new_figure, tidy
+from fedsolve.studies.cells import Cells
+from fedsolve.studies.study import Study
 from fedsolve.studies.styles import styles
 
 if TYPE_CHECKING:
@@ -45,6 +47,27 @@ class Panel:
     marks: bool = False
 
 
+@dataclass(frozen=True)
+class Panelled:
+    """A picture of panels.
+
+    Attributes:
+        caption: what it shows; how to read it and the seeds are added.
+        rows: from the study and its cells to the panels, row by row.
+        width, height: of a panel, in inches.
+    """
+
+    caption: str
+    rows: Callable[[Study, Cells], Sequence[Sequence[Panel]]]
+    width: float = 4.6
+    height: float = 3.2
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        figure = panels(self.rows(study, cells), study.title, self.width, self.height)
+        return f"{self.caption} Lines are means, bands ranges. {study.told_seeds}", figure
+
+
 def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, height: float = 2.7) -> Figure:
     """Rows of panels with one legend; equal labels have equal colours and dashes everywhere."""
     rows, columns = len(found), max(len(row) for row in found)
@@ -76,7 +99,7 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
         y = np.where(np.isfinite(line.y) & ((line.y > 0) | (not panel.ylog)), line.y, np.nan)
         axis.plot(
             line.x,
-            _mean(y),
+            y.mean(axis=0),  # NaN where any seed has none
             color=colour,
             linestyle=(0, dash) if dash else "-",
             linewidth=1.6,
@@ -91,28 +114,8 @@ def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
     axis.set_ylabel(panel.ylabel, fontsize=9)
     axis.tick_params(labelsize=8)
     if panel.ylog:
-        _log_ticks(axis)
+        log_scale(axis)
     if panel.xlog:
         axis.set_xscale("log")
         axis.xaxis.set_minor_formatter(NullFormatter())  # within a decade they would stand on one another
-    axis.grid(True, which="major", color="0.9", linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def _log_ticks(axis: Axes) -> None:
-    """A log y axis with plain numbers, at least two of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    span = high / low
-    subs = (1, 1.2, 1.5, 2, 3, 4, 5, 7) if span < 5 else (1, 2, 5) if span < 100 else (1,)
-    axis.yaxis.set_major_locator(LogLocator(subs=subs, numticks=8))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _mean(y: np.ndarray) -> np.ndarray:
-    """The mean over seeds; NaN where any seed has none."""
-    return y.mean(axis=0)
+    tidy(axis)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedsolve.report.plots import new_figure
+from fedsolve.report.plots import new_figure, tidy
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.panels import Line, Panel, panels
@@ -182,9 +182,7 @@ class Against:
             axis.set_ylabel(f"here: {metric.label.lower()}", fontsize=9)
             axis.tick_params(labelsize=8)
             axis.margins(0.2, 0.15)
-            axis.grid(True, color="0.9", linewidth=0.8)
-            axis.set_axisbelow(True)
-            axis.spines[["top", "right"]].set_visible(False)
+            tidy(axis)
             _name(axis, points)
         return f"{self.caption} Bars: range of seeds. {study.told_seeds}", figure
 

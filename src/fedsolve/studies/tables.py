@@ -28,19 +28,14 @@ def tables(cells: Cells, given: str = "Paper's setting") -> dict[str, PageTable]
 def _one_for_all(cells: Cells) -> PageTable:
     """Problems below each other, methods side by side."""
     methods = list(dict.fromkeys(method for _, method in cells.by_name))
-    rows = [
-        [
-            p.title,
-            *(
-                shown_final(cells, name, m, "published") if (name, m) in cells.by_name else None
-                for m in methods
-            ),
-        ]
-        for name, p in cells.problems.items()
-    ]
+
+    def shown(name: str, method: str) -> str | None:
+        return shown_final(cells, name, method, "published") if (name, method) in cells.by_name else None
+
+    rows = [[p.title, *(shown(name, m) for m in methods)] for name, p in cells.problems.items()]
     problem = next(iter(cells.problems.values()))
-    what = f"{describe(problem.metric).label}: mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
-    return PageTable(what, ["Problem", *methods], rows)
+    seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
+    return PageTable(describe(problem.metric).label, ["Problem", *methods], rows, seeds)
 
 
 def _table(cells: Cells, name: str, given: str) -> PageTable:
@@ -66,7 +61,11 @@ def _table(cells: Cells, name: str, given: str) -> PageTable:
             row.append(None if theirs is None else f"{metric.scale * theirs:.4g}")
         rows.append(row)
     seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
-    return PageTable(f"{problem.title} ({problem.size}): {seeds}", head, rows)
+    kept = [
+        i for i in range(len(head)) if any(row[i] is not None for row in rows)
+    ]  # an empty column says nothing
+    shown = [[row[i] for i in kept] for row in rows]
+    return PageTable(problem.title, [head[i] for i in kept], shown, f"{problem.size}; {seeds}")
 
 
 def _words(setting: Mapping[str, Any]) -> str:

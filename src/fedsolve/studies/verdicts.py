@@ -79,12 +79,7 @@ def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
 
 def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = "tuned") -> Rule:
     """`a` is better than each of the others: partly, with which, if it is better than some."""
-
-    def rule(cells: Cells) -> Judged:
-        found = [difference(cells, problem, a, b, which, len(others)) for b in others]
-        return judged(cells, problem, which, found, (a, *others))
-
-    return rule
+    return each_better(problem, [(a, b) for b in others], which)
 
 
 def each_better(problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned") -> Rule:
@@ -100,33 +95,37 @@ def each_better(problem: str, pairs: Sequence[tuple[str, str]], which: Which = "
 def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
     """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
 
-    def rule(cells: Cells) -> Judged:
-        found = difference(cells, problem, a, b, which)
-        reason = f"within {margin:g} {_unit(cells, problem)} of one another, by the whole 95 % interval"
+    def graded(found: Difference) -> Verdict:
         if -margin <= found.low and found.high <= margin:
-            verdict = "reproduced"
-        elif found.low > margin or found.high < -margin:
-            verdict = "not reproduced"
-        else:
-            verdict = "underpowered"
-        ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        return Judged(ours, verdict, reason, provisional(cells, problem, which, (a, b)))
+            return "reproduced"
+        return "not reproduced" if found.low > margin or found.high < -margin else "underpowered"
 
-    return rule
+    return _by_margin(problem, a, b, margin, which, graded, "within {} of one another")
 
 
 def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
 
+    def graded(found: Difference) -> Verdict:
+        return beyond([(found.b, found.low, found.high)], -margin)[0]
+
+    return _by_margin(problem, a, b, margin, which, graded, "better, or worse by less than {}")
+
+
+def _by_margin(
+    problem: str,
+    a: str,
+    b: str,
+    margin: float,
+    which: Which,
+    graded: Callable[[Difference], Verdict],
+    what: str,
+) -> Rule:
     def rule(cells: Cells) -> Judged:
         found = difference(cells, problem, a, b, which)
-        reason = (
-            f"better, or worse by less than {margin:g} {_unit(cells, problem)}, by the whole 95 % interval"
-        )
-        worse = found.high < -margin
-        verdict = "reproduced" if found.low > -margin else "not reproduced" if worse else "underpowered"
         ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        return Judged(ours, verdict, reason, provisional(cells, problem, which, (a, b)))
+        reason = f"{what.format(f'{margin:g} {_unit(cells, problem)}')}, by the whole 95 % interval"
+        return Judged(ours, graded(found), reason, provisional(cells, problem, which, (a, b)))
 
     return rule
 
@@ -167,15 +166,28 @@ def judged(
 
 def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
     """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
-    above, below = [d for d in found if d.low > 0], [d for d in found if d.high < 0]
-    if len(above) == len(found):
-        return "reproduced", ""
-    if not above:
-        return ("not reproduced" if below else "underpowered"), ""
     one = len({d.a for d in found}) == 1
-    holds, contrary = (", ".join(d.b if one else f"{d.a} over {d.b}" for d in ds) for ds in (above, below))
-    words = f": it holds in {len(above)} of {len(found)} ({holds})"
-    return "partly", words + (f", the contrary in {len(below)} ({contrary})" if below else "")
+    intervals = [(d.b if one else f"{d.a} over {d.b}", d.low, d.high) for d in found]
+    return beyond(intervals, 0.0)
+
+
+def beyond(intervals: Sequence[tuple[str, float, float]], bar: float, side: int = 1) -> tuple[Verdict, str]:
+    """The verdict that all of several intervals lie above a bar, or (side -1) below it, and which do if some do.
+
+    Args:
+        intervals: of each what it is of, its lower and its upper end.
+        bar: what they are compared with; an interval that holds it decides nothing.
+        side: 1 for above, -1 for below.
+    """
+    above = [name for name, low, _ in intervals if low > bar]
+    below = [name for name, _, high in intervals if high < bar]
+    holds, fails = (above, below) if side > 0 else (below, above)
+    if len(holds) == len(intervals):
+        return "reproduced", ""
+    if not holds:
+        return ("not reproduced" if fails else "underpowered"), ""
+    contrary = f", the contrary in {len(fails)} ({', '.join(fails)})" if fails else ""
+    return "partly", f": it holds in {len(holds)} of {len(intervals)} ({', '.join(holds)}){contrary}"
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:

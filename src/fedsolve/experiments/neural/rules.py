@@ -10,8 +10,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Rule, interval, provisional, shown_final
+from fedsolve.studies.verdicts import Rule, beyond, interval, provisional, shown_final
 
 _BESIDE = "at the end"
 
@@ -31,21 +30,16 @@ def ahead_early(
     def rule(cells: Cells) -> Judged:
         metric = describe(cells.problem(problem).metric)
         sign = metric.scale * (1 if metric.higher_is_better else -1)
-        words, low, high = [], [], []
+        words, found = [], []
         for a, b in pairs:
             ours, theirs = (sign * _early(cells, problem, name, share, which) for name in (a, b))
             mean, least, most = interval(ours - theirs, len(pairs))
             words.append(f"{a} over {b} {mean:+.3g} [{least:.3g}, {most:.3g}]")
-            low.append(least)
-            high.append(most)
+            found.append((a, least, most))
         names = [name for pair in pairs for name in pair]
         reason = f"mean of the curve over the first {share:.0%} of the rounds, 95 % intervals, paired by seed"
-        return Judged(
-            "; ".join(words),
-            _verdict(np.array(low), np.array(high)),
-            reason,
-            provisional(cells, problem, which, names),
-        )
+        weak = provisional(cells, problem, which, names)
+        return Judged("; ".join(words), beyond(found, 0.0)[0], reason, weak)
 
     return rule
 
@@ -57,16 +51,12 @@ def times_lower(problem: str, a: str, b: str, factor: float, which: Which = "tun
         ours, theirs = (cells.final(problem, name, which) for name in (a, b))
         mean, low, high = np.exp(interval(np.log(theirs) - np.log(ours)))
         ends = ", ".join(f"{name} {shown_final(cells, problem, name, which)}" for name in (a, b))
-        verdict = _verdict(np.array([low - factor]), np.array([high - factor]))
+        verdict = beyond([("", low, high)], factor)[0]
         reason = (
             f"{b}'s error more than {factor:g} times {a}'s, by the 95 % interval of the ratio, paired by seed"
         )
-        return Judged(
-            f"{ends}; {mean:.3g} times [{low:.3g}, {high:.3g}]",
-            verdict,
-            reason,
-            provisional(cells, problem, which, (a, b)),
-        )
+        ours = f"{ends}; {mean:.3g} times [{low:.3g}, {high:.3g}]"
+        return Judged(ours, verdict, reason, provisional(cells, problem, which, (a, b)))
 
     return rule
 
@@ -93,12 +83,3 @@ def _early(cells: Cells, problem: str, name: str, share: float, which: Which) ->
     rounds, values = cells.curve(problem, name, which)
     counted = (rounds > 0) & (rounds <= max(share * rounds[-1], rounds[:2][-1]))
     return values[:, counted].mean(axis=1)
-
-
-def _verdict(low: np.ndarray, high: np.ndarray) -> Verdict:
-    """Of intervals that should all lie above 0; one that is not finite says nothing."""
-    if (low > 0).all():
-        return "reproduced"
-    if (low > 0).any():
-        return "partly"
-    return "not reproduced" if (high < 0).any() else "underpowered"
