@@ -132,6 +132,14 @@ _PAGE = """<!doctype html>
 {style}
 table.words td, table.words th {{ text-align: left; white-space: normal; vertical-align: top; }}
 table.words td:last-child {{ min-width: 13rem; line-height: 1.9; }}
+table.words a {{ color: var(--accent); }}
+@media (max-width: 40rem) {{ /* a row is a card: its four columns do not fit side by side */
+  table.words, table.words tbody, table.words tr, table.words th, table.words td {{ display: block; }}
+  table.words thead {{ display: none; }}
+  table.words tr {{ padding: 0.5rem 0; border-bottom: 1px solid var(--rule); }}
+  table.words tr > * {{ padding: 0.1rem 0.75rem; border: 0; }}
+  table.words tr > :empty {{ display: none; }}
+}}
 </style>
 </head>
 <body>

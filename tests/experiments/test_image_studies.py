@@ -7,8 +7,9 @@ import pytest
 
 from fedsolve.engine.grid import build_methods
 from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.feddua_methods import MeanOfTwo
 from fedsolve.experiments.neural import autoencoder, cifar100, femnist, rules, vit
-from fedsolve.experiments.neural.methods import MeanOfTwo, around
+from fedsolve.experiments.neural.methods import around
 from fedsolve.options import RunOptions
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
@@ -83,7 +84,7 @@ def test_the_papers_rates_reach_the_methods():
     assert yogi.weighting == "examples"
     assert float(yogi.local.lr) == pytest.approx(10**-1.5)
     assert (yogi.server_optimizer.lr, yogi.server_optimizer.tau) == (1.0, pytest.approx(0.1))
-    assert not isinstance(feddua["FedAvgM"].make(0.01, 1.0), MeanOfTwo)
+    assert not isinstance(feddua["FedAvgM"].make(client_lr=0.01, server_lr=1.0), MeanOfTwo)
     assert around(0) == pytest.approx((10**-0.5, 1.0, 10**0.5))
 
 

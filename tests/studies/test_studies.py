@@ -235,7 +235,7 @@ def test_data_by_seed(tmp_path):
     assert {part for part in said if not part.endswith("(kept)")} == {"small: FedAvg, tuned, seed 4"}
     assert np.array_equal(again.final("small", "FedAvg"), cells.final("small", "FedAvg"))
     assert "data drawn anew for each seed" in found.settings["regression"]
-    assert "over 2 data sets" in found.tables["small"].caption
+    assert "over 2 data sets" in found.tables["small"].note
     assert "intervals over data sets" in found.claims[0].reason
     assert found.pictures["curves"][0] == "Loss. Seeds 3, 4, each with data of its own."
 
@@ -377,7 +377,7 @@ def test_maps_of_two_rates():
     caption, figure = Maps("Accuracy.", "test_accuracy", best=100, columns=1).draw(study, cells)
     assert caption.endswith("framed. Every method diverged at client_lr 0.3.")
     assert [text.get_text() for text in figure.axes[0].texts] == ["50.00", "60.00", "90.00", "80.00"]
-    assert len(figure.axes[0].patches) == 1
+    assert len(figure.axes[0].patches) == 2  # the frame and its edge
 
 
 def test_pictures_along_a_number():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -65,27 +65,35 @@ MOMENTUM = ("FedAvgM", "FedExPM", "FedAdam", "FedDuAdam")
 """With it: the lower panel."""
 
 
-def _make(
-    build: Callable[..., Algorithm], zero: dict[str, float], averaged: bool
+def making(
+    build: Callable[..., Algorithm], others: Mapping[str, Any], averaged: bool, decay: float = 1.0
 ) -> Callable[..., Algorithm]:
-    """The method from its rates, further settings at `zero` unless the grid has them, judged as the paper does."""
+    """From a client rate and further settings by keyword to a method.
+
+    Args:
+        build: of the library.
+        others: settings, unless the keywords have them.
+        averaged: whether it is judged at the mean of its last two iterates, as FedExP(M) and FedDuA are.
+        decay: of the client rate, a round.
+    """
 
     def make(client_lr: float, **settings: float) -> Algorithm:
-        method = build(client_lr, **{**zero, **settings})
+        rate: Any = client_lr if decay == 1.0 else fs.schedules.Exponential(client_lr, decay)
+        method = build(rate, **{**others, **settings})
         return MeanOfTwo(method) if averaged else method
 
     return make
 
 
 MAKE = {
-    "FedAvg": _make(fs.FedAvg, {}, False),
-    "FedExP": _make(fs.FedExP, {"eps_g": 0.0}, True),
-    "FedAdagrad": _make(fs.FedAdagrad, {"tau": 0.0}, False),
-    "FedDuAdagrad": _make(fs.FedDuAdagrad, {"eps_g": 0.0, "eps": 0.0}, True),
-    "FedAvgM": _make(fs.FedAvgM, {}, False),
-    "FedExPM": _make(fs.FedExPM, {"eps_g": 0.0}, True),
-    "FedAdam": _make(fs.FedAdam, {"tau": 0.0}, False),
-    "FedDuAdam": _make(fs.FedDuAdam, {"eps_g": 0.0, "eps": 0.0}, True),
+    "FedAvg": making(fs.FedAvg, {}, False),
+    "FedExP": making(fs.FedExP, {"eps_g": 0.0}, True),
+    "FedAdagrad": making(fs.FedAdagrad, {"tau": 0.0}, False),
+    "FedDuAdagrad": making(fs.FedDuAdagrad, {"eps_g": 0.0, "eps": 0.0}, True),
+    "FedAvgM": making(fs.FedAvgM, {}, False),
+    "FedExPM": making(fs.FedExPM, {"eps_g": 0.0}, True),
+    "FedAdam": making(fs.FedAdam, {"tau": 0.0}, False),
+    "FedDuAdam": making(fs.FedDuAdam, {"eps_g": 0.0, "eps": 0.0}, True),
 }
 """From the client rate, and server_lr, eps_g, eps or tau by keyword, to the method; those are 0 on this problem."""
 _SERVER_LR = {

@@ -64,22 +64,16 @@ def _mean_of_two(build: Callable[..., Algorithm]) -> Method:
 
 
 METHODS = {
-    "FedAvg": Method(lambda client_lr, server_lr: fs.FedAvg(client_lr, server_lr=server_lr), grid=AVERAGING),
-    "FedAvgM": Method(
-        lambda client_lr, server_lr: fs.FedAvgM(client_lr, server_lr=server_lr), grid=AVERAGING
-    ),
+    "FedAvg": Method(fs.FedAvg, grid=AVERAGING),
+    "FedAvgM": Method(fs.FedAvgM, grid=AVERAGING),
     "FedProx": Method(
-        lambda client_lr, mu: fs.FedProx(client_lr, mu=mu),
+        fs.FedProx,
         grid={"client_lr": CLIENT_LR, "mu": (0.001, 0.01, 0.1, 1.0)},
     ),
-    "SCAFFOLD": Method(
-        lambda client_lr, server_lr: fs.SCAFFOLD(client_lr, server_lr=server_lr), grid=AVERAGING
-    ),
-    "FedAdagrad": Method(
-        lambda client_lr, server_lr: fs.FedAdagrad(client_lr, server_lr=server_lr), grid=ADAPTIVE
-    ),
-    "FedAdam": Method(lambda client_lr, server_lr: fs.FedAdam(client_lr, server_lr=server_lr), grid=ADAPTIVE),
-    "FedYogi": Method(lambda client_lr, server_lr: fs.FedYogi(client_lr, server_lr=server_lr), grid=ADAPTIVE),
+    "SCAFFOLD": Method(fs.SCAFFOLD, grid=AVERAGING),
+    "FedAdagrad": Method(fs.FedAdagrad, grid=ADAPTIVE),
+    "FedAdam": Method(fs.FedAdam, grid=ADAPTIVE),
+    "FedYogi": Method(fs.FedYogi, grid=ADAPTIVE),
     "FedExP": _mean_of_two(fs.FedExP),
     "FedDuAdagrad": _mean_of_two(fs.FedDuAdagrad),
     "FedDuAdam": _mean_of_two(fs.FedDuAdam),

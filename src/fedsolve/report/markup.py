@@ -141,10 +141,15 @@ def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
 
 
 def picture(caption: str, figure: Figure | bytes) -> str:
-    """A matplotlib figure (or a PNG) as an image within the page, described by its caption."""
-    data = base64.b64encode(figure if isinstance(figure, bytes) else png(figure)).decode()
+    """A matplotlib figure (or a PNG) as an image within the page, described by its caption.
+
+    It shrinks to half of its pixels, where its letters are still read; on a page narrower than that it scrolls.
+    """
+    drawn = figure if isinstance(figure, bytes) else png(figure)
+    least = int.from_bytes(drawn[16:20]) // 2  # a PNG begins with its width
     return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{text(caption)}">'
+        f'<figure><img style="min-width: {least}px" alt="{text(caption)}" '
+        f'src="data:image/png;base64,{base64.b64encode(drawn).decode()}">'
         f"<figcaption>{text(caption)}</figcaption></figure>"
     )
 

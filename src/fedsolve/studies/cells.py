@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -70,6 +70,15 @@ class Cells:
     problems: Mapping[str, Problem]
     seeds: tuple[int, ...]
     by_name: Mapping[tuple[str, str], Cell]
+
+    def changed(self, change: Callable[[Sweep], Sweep]) -> Cells:
+        """The same with all that is shown changed, and the grids as they are."""
+
+        def one(cell: Cell) -> Cell:
+            shown = (None if run is None else change(run) for run in (cell.published, cell.tuned))
+            return replace(cell, **dict(zip(("published", "tuned"), shown, strict=True)))
+
+        return replace(self, by_name={key: one(cell) for key, cell in self.by_name.items()})
 
     def problem(self, name: str) -> Problem:
         """A problem by name; `InvalidInput` if there is none."""

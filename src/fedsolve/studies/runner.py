@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -28,16 +29,9 @@ from fedsolve.tasks.task import Task
 def experiment(study: Study) -> Experiment:
     """The study as `fedsolve reproduce` runs it."""
     return Experiment(
-        title=study.title,
-        citation=study.paper,
-        summary=study.summary,
-        run=lambda context: outcome(study, context),
-        minutes=study.minutes,
-        needs_data=study.needs_data,
-        cost=study.cost,
-        full=bool(study.full),
-        theory=study.theory,
-    )
+        study.title, study.paper, study.summary, partial(outcome, study), minutes=study.minutes,
+        needs_data=study.needs_data, cost=study.cost, full=bool(study.full), theory=study.theory,
+    )  # fmt: skip
 
 
 def outcome(study: Study, context: Context) -> Outcome:
@@ -69,7 +63,7 @@ def solve(study: Study, context: Context) -> Cells:
     for name, problem in study.problems.items():
         task = cache(partial(problem.task, context.data_dir))
         for label, method in study.methods_of(name).items():
-            run = _Run(context, name, problem, label, method, task, study.seeds, study.tuning_seed)
+            run = _Run(context, study, name, problem, label, method, task)
             cells[name, label] = run.cell(_grid_elsewhere(cells, problem, label))
     return Cells(study.problems, study.seeds, cells)
 
@@ -83,24 +77,21 @@ def _grid_elsewhere(cells: Mapping[tuple[str, str], Cell], problem: Problem, lab
     return cells[problem.grid_of, label].grid
 
 
+@dataclass(frozen=True)
 class _Run:
-    """One method on one problem."""
+    """One method on one problem of a study, by their names too."""
 
-    def __init__(
-        self,
-        context: Context,
-        name: str,
-        problem: Problem,
-        label: str,
-        method: Method,
-        task: Callable[..., Task],
-        seeds: Sequence[int],
-        tuning_seed: int,
-    ) -> None:
-        self.context, self.name, self.problem, self.label = context, name, problem, label
-        self.method, self.task, self.seeds, self.tuning_seed = method, task, tuple(seeds), tuning_seed
-        self.options = {**problem.options, **method.options}
-        self.select = Selection.parse(problem.select)
+    context: Context
+    study: Study
+    name: str
+    problem: Problem
+    label: str
+    method: Method
+    task: Callable[..., Task]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {**self.problem.options, **self.method.options}
 
     def cell(self, wider: Sweep | None = None) -> Cell:
         """The published setting with all seeds, the grid with the tuning seed, and its best with all.
@@ -119,12 +110,12 @@ class _Run:
 
     def _grid(self) -> Sweep:
         options = {**self.options, **self.problem.tuning}
-        seeds = options.pop("seeds", (self.tuning_seed,))
+        seeds = options.pop("seeds", (self.study.tuning_seed,))
         return self._sweep("grid", self.method.grid, seeds, options)
 
     def _at(self, setting: Mapping[str, Any], what: str) -> Sweep:
         axes = {axis: (value,) for axis, value in setting.items()}
-        return self._sweep(what, axes, self.seeds, self.options)
+        return self._sweep(what, axes, self.study.seeds, self.options)
 
     def _sweep(
         self, what: str, axes: Mapping[str, tuple[Any, ...]], seeds: Sequence[int], options: Mapping[str, Any]
@@ -144,6 +135,7 @@ class _Run:
         task: Callable[[], Task],
     ) -> Sweep:
         part = _file_name(f"{self.name} {self.label} {what}")
+        select = Selection.parse(self.problem.select)
         known = {
             "problem": self.name,
             "size": self.problem.size,
@@ -151,14 +143,14 @@ class _Run:
             "axes": {name: list(values) for name, values in axes.items()},
             "seeds": list(seeds),
             "options": dict(options),
-            "select": repr(self.select),
+            "select": repr(select),
         }
         version = digest(describe(build_methods(self.method.make, axes)))  # of every value in the methods
         under_way = self.context.folder / "under-way" / f"{part}-{digest(repr((known, version)))}"
 
         def compute() -> Mapping[str, np.ndarray]:
             found = fs.sweep(
-                self.method.make, task(), axes, seeds=seeds, select=self.select, label=self.label,
+                self.method.make, task(), axes, seeds=seeds, select=select, label=self.label,
                 out=under_way, resume=(under_way / SWEEP.file).exists(),
                 progress=self.context.sweeping(f"{self.name}: {self.label}, {what}"), **options,
             )  # fmt: skip
@@ -166,7 +158,7 @@ class _Run:
 
         arrays = self.context.part(part, known, compute, version)
         shutil.rmtree(under_way, ignore_errors=True)
-        return unpacked(arrays, self.label, dict(axes), tuple(seeds), self.select, self.problem.title)
+        return unpacked(arrays, self.label, dict(axes), tuple(seeds), select, self.problem.title)
 
 
 def _file_name(text: str) -> str:

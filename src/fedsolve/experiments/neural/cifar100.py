@@ -7,7 +7,7 @@ from dataclasses import replace
 from fedsolve.data.partitions import Dirichlet
 from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua, of_fedopt
 from fedsolve.experiments.neural.rules import ahead_early
-from fedsolve.experiments.neural.tasks import judged_on, small_digits
+from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.verdicts import better_than_all, each_better
@@ -45,10 +45,7 @@ FULL = {
         title="CIFAR-100 subset, Dirichlet(0.3), ResNet-18",
         size="the paper's 100 clients, 20 a round, 20 steps of 50, 500 rounds; 20,000 of 50,000 images",
         task=judged_on(None, cifar100, num_clients=100, partition=Dirichlet(0.3)),
-        options={
-            "rounds": 500, "clients_per_round": 20, "batch_size": 50, "local_steps": 20, "eval_every": 5,
-            "validation": 0.1,
-        },
+        options=AS_IN_FEDDUA,
         select="validation-accuracy",
         tuning={"rounds": 50, "eval_every": 1},
         published={
@@ -75,10 +72,7 @@ PROBLEMS = {
         size="width 8, not 64; 10 of the paper's 20 clients a round, 5 of 20 steps, of 20 images, not 50; 40 "
         "of 500 rounds; 20,000 of 50,000 images",
         task=judged_on(1_000, cifar100, num_clients=100, partition=Dirichlet(0.3), model=NARROW),
-        options={
-            "rounds": 40, "clients_per_round": 10, "batch_size": 20, "local_steps": 5, "eval_every": 10,
-            "validation": 0.1,
-        },
+        options=LESS_OF_FEDDUA,
         tuning={"rounds": 20},
     ),
     FEDOPT: replace(
@@ -154,12 +148,6 @@ STUDY = Study(
     "million, the runs at what they chose up to 300 million: 0.7e18 to 1.3e18 operations, 20 to 36 h on a GPU that "
     "sustains 1e13 a second. The small form, reckoned from at most 4 s of processor time for 1,000 images "
     "(measured, width 8, on loaded cores): two to three hours on 2 quiet cores.",
-    quick=Problem(
-        title="scikit-learn's digits",
-        size="10 clients",
-        task=small_digits,
-        options={"rounds": 2, "clients_per_round": 4, "validation": 0.2},
-        select="validation-accuracy",
-    ),
+    quick=QUICK,
 )
 """CIFAR-100, for `fedsolve reproduce cifar100`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import fedsolve as fs
 from fedsolve.data.partitions import Dirichlet
-from fedsolve.experiments.neural.tasks import judged_on, small_digits
+from fedsolve.experiments.neural.tasks import QUICK, judged_on
 from fedsolve.experiments.neural.texts import roles
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
@@ -207,12 +207,6 @@ STUDY = Study(
     "s for 810 sequences, 26 h on 2 cores. The small form, reckoned from 0.9 s of processor time a round of "
     "FEMNIST, 1.6 s of each CIFAR and 0.3 s of Shakespeare (a few rounds on loaded cores), 80 runs of 50 rounds "
     "each: under three hours on 2 quiet cores.",
-    quick=Problem(
-        title="scikit-learn's digits",
-        size="10 clients",
-        task=small_digits,
-        options={"rounds": 2, "clients_per_round": 4},
-        select="train_loss",
-    ),
+    quick=replace(QUICK, options={"rounds": 2, "clients_per_round": 4}, select="train_loss"),
 )
 """FedLi's tables, for `fedsolve reproduce fedli-neural`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua, of_fedopt
-from fedsolve.experiments.neural.tasks import judged_on, small_digits
+from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.verdicts import at_least_as_good, better_than_all, close, each_better, together
@@ -34,10 +34,7 @@ FULL = {
         title="FEMNIST sample, 100 writers, CNN",
         size="the paper's 100 writers, 20 a round, 20 steps of 50, 500 rounds",
         task=judged_on(None, femnist, num_clients=100),
-        options={
-            "rounds": 500, "clients_per_round": 20, "batch_size": 50, "local_steps": 20, "eval_every": 5,
-            "validation": 0.1,
-        },
+        options=AS_IN_FEDDUA,
         select="validation-accuracy",
         tuning={"rounds": 50, "eval_every": 1},
         published={
@@ -62,10 +59,7 @@ PROBLEMS = {
         FULL[FEDDUA],
         size="100 writers, 10 of the paper's 20 a round, 5 of 20 steps, of 20 images, not 50; 40 of 500 rounds",
         task=judged_on(2_000, femnist, num_clients=100),
-        options={
-            "rounds": 40, "clients_per_round": 10, "batch_size": 20, "local_steps": 5, "eval_every": 10,
-            "validation": 0.1,
-        },
+        options=LESS_OF_FEDDUA,
         tuning={"rounds": 20},
     ),
     FEDOPT: replace(
@@ -142,12 +136,6 @@ STUDY = Study(
     "h; FedOpt's row, 2,000 images a round, 1,500 rounds, 15 runs, 10 h; the sweeps 15 h; the runs at what they "
     "chose up to 63 h. On a GPU it was not measured.",
     minutes=64,
-    quick=Problem(
-        title="scikit-learn's digits",
-        size="10 clients",
-        task=small_digits,
-        options={"rounds": 2, "clients_per_round": 4, "validation": 0.2},
-        select="validation-accuracy",
-    ),
+    quick=QUICK,
 )
 """FEMNIST, for `fedsolve reproduce femnist`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.experiments.feddua_methods import MeanOfTwo
+from fedsolve.experiments.feddua_methods import making
 from fedsolve.studies import Method
 
 Pairs = Mapping[str, tuple[float, float]]
@@ -15,12 +15,7 @@ Triples = Mapping[str, tuple[float, float, float | None]]
 
 _ADAPTIVE = {"FedAdagrad": fs.FedAdagrad, "FedAdam": fs.FedAdam, "FedYogi": fs.FedYogi}
 _PLAIN = {"FedAvg": fs.FedAvg, "FedAvgM": fs.FedAvgM}
-_DOUBLY = {
-    "FedExP": fs.FedExP,
-    "FedExPM": fs.FedExPM,
-    "FedDuAdagrad": fs.FedDuAdagrad,
-    "FedDuAdam": fs.FedDuAdam,
-}
+_DOUBLY = {name: getattr(fs, name) for name in ("FedExP", "FedExPM", "FedDuAdagrad", "FedDuAdam")}
 DECAY = 0.998
 """Of the clients' rate a round, in the image tasks of Takakura et al."""
 IMAGE_EXTRAS: Mapping[str, Any] = {"weight_decay": 1e-4, "clip_norm": 10.0}
@@ -48,12 +43,8 @@ def of_fedopt(best: Triples, **client: Any) -> dict[str, Method]:
     """
     methods = {}
     for name, (client_lr, server_lr, tau) in best.items():
-        if tau is None:
-            make: Callable[..., Algorithm] = _plain(_PLAIN[name], client)
-        else:
-            make = _adaptive(_ADAPTIVE[name], client)
         second = {"server_lr": 10.0**server_lr} | ({} if tau is None else {"tau": 10.0**tau})
-        methods[name] = _method(make, client_lr, second)
+        methods[name] = _method(making((_ADAPTIVE | _PLAIN)[name], client, False), client_lr, second)
     return methods
 
 
@@ -72,12 +63,9 @@ def of_feddua(best: Pairs, decay: float = 1.0, **client: Any) -> dict[str, Metho
     client = {"weighting": "uniform", **client}
     methods = {}
     for name, (client_lr, second) in best.items():
-        if name in _DOUBLY:
-            make, axis = _doubly(_DOUBLY[name], decay, client), "eps_g"
-        else:
-            more = {"tau": 1e-9} if name in _ADAPTIVE else {}
-            make, axis = _plain((_ADAPTIVE | _PLAIN)[name], client | more, decay), "server_lr"
-        methods[name] = _method(make, client_lr, {axis: 10.0**second})
+        doubly, more = name in _DOUBLY, {"tau": 1e-9} if name in _ADAPTIVE else {}
+        make = making((_ADAPTIVE | _PLAIN | _DOUBLY)[name], {**client, **more}, doubly, decay)
+        methods[name] = _method(make, client_lr, {"eps_g" if doubly else "server_lr": 10.0**second})
     return methods
 
 
@@ -85,23 +73,3 @@ def _method(make: Callable[..., Algorithm], client_lr: float, second: Mapping[st
     rates = around(client_lr)
     grid = {"client_lr": rates} | {axis: (value,) for axis, value in second.items()}
     return Method(make, {"client_lr": rates[1], **second}, grid)
-
-
-def _plain(
-    method: Callable[..., Algorithm], client: Mapping[str, Any], decay: float = 1.0
-) -> Callable[..., Algorithm]:
-    return lambda client_lr, server_lr: method(_rate(client_lr, decay), server_lr=server_lr, **client)
-
-
-def _adaptive(method: Callable[..., Algorithm], client: Mapping[str, Any]) -> Callable[..., Algorithm]:
-    return lambda client_lr, server_lr, tau: method(client_lr, server_lr=server_lr, tau=tau, **client)
-
-
-def _doubly(
-    method: Callable[..., Algorithm], decay: float, client: Mapping[str, Any]
-) -> Callable[..., Algorithm]:
-    return lambda client_lr, eps_g: MeanOfTwo(method(_rate(client_lr, decay), eps_g=eps_g, **client))
-
-
-def _rate(client_lr: float, decay: float) -> Any:
-    return client_lr if decay == 1.0 else fs.schedules.Exponential(client_lr, decay)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fedsolve.experiments.neural.methods import of_feddua, of_fedopt
 from fedsolve.experiments.neural.rules import ahead_early
+from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA
 from fedsolve.experiments.neural.texts import roles, tiny_text
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
@@ -42,10 +43,7 @@ FULL = {
         title="Shakespeare, 100 roles, two layers of 256",
         size="the paper's 100 roles, 20 a round, 20 steps of 50, 500 rounds; roles of Moby's edition, not LEAF's",
         task=roles(LSTM(VOCABULARY, 256, 256, 2), 2_000, num_clients=100),
-        options={
-            "rounds": 500, "clients_per_round": 20, "batch_size": 50, "local_steps": 20, "eval_every": 5,
-            "validation": 0.1,
-        },
+        options=AS_IN_FEDDUA,
         select="validation-accuracy",
         tuning={"rounds": 50, "eval_every": 1},
         published={

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,17 @@ import jax
 import numpy as np
 
 import fedsolve as fs
+from fedsolve.studies import Problem
 from fedsolve.tasks.task import Task
 
+AS_IN_FEDDUA: Mapping[str, Any] = {
+    "rounds": 500, "clients_per_round": 20, "batch_size": 50, "local_steps": 20, "eval_every": 5, "validation": 0.1,
+}  # fmt: skip
+"""How Takakura et al. run, and what is held out to choose by."""
+LESS_OF_FEDDUA: Mapping[str, Any] = {
+    "rounds": 40, "clients_per_round": 10, "batch_size": 20, "local_steps": 5, "eval_every": 10, "validation": 0.1,
+}  # fmt: skip
+"""The small forms of that on images."""
 TRAIN_EXAMPLES = 1_000
 """Of the training clients, that an evaluation of the small forms looks at."""
 
@@ -44,3 +53,13 @@ def few(task: Task, test: int, train: int) -> Task:
 def small_digits(data_dir: Path | None = None) -> Task:
     """Ten clients of scikit-learn's digits, for the quick forms."""
     return fs.tasks.build("digits", num_clients=10)
+
+
+QUICK = Problem(
+    title="scikit-learn's digits",
+    size="10 clients",
+    task=small_digits,
+    options={"rounds": 2, "clients_per_round": 4, "validation": 0.2},
+    select="validation-accuracy",
+)
+"""The problem of the quick forms."""

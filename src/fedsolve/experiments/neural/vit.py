@@ -9,7 +9,7 @@ import fedsolve as fs
 from fedsolve.data.partitions import Dirichlet
 from fedsolve.experiments.neural.cifar100 import NARROW
 from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua
-from fedsolve.experiments.neural.tasks import judged_on
+from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.verdicts import at_least_as_good, better, close
@@ -47,9 +47,7 @@ _FULL = Problem(
     title="CIFAR-100 subset, ResNet-18",
     size="the paper's 100 clients, 20 a round, 20 steps of 50, 500 rounds; 20,000 of 50,000 images",
     task=judged_on(None, cifar100, num_clients=100, partition=Dirichlet(0.3)),
-    options={
-        "rounds": 500, "clients_per_round": 20, "batch_size": 50, "local_steps": 20, "eval_every": 5, "validation": 0.1,
-    },
+    options=AS_IN_FEDDUA,
     select="validation-accuracy",
     tuning={"rounds": 50, "eval_every": 1},
 )  # fmt: skip
@@ -59,9 +57,7 @@ _SMALL = replace(
     size="width 8, not 64; 10 of the paper's 20 clients a round, 5 of 20 steps, of 20 images, not 50; 40 of "
     "500 rounds; 20,000 of 50,000 images",
     task=judged_on(1_000, cifar100, num_clients=100, partition=Dirichlet(0.3), model=NARROW),
-    options={
-        "rounds": 40, "clients_per_round": 10, "batch_size": 20, "local_steps": 5, "eval_every": 10, "validation": 0.1,
-    },
+    options=LESS_OF_FEDDUA,
     tuning={"rounds": 20},
 )  # fmt: skip
 _SMALL_VIT_ROUNDS = 120
@@ -142,12 +138,6 @@ STUDY = Study(
     "another rate: 0.6e18 to 0.9e18 operations, 17 to 24 h on a GPU that sustains 1e13 a second. The small form, "
     "reckoned from at most 4 s and 2.5 s of processor time for 1,000 images (measured on loaded cores): about two "
     "hours on 2 quiet cores.",
-    quick=Problem(
-        title="scikit-learn's digits, tiny ViT",
-        size="10 clients",
-        task=_quick_task,
-        options={"rounds": 2, "clients_per_round": 4, "validation": 0.2},
-        select="validation-accuracy",
-    ),
+    quick=replace(QUICK, title="scikit-learn's digits, tiny ViT", task=_quick_task),
 )
 """ResNet against ViT, for `fedsolve reproduce vit`."""
