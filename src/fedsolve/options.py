@@ -121,6 +121,16 @@ class RunOptions:
             "devices that share each cohort", "1; all of several processes", least=1, swept=False
         ),
     )
+    mesh: Mapping[str, int] | None = field(
+        default=None,
+        metadata=_about(
+            "devices as a table, such as {'clients': 4, 'model': 2}: four pairs share each cohort, each pair a model, "
+            "whose arrays lie in parts on them; in place of `devices`",
+            instead_of="devices",
+            axes=("clients", "model"),
+            swept=False,
+        ),
+    )
     systems: Fleet | str | None = field(
         default=None,
         metadata=_about(
@@ -215,6 +225,7 @@ class RunKeywords(SweepKeywords, total=False):
 
     seed: int
     devices: int | None
+    mesh: Mapping[str, int] | None
     residency: Literal["device", "stream"] | None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class About:
         words: texts that it takes.
         share: whether it takes a number in (0, 1].
         positive: whether it takes a number above 0.
+        axes: names of the whole numbers from 1 on of a table that it takes, all of them.
         objects: whether it takes an object beside its words, which who uses it knows.
         instead_of: the option in whose place it is given: one of the two at most.
         swept: whether a sweep takes it too.
@@ -37,6 +38,7 @@ class About:
     words: tuple[str, ...] = ()
     share: bool = False
     positive: bool = False
+    axes: tuple[str, ...] = ()
     objects: bool = False
     instead_of: str = ""
     swept: bool = True
@@ -51,6 +53,10 @@ class About:
         """
         if self.positive:
             return check_number(name, value, above=0)
+        if self.axes:
+            if not isinstance(value, Mapping) or set(value) != set(self.axes):
+                raise InvalidInput(f"{name} = {shown(value)} must be a table of {' and '.join(self.axes)}")
+            return {axis: check_integer(f"{name}.{axis}", value[axis], 1) for axis in self.axes}
         if self.least is None and not self.words:
             return value  # an object, which who uses it knows
         if isinstance(value, str) and value in self.words:

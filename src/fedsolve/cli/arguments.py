@@ -118,7 +118,7 @@ def with_run_options(*, swept: bool = False) -> Callable[[Command], Command]:
         options = [
             inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(o))
             for o in written_options()
-            if o.about.swept or not swept
+            if (o.about.swept or not swept) and not o.about.axes  # tables are for a file
         ]
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         parameters = [*own[:at], *options, *own[at:]]

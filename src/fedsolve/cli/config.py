@@ -46,6 +46,8 @@ def _as_pydantic(option: WrittenOption) -> tuple[Any, Any]:
         kinds.append(Annotated[float, Field(gt=0, le=1)])
     if about.positive:
         kinds.append(Annotated[float, Field(gt=0)])
+    if about.axes:
+        kinds.append(dict[Literal[about.axes], Positive])
     if about.words:
         kinds.append(Literal[about.words])
     if option.default is None:

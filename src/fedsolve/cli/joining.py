@@ -41,6 +41,10 @@ def spread(config: Any, processes: int) -> Any:
             f"--processes {processes}: the run has {devices} devices, which so many processes cannot share evenly; "
             f"give a divisor of {devices}"
         )
+    if config.run.mesh is not None:
+        raise InvalidInput(
+            "--processes: models that lie in parts (run.mesh) are trained by one process; leave it out"
+        )
     if config.seeds is not None:
         raise InvalidInput("--processes shares one run: leave out --seeds, or run the seeds one by one")
     return config.model_copy(update={"run": config.run.model_copy(update={"devices": devices})})

@@ -19,8 +19,9 @@ from fedsolve.cli.values import method_arguments, resolve_settings
 from fedsolve.data.base import Partition
 from fedsolve.engine.grid import check_seeds
 from fedsolve.engine.keys import start_key
-from fedsolve.engine.layout import chunk_size, first_devices
+from fedsolve.engine.layout import chunk_size, mesh_of
 from fedsolve.engine.prepare import choose_sampling
+from fedsolve.engine.program import AXIS
 from fedsolve.errors import InvalidInput
 from fedsolve.options import RunOptions
 from fedsolve.results.history import Setting
@@ -73,7 +74,8 @@ def prepare(config: Config) -> Prepared:
                 f"{method.shown} cannot weigh clients by {config.weighting!r}, it is {algorithm.weighting!r} alone: "
                 f"leave the method out or give --weighting {algorithm.weighting}"
             )
-    devices = first_devices(config.run.devices).size
+    mesh = mesh_of(config.run.devices, config.run.mesh)
+    devices = mesh.size if config.run.mesh is None else None
     task = build_task(config.task, **config.task_options)
     if config.validation is not None:
         task = task.hold_out(config.validation)
@@ -146,7 +148,7 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
             jnp.dtype(options.dtype),
             batch_size=None if options.batch_size == "full" else options.batch_size,
             sampling=choose_sampling(options, task),
-            devices=options.devices or 1,
+            devices=mesh_of(options.devices, options.mesh).shape[AXIS],
         )
     return run.model_copy(update={k: v for k, v in vars(options).items() if k in _KEYS} | {"chunk": chunk})
 

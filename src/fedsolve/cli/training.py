@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def run(
         context, task, names, settings, task_set, config, data_dir, resume, options,
         seeds=seeds, validation=validation,
     )  # fmt: skip
-    devices = resolved.run.devices or 1
+    devices = resolved.run.devices or prod((resolved.run.mesh or {}).values())
     if processes is not None and processes > 1:
         resolved = spread(resolved, processes)
         devices = (resolved.run.devices or 1) // processes
@@ -85,7 +86,7 @@ def compare(
         context, task, names or [], settings, task_set, config, data_dir, resume, options, weighting,
         seeds, validation,
     )  # fmt: skip
-    start_jax(resolved.run.devices or 1)
+    start_jax(resolved.run.devices or prod((resolved.run.mesh or {}).values()))
     from fedsolve.cli.compare import compare_command
 
     raise typer.Exit(compare_command(resolved, out, resume, as_json, watch, track or ()))

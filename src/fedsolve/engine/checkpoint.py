@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from fedsolve.engine.client_states import ClientStates
-from fedsolve.engine.processes import check_alone, everywhere, here, is_first
+from fedsolve.engine.processes import check_alone, here, is_first
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RecordFile
-from fedsolve.engine.round import RunState
+from fedsolve.engine.round import RunState, laid_out
 from fedsolve.engine.stream import Stream
 from fedsolve.errors import InvalidInput
 from fedsolve.run_folder import RUN, RunFolder, check_rounds, how_to_resume
@@ -91,7 +91,8 @@ class Checkpoints:
         mesh = state.round.sharding.mesh
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        return everywhere(load_tree(folder.path, like), mesh), self._record.restore(manifest["record"])
+        loaded = laid_out(load_tree(folder.path, like), mesh)
+        return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
         """Write state and record, atomically.

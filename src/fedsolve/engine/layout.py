@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from fedsolve import trees
 from fedsolve.checks import check_integer, is_integer
 from fedsolve.engine.clients import on_device
 from fedsolve.engine.frozen import programs_inside
-from fedsolve.engine.processes import several
-from fedsolve.engine.program import AXIS
+from fedsolve.engine.processes import check_alone, several
+from fedsolve.engine.program import AXIS, MODEL
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
 from fedsolve.tasks.leaves import with_frozen
@@ -175,6 +175,19 @@ def _meminfo(name: str) -> int:
             return next(1024 * int(line.split()[1]) for line in file if line.startswith(name))
     except (OSError, StopIteration):
         return 4 * 2**30  # not Linux
+
+
+def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
+    """The devices of a run: `devices` in a row, or the first ones as a table of those that share a cohort and a model.
+
+    Raises:
+        InvalidInput: more devices than there are, some of those of several processes, or a model shared by these.
+    """
+    if table is None or table[MODEL] == 1:
+        return first_devices(devices if table is None else table[AXIS])
+    check_alone("a run whose models lie in parts")
+    row = first_devices(table[AXIS] * table[MODEL])
+    return Mesh(row.devices.reshape(table[AXIS], table[MODEL]), (AXIS, MODEL))
 
 
 def first_devices(devices: int | None) -> Mesh:

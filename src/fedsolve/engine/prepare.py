@@ -21,13 +21,13 @@ from fedsolve.engine.evaluate_blocks import Blocks
 from fedsolve.engine.groups import group_clients, works_by_size
 from fedsolve.engine.identity import describe
 from fedsolve.engine.keys import run_key, start_params
-from fedsolve.engine.layout import chunk_size, cohort_size, first_devices
+from fedsolve.engine.layout import chunk_size, cohort_size, mesh_of
 from fedsolve.engine.method_checks import check_method
 from fedsolve.engine.population import Population, first_clients
 from fedsolve.engine.preflight import check_task
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import everywhere
-from fedsolve.engine.program import Program
+from fedsolve.engine.program import AXIS, MODEL, Program
 from fedsolve.engine.residency import is_streamed
 from fedsolve.engine.round import client_state_bytes, start
 from fedsolve.engine.stream import Stream
@@ -57,9 +57,10 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         InvalidInput: a method, a task or options that cannot be used, or that do not fit each other.
     """
     check_method(algorithm)
-    sampling, mesh = choose_sampling(options, task), first_devices(options.devices)
+    sampling, mesh = choose_sampling(options, task), mesh_of(options.devices, options.mesh)
+    sharers = mesh.shape[AXIS]
     algorithm.check(sampling, task.data.num_clients)
-    options = replace(options.with_defaults(task), devices=mesh.size)
+    options = replace(options.with_defaults(task), devices=mesh.size, mesh=None)
     dtype, batch = jnp.dtype(options.dtype), _batch_size(options)
     counts = task.data.counts
     local: Any = {"batch_size": batch, "epochs": options.epochs, "local_steps": options.local_steps}
@@ -75,6 +76,12 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     own = client_state_bytes(algorithm, params, len(counts))
     streamed, where = is_streamed(options, task.data, dtype, own)
+    if MODEL in mesh.shape:
+        identity["mesh"] = describe(dict(mesh.shape))
+        if streamed:
+            raise InvalidInput(
+                "mesh: models that lie in parts train clients on the device: give residency = 'device'"
+            )
     frozen = on_device(task.frozen, dtype)
     everyone = None
     if streamed:
@@ -97,10 +104,10 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             algorithm, identity = algorithm.with_versions(timed.depth), identity | {"versions": timed.depth}
     side_by_side = partial(
         chunk_size,
-        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=mesh.size,
+        options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=sharers,
     )  # fmt: skip
     chunk = side_by_side()
-    cohort = cohort_size(sampling, len(counts)) / mesh.size
+    cohort = cohort_size(sampling, len(counts)) / sharers
     groups = group_clients(works_by_size(work, counts, steps), counts, cohort, side_by_side)
     stream = None
     if everyone is not None:

@@ -49,7 +49,12 @@ def everywhere(tree: Any, mesh: Mesh, *, may_alias: bool | None = None) -> Any:
 
 
 def here(tree: Any) -> Any:
-    """Of arrays that lie on every device, the copies on this process's first one, which takes no further memory."""
+    """Of arrays that lie on every device, the copies on this process's first one, which takes no further memory.
+
+    Arrays some of which lie in parts stay where they are.
+    """
+    if not all(x.is_fully_replicated for x in jax.tree.leaves(tree)):
+        return tree
     return jax.tree.map(lambda x: x.addressable_data(0) if len(x.sharding.device_set) > 1 else x, tree)
 
 

@@ -10,6 +10,8 @@ from fedsolve.engine.clients import LocalWork
 from fedsolve.engine.groups import Group
 
 AXIS = "clients"
+MODEL = "model"
+"""Names of a mesh's axes: what shares a cohort, and what shares each model."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Program:
         work: local work.
         chunk: clients trained side by side (vmapped); 1 trains one after another.
         capacity: rounds of the longest call, the length of the logs.
-        mesh: the devices that share each cohort.
+        mesh: the devices that share each cohort, and those that share each model where it has that axis.
         variants: forms that a client's message may have (see `fedsolve.wire.variants`).
         groups: clients by size, from the longest to the shortest; none if all are trained alike.
     """
@@ -31,3 +33,13 @@ class Program:
     mesh: Mesh
     variants: int = 1
     groups: tuple[Group, ...] = ()
+
+    @property
+    def sharers(self) -> int:
+        """How many share each cohort."""
+        return self.mesh.shape[AXIS]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether models lie in parts on several devices."""
+        return MODEL in self.mesh.shape

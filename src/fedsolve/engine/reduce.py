@@ -78,7 +78,7 @@ def nothing(shapes: Totals) -> Totals:
     return Totals(lowest, zero.weight, zero.size, zero.sent)
 
 
-def across_devices(totals: Totals, axis: str, devices: int) -> Totals:
+def across_devices(totals: Totals, axis: str) -> Totals:
     """The totals of all devices together: all sums meet as one vector, since every meeting costs a wait."""
     how = reductions(totals.message)
     sums = (
@@ -88,15 +88,23 @@ def across_devices(totals: Totals, axis: str, devices: int) -> Totals:
         totals.sent.astype(totals.weight.dtype),
     )
     flat, unravel = ravel_pytree(sums)
-    message, weight, size, sent = unravel(_sum_in_order(flat, axis, devices))
+    message, weight, size, sent = unravel(_sum_in_order(flat, axis))
     message = jax.tree.map(
         lambda by, total, x: lax.pmax(x, axis) if by == "max" else total, how, message, totals.message
     )
     return Totals(message, weight, size.astype(totals.size.dtype), sent.astype(totals.sent.dtype))
 
 
-def _sum_in_order(flat: Array, axis: str, devices: int) -> Array:
+def across_devices_in_parts(totals: Totals, axis: str) -> Totals:
+    """The same of models that lie in parts: each array for itself, since one vector of all would lie whole."""
+    meet = {"mean": lax.psum, "average": lax.psum, "max": lax.pmax}
+    message = jax.tree.map(lambda by, x: meet[by](x, axis), reductions(totals.message), totals.message)
+    return Totals(message, *lax.psum((totals.weight, totals.size, totals.sent), axis))
+
+
+def _sum_in_order(flat: Array, axis: str) -> Array:
     """The sum over devices in their order; that of `lax.psum` depends on the processes that they are spread over."""
+    devices = lax.axis_size(axis)
     parts = jnp.pad(flat, (0, -len(flat) % devices)).reshape(devices, -1)
     part = jnp.sum(lax.all_to_all(parts, axis, 0, 0), axis=0)  # each device adds up one
     return lax.all_gather(part, axis, tiled=True)[: len(flat)]

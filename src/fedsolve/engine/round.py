@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
@@ -19,7 +19,7 @@ from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.layout import free_bytes
 from fedsolve.engine.processes import everywhere, own_devices
-from fedsolve.engine.program import Program
+from fedsolve.engine.program import AXIS, MODEL, Program
 from fedsolve.engine.train import train_cohort
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
@@ -63,7 +63,30 @@ def start(
     state = _enrolled(algorithm, server, one, places)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
-    return everywhere(replace(rest, clients=state.clients), mesh)
+    return laid_out(replace(rest, clients=state.clients), mesh)
+
+
+def laid_out(state: RunState, mesh: Mesh) -> RunState:
+    """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it.
+
+    The dimension that is divided is the longest of those that can be, never that of clients; arrays without one, and
+    all where there is no such axis, lie on every device.
+    """
+    if MODEL not in mesh.shape:
+        return everywhere(state, mesh)
+    parts = mesh.shape[MODEL]
+
+    def spec(x: Array, first: int) -> P:
+        dims = [d for d in range(first, x.ndim) if x.shape[d] % parts == 0 and x.shape[d]]
+        if not dims:
+            return P()
+        longest = max(dims, key=lambda d: x.shape[d])
+        return P(*(MODEL if d == longest else None for d in range(x.ndim)))
+
+    def put(tree: Any, first: int = 0) -> Any:
+        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, spec(x, first))), tree)
+
+    return replace(put(replace(state, clients=())), clients=put(state.clients, 1))
 
 
 def client_state_bytes(algorithm: Algorithm, params: Params, population: int) -> int:
@@ -121,9 +144,11 @@ def compiled_advance() -> Any:
 
     def on_all_devices(program: Program, *arguments: Any) -> Any:
         body = partial(simulate, program)
-        return jax.shard_map(body, mesh=program.mesh, in_specs=P(), out_specs=P(), check_vma=False)(
-            *arguments
+        # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
+        share = jax.shard_map(
+            body, mesh=program.mesh, in_specs=P(), out_specs=P(), axis_names={AXIS}, check_vma=False
         )
+        return share(*arguments)
 
     return jax.jit(on_all_devices, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
 

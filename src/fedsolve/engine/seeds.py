@@ -70,7 +70,7 @@ def run_seeds(
 
         several = _Several(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
         # one at a time where each takes several devices, or as much memory as it may
-        alone = (options.devices or 1) > 1 or prepared.stream is not None
+        alone = prepared.program.mesh.size > 1 or prepared.stream is not None
         at_once = 1 if alone else batches_at_once()
         with ThreadPoolExecutor(at_once) as pool:
             resumed = [resume and (known or not any(begun)) for known in begun]

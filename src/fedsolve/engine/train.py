@@ -22,6 +22,7 @@ from fedsolve.engine.reduce import (
     Stacked,
     Totals,
     across_devices,
+    across_devices_in_parts,
     from_all_devices,
     merge,
     nothing,
@@ -50,7 +51,7 @@ def train_cohort(
     devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
     and among `clients`, their states.
     """
-    devices = program.mesh.size
+    devices = program.sharers
     ids, present, chunk = share_of(program, packed, ids, present, devices)
     common = (algorithm, packed, key, broadcast)
     summed = algorithm.reduction is None
@@ -88,8 +89,13 @@ def train_cohort(
             step = partial(one_chunk, group, first, stop)
             totals, updated = lax.fori_loop(0, chunks_of(group, first, stop), step, (totals, updated))
     if devices > 1:
-        totals = across_devices(totals, AXIS, devices) if summed else from_all_devices(totals, AXIS)
-        if jax.tree.leaves(clients):  # every device takes over what the others' clients have become
+        meet = across_devices if summed else from_all_devices
+        if summed and program.is_sharded:
+            meet = across_devices_in_parts
+        totals = meet(totals, AXIS)
+        if program.is_sharded:
+            updated = _taken_over_in_parts(clients, updated, ids, present)
+        elif jax.tree.leaves(clients):  # every device takes over what the others' clients have become
             theirs = lax.all_gather((ids, present, _gather(updated, ids)), AXIS, tiled=True)
             updated = _scatter(clients, *theirs)
     return totals, updated
@@ -147,6 +153,18 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
         return results, jax.tree.map(lambda x: True, results)
 
     return clients(common, own)
+
+
+def _taken_over_in_parts(before: Any, own: Any, ids: Array, present: Array) -> Any:
+    """All clients' states where those of each device's clients are its own: sums, which leave arrays in parts."""
+
+    def leaf(x: Array, y: Array) -> Array:
+        mine = jnp.zeros(len(x), bool).at[jnp.where(present, ids, len(x))].set(True, mode="drop")
+        rows = (-1,) + (1,) * (x.ndim - 1)
+        new = lax.psum(jnp.where(mine.reshape(rows), y, 0), AXIS).astype(x.dtype)
+        return jnp.where((lax.psum(mine.astype(jnp.int32), AXIS) > 0).reshape(rows), new, x)
+
+    return jax.tree.map(leaf, before, own)
 
 
 def _gather(clients: Any, ids: Any) -> Any:
