@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedsolve.errors import InvalidInput
-from fedsolve.experiments import fw_claims
+from fedsolve.experiments import fw_claims, fw_linear
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.fw_columns import Pictures, halved, judged, synthetic
 from fedsolve.experiments.fw_published import CONVEX, NONCONVEX, STOCHASTIC
@@ -105,6 +105,16 @@ def test_pictures_are_scaled_and_dealt():
     np.testing.assert_allclose(task.test.x, x[:8] / 127.5 - 1, rtol=1e-6, atol=1e-6)
     with pytest.raises(InvalidInput, match="keep fewer"):
         pictures(None, 0, 6, False, 40)
+
+
+def test_table_3_in_full_has_all_images_and_the_same_columns():
+    study = fw_linear.STUDIES["fw-stochastic"]
+    small, full = study.problems, study.at_full_size().problems
+    kept = {name: (small[name].task.keywords["most"], full[name].task.keywords["most"]) for name in small}
+    assert list(small) == list(full)
+    assert {name.split(",")[0]: most for name, most in kept.items()} == {
+        "FEMNIST-10": (190, None), "FEMNIST-62": (140, None), "synthetic": (190, 190), "CIFAR-10": (190, None),
+    }  # fmt: skip
 
 
 def test_synthetic_clients_are_alike_in_size():
