@@ -21,6 +21,7 @@ from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within
 from fedsolve.studies.problem import Method, Problem
+from fedsolve.studies.settings import settings
 from fedsolve.studies.study import Study
 from fedsolve.studies.tables import tables
 from fedsolve.tasks.task import Task
@@ -53,7 +54,7 @@ def outcome(study: Study, context: Context) -> Outcome:
         {name: picture.draw(study, cells) for name, picture in study.pictures.items()},
         tables(cells, "Paper's setting" if study.paper else "Setting"),
         (*study.deviations, *([f"The paper's size: {study.cost}"] if study.full else [])),
-        _settings(study),
+        settings(study),
     )
 
 
@@ -163,19 +164,3 @@ class _Run:
 
 def _file_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "+.-" else "-" for c in text)
-
-
-def _settings(study: Study) -> dict[str, Any]:
-    problems = {}
-    for p in study.problems.values():
-        told = {**p.options, "compared": p.metric, "mean of the last rounds": p.last, "chosen by": p.select}
-        told |= {"data": "drawn anew for each seed"} if p.data_by_seed else {}
-        told |= {f"{name} while tuning": value for name, value in p.tuning.items()}
-        problems[p.title] = f"{p.size}; {', '.join(f'{name} {value}' for name, value in told.items())}"
-    first = next(iter(study.problems))
-    own = {
-        label: ", ".join(f"{name} {value}" for name, value in method.options.items())
-        for label, method in study.methods_of(first).items()
-        if method.options
-    }
-    return {"seeds": list(study.seeds), "tuned on seed": study.tuning_seed, **problems, **own}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from fedsolve.report.markup import PageTable
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import in_words, shown_final
+from fedsolve.studies.settings import words
+from fedsolve.studies.verdicts import shown_final
 
 
 def tables(cells: Cells, given: str = "Paper's setting") -> dict[str, PageTable]:
@@ -50,9 +50,9 @@ def _table(cells: Cells, name: str, given: str) -> PageTable:
         tuned = cell.grid is not None
         row: list[Any] = [
             method,
-            _words(cell.published.points[0]) if cell.published else None,
+            words(cell.published.points[0]) if cell.published else None,
             shown_final(cells, name, method, "published") if published else None,
-            (_words(cell.chosen) if cell.tuned else "all diverged") if tuned else None,
+            (words(cell.chosen) if cell.tuned else "all diverged") if tuned else None,
             shown_final(cells, name, method, "tuned") if tuned else None,
             ", ".join(cell.edges) or None,
         ]
@@ -66,7 +66,3 @@ def _table(cells: Cells, name: str, given: str) -> PageTable:
     ]  # an empty column says nothing
     shown = [[row[i] for i in kept] for row in rows]
     return PageTable(problem.title, [head[i] for i in kept], shown, f"{problem.size}; {seeds}")
-
-
-def _words(setting: Mapping[str, Any]) -> str:
-    return ", ".join(f"{axis} {in_words(value)}" for axis, value in setting.items())
