@@ -21,6 +21,7 @@ from fedsolve.studies.experiment import Context
 from fedsolve.studies.maps import Maps
 from fedsolve.studies.pictures import Against, Along, Curves, Several
 from fedsolve.studies.runner import outcome, solve
+from fedsolve.studies.settings import settings
 from fedsolve.studies.styles import styles
 from fedsolve.studies.views import at_round, by_metric, in_decades
 
@@ -238,6 +239,22 @@ def test_data_by_seed(tmp_path):
     assert "over 2 data sets" in found.tables["small"].note
     assert "intervals over data sets" in found.claims[0].reason
     assert found.pictures["curves"][0] == "Loss. Seeds 3, 4, each with data of its own."
+
+
+def test_settings_say_once_what_all_problems_have_alike():
+    longer = replace(PROBLEM, title="longer", options={**PROBLEM.options, "rounds": 8})
+    told = settings(replace(STUDY, problems={"small": PROBLEM, "long": longer}))
+    alike = (
+        "eval_every 2, local_steps 1, compared train_loss, mean of the last rounds 1, chosen by training-loss"
+    )
+    assert told == {
+        "seeds": [0, 1],
+        "tuned on seed": 0,
+        "all problems": alike,
+        "regression": "3 of 20 clients; rounds 4",
+        "longer": "3 of 20 clients; rounds 8",
+    }
+    assert settings(STUDY)["regression"] == f"3 of 20 clients; rounds 4, {alike}"
 
 
 def test_quick_and_full_sizes(tmp_path):
