@@ -30,6 +30,7 @@ from fedsolve.report.markup import (
 from fedsolve.report.plots import on_a_clock
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
 from fedsolve.report.table import headline
+from fedsolve.report.thin import kept
 from fedsolve.results.encoding import plain
 from fedsolve.results.history import History
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 PAGE = "page.html"
 """Name of the page in a run's folder."""
+_MOST_POINTS = 18_000
+"""Of all curves of a metric together: twelve methods with a dozen metrics make a page of 3 MB."""
 _AXES = ("round", "seconds", "megabytes", "time")
 _TIME = '<label><input type="radio" name="x" value="time"><span>simulated time</span></label>'
 _SCRIPTS = ("plotting.js", "curves.js", "clients.js", "sorting.js")
@@ -108,8 +111,9 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
         if "server_lr" in h.rounds:
             columns.setdefault("server_lr", h.at_evaluations("server_lr"))
         tables = {"columns": columns} | ({"low": method.low, "high": method.high} if method.several else {})
+        drawn = _drawn(tables, len(methods))
         run = {"name": name, "label": h.label, "colour": style.colour, "dash": style.dash}
-        runs.append(run | {part: {k: _short(v) for k, v in t.items()} for part, t in tables.items()})
+        runs.append(run | {part: {k: _short(v[drawn]) for k, v in t.items()} for part, t in tables.items()})
     columns = dict.fromkeys(key for run in runs for key in run["columns"] if key not in _AXES)
     bases = [key for key in columns if not key.endswith(AVERAGED)]
     bases.sort(key=lambda key: key != main)
@@ -118,6 +122,17 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
         "metrics": [_metric(key, key + AVERAGED in columns, runs) for key in bases],
         "axes": {key: describe(key).label for key in _AXES if key != "time" or on_a_clock(histories)},
     }
+
+
+def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.ndarray:
+    """The evaluations of a method that are drawn; means of two iterates need not keep peaks of their own."""
+    shown = [
+        np.asarray(values, float)
+        for table in tables.values()
+        for key, values in table.items()
+        if key not in _AXES and not key.endswith(AVERAGED)
+    ]
+    return kept(shown, _MOST_POINTS // (methods * len(tables)))
 
 
 def look() -> dict[str, str]:
@@ -144,8 +159,14 @@ def script_json(value: Any) -> str:
 
 def _notes(histories: Sequence[History]) -> list[str]:
     """The remarks of all runs, those of several seeds once."""
-    methods = (m.history for m in over_seeds(histories))
-    return [f"{h.label}: {note}" for h in methods for note in h.notes]
+    methods = over_seeds(histories)
+    notes = [f"{m.history.label}: {note}" for m in methods for note in m.history.notes]
+    drawn = [len(m.history.evaluations["round"]) * (3 if m.several else 1) for m in methods]
+    if max(drawn) * len(methods) > _MOST_POINTS:
+        notes.append(
+            "Curves are drawn with the least and largest values of every stretch; history.json has all."
+        )
+    return notes
 
 
 def _clients_section(histories: Sequence[History]) -> str:
