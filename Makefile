@@ -81,7 +81,8 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@touch $@
 
 .venv/.docs: .venv/.run
-	@$(PIP) sphinx furo myst-parser
+	@$(PIP) --editable '.[docs]'
+	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: the notebooks that need it cannot be executed"
 	@touch $@
 
 .venv/.bench: .venv/.run

@@ -52,7 +52,7 @@ def test_the_install_lines_name_this_version_and_extras_that_there_are():
     named |= set(re.search(r"further extras: ([\w, ]+)", install)[1].strip().split(", "))
     assert named <= set(EXTRAS)
     inside = {extra for extra in EXTRAS if set(EXTRAS[extra]) <= set(EXTRAS["sweep"])}
-    assert set(EXTRAS) - named - inside == {"test", "dev"}
+    assert set(EXTRAS) - named - inside == {"test", "dev", "docs"}
 
 
 def test_what_the_install_lines_and_make_run_install_is_enough():
@@ -63,7 +63,7 @@ def test_what_the_install_lines_and_make_run_install_is_enough():
     makefile = (ROOT / "Makefile").read_text()
     run = makefile[makefile.index(".venv/.run:") : makefile.index(".venv/.dev:")]
     assert needed <= packages(*re.search(r"\.\[([a-z,]+)\]", run)[1].split(","))
-    assert packages("all") == packages(*(set(EXTRAS) - {"all", "test", "dev"}))
+    assert packages("all") == packages(*(set(EXTRAS) - {"all", "test", "dev", "docs"}))
 
 
 def test_what_is_asked_for_stays_below_flowers_caps():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedsolve
-from fedsolve.catalogue import ALGORITHMS
+from fedsolve.catalogue import ALGORITHMS, WRAPPERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,7 @@ def test_pages_are_assembled(tools, tmp_path, monkeypatch):
 
     assert doctest.testmod(formulas).failed == doctest.testmod(assemble).failed == 0
     monkeypatch.setattr(assemble, "PAGES", tmp_path / "pages")
+    monkeypatch.setattr(assemble, "notebook", lambda name, page="": f"{page or name}.ipynb")  # not executed
     assemble.assemble()
     pages = {path.relative_to(tmp_path / "pages").as_posix() for path in (tmp_path / "pages").rglob("*.md")}
     assert {f"methods/{name}.md" for name in ALGORITHMS} <= pages
@@ -42,6 +44,53 @@ def test_pages_are_assembled(tools, tmp_path, monkeypatch):
     assert named == homes - methods - wrappers
     toctree = (tmp_path / "pages" / "index.md").read_text()
     assert all(name in toctree for name in pages - {"index.md"})
+    tutorials = {path.stem for path in (ROOT / "docs" / "tutorials").glob("*.py")}
+    assert tutorials == {name for name in tutorials if f"tutorials/{name}.ipynb" in toctree}
+    assert "gallery.ipynb" in toctree
+
+
+def formulas_of(thing):
+    """What stands as a formula in the docstring of a name, before its sections."""
+    import formulas
+
+    return re.findall(
+        r"^\.\. math::\n\n    (.*)$", formulas.with_formulas(inspect.getdoc(thing) or ""), re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS | WRAPPERS)
+def test_each_method_has_an_update_that_is_typeset(tools, name):
+    """Each formula of its docstring becomes LaTeX, and that MathML in which no name is left as it was typed."""
+    maths = pytest.importorskip("docutils.utils.math.latex2mathml")
+    entry = (ALGORITHMS | WRAPPERS)[name]
+    found = formulas_of(entry.build)
+    assert found
+    for text in found:
+        shown = re.sub(r"<mtext>.*?</mtext>", "", maths.tex2mathml(text, as_block=True))
+        words = re.sub(r"<[^>]*>|&\w+;", " ", shown).split()
+        assert "←" in words
+        typed = [w for w in words if w.isascii() and w.isalpha() and len(w) > 1]
+        assert set(typed) <= OPERATORS
+
+
+OPERATORS = {"mean", "max", "min", "argmin", "exp", "sign", "diag", "clip", "prox"}
+
+
+def test_a_formula_is_what_it_says(tools):
+    from latex import latex, statement
+
+    assert doctest.testmod(sys.modules["latex"]).failed == 0
+    assert statement("xhat_i <- 2 x_i - y_i") == r"{\hat{x}}_{i} \leftarrow 2 x_{i} - y_{i}"
+    assert statement("grad(h + e psi)*(z)") == r"\nabla (h + e \psi)^{*} (z)"
+    assert statement("argmin over D of <g, s>") == (
+        r"\operatorname{argmin}_{\mathcal{D}}\, \langle g ,\; s\rangle "
+    )
+    assert statement("(f - 1) / (eta |D|^2 + eps)") == (
+        r"\frac{f - 1}{\eta \lVert D \rVert^{2} + \varepsilon}"
+    )
+    assert latex("client:  y <- a;  b\n   c").count(r"\\") == 2
+    with pytest.raises(ValueError, match="not closed"):
+        statement("(a + b")
 
 
 class Links(HTMLParser):
@@ -64,7 +113,7 @@ class Links(HTMLParser):
 
 @pytest.mark.full
 def test_the_site_is_built_and_whole(tmp_path):
-    pytest.importorskip("sphinx")
+    pytest.importorskip("myst_nb")
     subprocess.run([sys.executable, "tools/site/assemble.py"], cwd=ROOT, check=True)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "-c", "tools/site", "site/pages", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from notebooks import TUTORIALS, executed
+
 import fedsolve
 from fedsolve.catalogue import ALGORITHMS, Entry, load_home
 from fedsolve.experiments.figures import ITEMS
@@ -32,11 +34,10 @@ def assemble() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     PAGES.mkdir(parents=True)
     for path in (ROOT / "docs").iterdir():
-        text = linked(path.read_text(encoding="utf-8")) if path.suffix == ".md" else None
-        if text is None:
+        if path.suffix == ".md":
+            (PAGES / path.name).write_text(linked(path.read_text(encoding="utf-8")), encoding="utf-8")
+        elif path.suffix in (".png", ".svg"):
             shutil.copy(path, PAGES)
-        else:
-            (PAGES / path.name).write_text(text, encoding="utf-8")
     home = linked((ROOT / "README.md").read_text(encoding="utf-8")).replace("](docs/", "](")
     (PAGES / "changelog.md").write_text((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), encoding="utf-8")
     extra = PAGES.parent / "extra" / "experiments"
@@ -44,7 +45,8 @@ def assemble() -> None:
     for page in sorted((ROOT / "experiments").glob("*/page.html")):
         (extra / page.parent.name).mkdir(parents=True)
         shutil.copy(page, extra / page.parent.name)
-    groups = {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
+    groups = {"Learn": [*(notebook(name, f"tutorials/{name}") for name in TUTORIALS), notebook("gallery")]}
+    groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
     groups |= {"Every method": list(method_pages()), "Reference": list(reference_pages())}
     groups |= {"The project": ["figures.md", "architecture.md", "changelog.md"]}
     for name, pages in groups.items():
@@ -60,6 +62,24 @@ def linked(text: str) -> str:
     """
     text = re.sub(r"`docs/([\w-]+)\.md`", r"[\1](\1.md)", text)
     return re.sub(r"\[([^]]*)\]\((?:\.\./)?(experiments/[\w./-]+)\)", r'<a href="\2">\1</a>', text)
+
+
+def notebook(name: str, page: str = "") -> str:
+    """The page of an executed notebook, which begins with a link to itself; its name."""
+    import nbformat
+
+    page = f"{page or name}.ipynb"
+    found = nbformat.read(executed(name), as_version=4)
+    offered = PAGES.parent / "extra" / "notebooks" / f"{name}.ipynb"
+    offered.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(found, offered)
+    up = "../" * page.count("/")
+    link = f'<a class="download" href="{up}notebooks/{name}.ipynb" download>This page as a notebook</a>'
+    first = found.cells[0]
+    first.source = first.source.replace("\n", f"\n\n{link}\n", 1)
+    (PAGES / page).parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(found, PAGES / page)
+    return page
 
 
 def method_pages() -> Iterator[str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
 
+from docutils.nodes import SkipNode  # noqa: E402
+from docutils.utils.math.latex2mathml import tex2mathml  # noqa: E402
 from formulas import with_formulas  # noqa: E402 (beside this file)
 
 import fedsolve  # noqa: E402
@@ -16,9 +18,14 @@ html_theme = "furo"
 html_extra_path = [str(ROOT / "site" / "extra")]
 html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx = False
 html_theme_options = {"source_repository": ""}
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+nb_execution_mode = "off"  # they come executed
+nb_merge_streams = True
 myst_heading_anchors = 3
-myst_enable_extensions = ["html_image"]
+myst_enable_extensions = ["html_image", "dollarmath"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -37,6 +44,17 @@ def _formulas(app, what, name, obj, options, lines):
     lines[:] = with_formulas("\n".join(lines)).splitlines()
 
 
+def _inline(self, node):
+    self.body.append(tex2mathml(node.astext()))
+    raise SkipNode
+
+
+def _block(self, node):
+    self.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise SkipNode
+
+
 def setup(app):
-    """Formulas keep their lines; before napoleon reads the sections."""
+    """Formulas are MathML, which a browser shows by itself; those of docstrings are found before napoleon reads on."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _formulas, priority=100)

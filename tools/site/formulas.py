@@ -1,30 +1,25 @@
-"""For the site: paragraphs of a docstring that are formulas keep their lines, as text of fixed width."""
+"""For the site: paragraphs of a docstring that are formulas are typeset; tables and code in them keep their lines."""
 
 from __future__ import annotations
 
 import inspect
 import re
 
-_SIGNS = {
-    r"<-": "←", r">=": "≥", r"<=": "≤", r"\bsum_": "Σ_", r"\bsqrt\b": "√", r"\^2\b": "²", r"\^-1\b": "⁻¹",
-    r"\beta\b": "η", r"\beta_": "η_", r"\beps\b": "ε", r"\beps_": "ε_", r"\btau\b": "τ", r"\blambda\b": "λ",
-    r"\blam\b": "λ", r"\bpsi\b": "ψ", r"\bmu\b": "μ", r"\balpha\b": "α", r"\bphi\b": "φ", r"\bbeta\b": "β",
-    r"\bb1\b": "β₁", r"\bb2\b": "β₂", r"\bgrad\b": "∇",
-}  # fmt: skip
-"""How names are written in formulas."""
+from latex import latex
+
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):", re.MULTILINE)
 _FORMULA = re.compile(r"<-|\S {2,}\S|^ {4}\S", re.MULTILINE)
 
 
 def with_formulas(text: str) -> str:
-    """A docstring in which every paragraph of formulas before its sections is a block of fixed width.
+    r"""A docstring in which every paragraph of formulas before its sections is one for Sphinx.
 
-    >>> print(with_formulas("One line.\\n\\nm <- b m + D;  w <- w + m"))
+    >>> print(with_formulas("One line.\n\nm <- b m + D;  w <- w + m"))
     One line.
     <BLANKLINE>
-    .. code-block:: text
+    .. math::
     <BLANKLINE>
-        m ← b m + D;  w ← w + m
+        \begin{aligned}& m \leftarrow b m + D \\ & w \leftarrow w + m\end{aligned}
     """
     text = inspect.cleandoc(text)
     begun = _SECTION.search(text)
@@ -36,10 +31,10 @@ def with_formulas(text: str) -> str:
 def _block(text: str) -> str:
     if not _FORMULA.search(text) or text.lstrip().startswith((">>>", "* ", "|")):
         return _prose(text)
-    formulas = inspect.cleandoc(text)
-    for name, sign in _SIGNS.items():
-        formulas = re.sub(name, sign, formulas)
-    indented = "\n".join(f"    {line}" for line in formulas.splitlines())
+    shown = inspect.cleandoc(text)
+    if "<-" in shown:
+        return f".. math::\n\n    {latex(shown)}"
+    indented = "\n".join(f"    {line}" for line in shown.splitlines())
     return f".. code-block:: text\n\n{indented}"
 
 

@@ -29,7 +29,7 @@ def FedLiLS(
     """FedLiLS (FedLi-LS in its paper): clients search every step along a line (Armijo), the server averages; no rate.
 
         client:  y <- y - eta g,   eta from `client.Armijo`: f(y - eta g) <= f(y) - c eta |g|^2 on the minibatch
-        server:  w <- w + D        or  w <- w + (max over S of the last accepted eta) D
+        server:  w <- w + D,   or w <- w + (max over S of the last accepted eta) D
 
     Up: D, the last accepted step (the run logs its maximum as `client_step`), and the number of loss evaluations
     that searches made (logged per participant as `loss_evaluations`). Down: w. Kept: nothing; every round starts
@@ -81,7 +81,7 @@ def FedLiLU(
     """FedLiLU (FedLi-LU in its paper): the clients' losses scale the server's step (Deep Frank-Wolfe).
 
         gamma = clip((f - eta <Delta, r>) / (eta |Delta|^2 + eps), 0, 1),   r = lam w
-        w <- w - eta (r + gamma Delta);   with momentum  z <- mu z - eta gamma (Delta + r),  w <- w + mu z
+        w <- w - eta (r + gamma Delta);   with momentum:  z <- mu z - eta gamma (Delta + r),  w <- w + mu z
 
     gamma is 1 unless f < eta (<Delta, r> + |Delta|^2) + eps, so nearly always while losses are not near 0 and eta
     is not large; the method is then FedAvg with weight decay (see `server.DeepFrankWolfe`). The run logs `gamma`,

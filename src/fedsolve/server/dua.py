@@ -52,7 +52,7 @@ class DoublyAdaptiveState:
 
 @module
 class DoublyAdaptive(ServerOptimizer):
-    """G = diag(sqrt(s) + eps);  eta = m / (v' G^-1 v + eps_g);  w <- w + eta G^-1 v.
+    """G = diag(sqrt(s) + eps);  eta = m / (<v, G^-1 v> + eps_g);  w <- w + eta G^-1 v.
 
     adagrad: s <- s + D^2;           adam: s <- b2 s + (1 - b2) D^2;      identity: G = I
     no momentum: v = D, m = (1/2) mean |D_i|^2
@@ -144,7 +144,7 @@ def FedDuAdagrad(
 
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   s <- s + D^2,   G = diag(sqrt(s) + eps),   m = (1/2) mean |D_i|^2
-                 eta_g = m / (D' G^-1 D + eps_g),   w <- w + eta_g G^-1 D
+                 eta_g = m / (<D, G^-1 D> + eps_g),   w <- w + eta_g G^-1 D
 
     Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: s on the server. There is no server rate to
     tune; the run logs eta_g as `server_lr`. A coordinate that has never moved stays.
@@ -181,7 +181,7 @@ def FedDuAdam(
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   v <- b1 v + (1 - b1) D,   s <- b2 s + (1 - b2) D^2,   G = diag(sqrt(s) + eps)
                  m <- (b1/2) m + ((1 - b1)/2) mean |D_i|^2
-                 eta_g = m / (v' G^-1 v + eps_g),   w <- w + eta_g G^-1 v
+                 eta_g = m / (<v, G^-1 v> + eps_g),   w <- w + eta_g G^-1 v
 
     Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: v, s and m on the server. There is no server
     rate to tune; the run logs eta_g as `server_lr`. m's factor is b1/2 (Theorem 3.3). A coordinate that has never

@@ -43,7 +43,7 @@ class MirrorDescent(ServerOptimizer):
 
         h(eta) = <grad psi*(theta + eta v) - w, v>,     v and m as in `DoublyAdaptive`.
 
-    For a quadratic psi this is eta = m / (v' G^-1 v), which `DoublyAdaptive` writes down.
+    For a quadratic psi this is eta = m / (<v, G^-1 v>), which `DoublyAdaptive` writes down.
 
     Args:
         mirror: the mirror map grad psi.
@@ -108,7 +108,7 @@ def FedDuA(
 
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   m = (1/2) mean |D_i|^2,   theta <- grad psi(w) + eta D,   w <- grad psi*(theta)
-                 with eta from  <w(eta) - w, D> = m              (D and m with momentum as in `FedDuAdam`)
+                 with eta from <w(eta) - w, D> = m              (D and m with momentum as in `FedDuAdam`)
 
     Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: momentum on the server. The run logs eta as
     `server_lr` and how well its equation was solved (`step_residual`, `step_status`).

@@ -88,7 +88,7 @@ def FedAvg(
     """FedAvg (McMahan et al. 2017): clients run SGD from the model, the server takes the mean of what they reach.
 
         client:  y <- y - eta_l g_i(y), K times from w;   D_i = y - w
-        server:  w <- w + eta_g sum_i p_i D_i,   p_i = n_i / sum of n over S
+        server:  w <- w + eta_g sum_i p_i D_i,   p_i = n_i / (sum over S of n_j)
 
     Up: D_i (d numbers) and the mean local loss. Down: w. Kept: nothing.
 

@@ -30,7 +30,7 @@ from fedsolve.types import Batch, Params, Scalar
 from fedsolve.wrappers.buffers import keeps_buffers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A federated problem: minimise the mean of `loss` over the clients' examples.
 
@@ -103,6 +103,11 @@ class Task:
     buffers: Any = None
     validation: Batch | None = None
     validation_clients: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Task({self.name}: {self.data.num_clients:,} clients, {int(self.data.counts.sum()):,} examples)"
+        )
 
     def __post_init__(self) -> None:
         held_out = {"test": self.test, "validation": self.validation}

@@ -68,7 +68,7 @@ class DifferentialPrivacy(Wrapper):
     """(epsilon, delta)-privacy of each client's whole data against whoever sees the models (McMahan et al. 2018).
 
         client i:  D_i <- D_i min(1, C / |D_i|),   s_ij <- min(max(s_ij, 0), b_j) for each scalar it reports
-        server:    D   = (sum over S of D_i  + z_D C N(0, I)) / m
+        server:    D = (sum over S of D_i + z_D C N(0, I)) / m
                    s_j = (sum over S of s_ij + z_s r_j N(0, 1)) / m, brought back into [0, b_j]
                    then the inner update on D and s
         adaptive:  b = (sum over S of (1[|D_i| <= C] - 1/2) + sigma_b N(0, 1)) / m + 1/2

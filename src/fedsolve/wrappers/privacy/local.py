@@ -43,8 +43,8 @@ class LocallyPrivateServer:
 class LocalDifferentialPrivacy(Wrapper):
     """(epsilon, delta)-privacy of each message against everybody, the server included.
 
-        client i:  D_i  <- D_i min(1, C / |D_i|) + z_D C N(0, I)
-                   s_ij <- min(max(s_ij, 0), b_j) + z_s (b_j / 2) N(0, 1)   for each scalar it reports
+        client i:  D_i <- D_i min(1, C / |D_i|) + z_D C N(0, I)
+                   s_ij <- min(max(s_ij, 0), b_j) + z_s (b_j / 2) N(0, 1) for each scalar it reports
         server:    the inner update
 
     Neighbours: all of the client's data replaced, so that two messages differ by 2C. z is the least that the exact

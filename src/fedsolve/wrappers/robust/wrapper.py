@@ -16,7 +16,7 @@ from fedsolve.wrappers.robust.base import Reduction
 class Robust(Wrapper):
     """The method `inner` on a cohort's message reduced so that some clients may send what they like.
 
-        message = reduction(message of each client)      instead of      their mean, as each field says
+        server:  m <- reduction(m_i for i in S)        in place of  m <- mean over S of m_i, as each field says
 
     Travels and is kept: what `inner` sends and keeps. The server needs every message as it is, not only their
     sum: memory is the cohort's messages, and secure aggregation is impossible.
