@@ -35,6 +35,15 @@ def test_a_server_optimiser_is_a_table():
             method_arguments("DiLoCo", {"server_optimizer": table})
 
 
+@pytest.mark.parametrize("given", ["1.*", ["1.weight", "1.bias"]])
+def test_patterns_of_leaves_are_texts(given):
+    found = method_arguments("Personal+FedAdam", {"leaves": given, "passes": 2})
+    leaves = fs.build("Personal+FedAdam", found).leaves
+    assert leaves == (tuple(given) if isinstance(given, list) else (given,))
+    with pytest.raises(fs.InvalidInput, match="leaves = 3 must be a text or a list"):
+        method_arguments("FedPer", {"leaves": 3})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

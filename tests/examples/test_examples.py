@@ -34,6 +34,12 @@ def own_method(out, folder):
     assert min(shares) > 85
 
 
+def personal_models(out, folder):
+    loss = {name: float(x) for name, x in re.findall(r"(\w+) +(\S+) ± \S+, fine", out.partition("linear")[2])}
+    assert set(loss) == {"FedAvg", "FedPer", "FedRep", "Ditto"}
+    assert 5 * max(loss["FedPer"], loss["FedRep"]) < loss["FedAvg"]
+
+
 def sparse_model(out, folder):
     large = [int(x) for x in re.findall(r"(\d+) weights above", out)]
     sent = [float(x.replace(",", "")) for x in re.findall(r"sent up (\S+) kB", out)]

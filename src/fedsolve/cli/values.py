@@ -104,6 +104,8 @@ def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
     elif hint is bool:
         if not isinstance(value, bool):
             raise InvalidInput(f"{where} = {value!r} must be true or false")
+    elif str in kinds:  # one text, or several in a list
+        return checked(where, value, hint)
     elif own:
         return checked(where, value, Any if hint is None else hint)
     elif isinstance(value, Mapping) and get_origin(next(iter(get_args(hint)), None)) is Mapping:

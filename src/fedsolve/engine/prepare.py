@@ -44,6 +44,10 @@ from fedsolve.types import Params
 
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
+_OWN = (
+    "clients of {} have models of their own: metrics of training examples, and of validation examples that were theirs, "
+    "are of these; a test set and unseen clients are measured with the server's model"
+)
 _NOBODY_LATE = "no systems were given: nobody is late, and a round of {} is synchronous, of all whom it draws"
 _NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
 LONGEST_CALL = 2**16
@@ -157,6 +161,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             *([where] if where else []),
             *(_MIXING.format(name, seen) for name, seen in mixing.items()),
             *remarks,
+            *([_OWN.format(name_of(algorithm))] if algorithm.personal else []),
             *_on_systems(algorithm, options),
         ),
     )
