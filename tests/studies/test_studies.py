@@ -254,6 +254,10 @@ def test_settings_say_once_what_all_problems_have_alike():
         "regression": "3 of 20 clients; rounds 4",
         "longer": "3 of 20 clients; rounds 8",
     }
+    grid_later = {"small": {"FedAdam": STUDY.methods["FedAdam"]}, "long": {"FedAvg": STUDY.methods["FedAvg"]}}
+    by_problem = replace(STUDY, problems={"small": PROBLEM, "long": longer}, methods=grid_later.__getitem__)
+    assert settings(by_problem)["tuned on seed"] == 0
+    assert "tuned on seed" not in settings(replace(by_problem, problems={"small": PROBLEM}))
     assert settings(STUDY)["regression"] == f"3 of 20 clients; rounds 4, {alike}"
 
 

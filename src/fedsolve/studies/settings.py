@@ -19,9 +19,10 @@ def settings(study: Study) -> dict[str, Any]:
     for name, problem in study.problems.items():
         own = words({k: v for k, v in told[name].items() if k not in alike})
         problems[problem.title] = "; ".join(filter(None, (problem.size, own)))
-    methods = study.methods_of(next(iter(study.problems)))
-    tuned = {"tuned on seed": study.tuning_seed} if any(m.grid for m in methods.values()) else {}
-    otherwise = {label: words(method.options) for label, method in methods.items() if method.options}
+    methods = [study.methods_of(name) for name in study.problems]
+    grids = any(method.grid for by_name in methods for method in by_name.values())
+    tuned = {"tuned on seed": study.tuning_seed} if grids else {}
+    otherwise = {label: words(method.options) for label, method in methods[0].items() if method.options}
     shared = {"all problems": words(alike)} if alike else {}
     return {"seeds": list(study.seeds), **tuned, **shared, **problems, **otherwise}
 
