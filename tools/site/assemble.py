@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "site" / "pages"
 GUIDES = {
     "Problems": ("tasks", "networks", "pytorch", "pytorch-operations"),
-    "Methods": ("choosing", "tuning-free", "composite", "adding-an-algorithm"),
+    "Methods": ("choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm"),
     "Runs": ("command-line", "sweep", "scale", "studies"),
     "Deployment": ("deployment", "communication", "privacy"),
 }

@@ -45,8 +45,8 @@ from fedsolve.types import Params
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
 _OWN = (
-    "clients of {} have models of their own: metrics of training examples, and of validation examples that were theirs, "
-    "are of these; a test set and unseen clients are measured with the server's model"
+    "clients of {} have models of their own: metrics of training examples, and of validation examples of theirs, are "
+    "of these; a test set and unseen clients are measured with the server's model"
 )
 _NOBODY_LATE = "no systems were given: nobody is late, and a round of {} is synchronous, of all whom it draws"
 _NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
