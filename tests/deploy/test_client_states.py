@@ -170,3 +170,33 @@ def test_an_optimiser_that_is_kept_goes_on_after_a_restart(tmp_path, capsys):
     assert np.abs(other["w"] - wanted["w"]).max() > 1e-4
     assert history.total("rejected") == 0
     assert "it starts with a new one" in capsys.readouterr().out
+
+
+def test_personal_leaves_stay_in_the_clients_file(tmp_path):
+    """FedRep of one leaf: no order or reply has room for the other, and a client that lost it begins anew."""
+    start = {"w": np.zeros(2), "own": np.full(5, 3.0)}
+
+    def own_loss(params, x):
+        return jnp.mean((x - params["w"]) ** 2) + jnp.sum(params["own"] ** 2)
+
+    method = fs.FedRep("own", 0.1, personal_lr=0.1, passes=1)
+    sampling = fs.sampling.Uniform(1)
+    server = Coordinator(method, start, population=1, sampling=sampling, seed=0, experiment="x-1")
+    data, said = np.arange(8.0).reshape(4, 2), []
+    client = JaxOracle(own_loss, start, data, batch_size=2, epochs=1)
+    for round, lost in enumerate((False, False, True)):
+        if lost:
+            shutil.rmtree(tmp_path)
+        server.draw_cohort()
+        order = server.make_order(0)
+        assert len(order.broadcast) == 2 * 8 + 4  # w and the number of the round
+        assert len(order.first_broadcast or b"") == 0
+        reply = train_client(order, client, tmp_path, log=said.append)
+        assert len(reply.message) == 2 * 8 + 8  # the displacement of w and the mean loss
+        server.finish_round({0: server.validate_reply(0, reply)}, 1)
+        (own,) = load_file(next(tmp_path.rglob(f"client-0-round-{round + 1}.safetensors"))).values()
+        steps = 2 if lost else 2 * (round + 1)
+        np.testing.assert_allclose(own, 3.0 * 0.8**steps, rtol=1e-12)
+    assert len(said) == 1
+    assert "it starts with a new one" in said[0]
+    np.testing.assert_array_equal(server.model["own"], start["own"])
