@@ -19,6 +19,7 @@ from fedsolve.lock import Hold, locked
 from fedsolve.store import read_manifest, save_tree
 
 _SECONDS_BETWEEN = 2.0
+_DEVICES = ("devices", "mesh")
 _TIMES_BETWEEN = 20  # as long as a saving takes: at most a twentieth of the time goes to it
 
 
@@ -122,13 +123,21 @@ class RunFolder:
         return manifest
 
     def check_same(self, path: Path, there: Mapping[str, Any]) -> None:
-        """Raise `InvalidInput` if a checkpoint's identity is another; the first part that differs is named."""
+        """Raise `InvalidInput` if a checkpoint's identity is another; the first part that differs is named.
+
+        The devices may be others, and with them the chunk.
+        """
+        free = (*_DEVICES, "chunk") if self.has_moved(there) else ()
         for name, value in self.identity.items():
-            if there.get(name) != value:
+            if there.get(name) != value and name not in free:
                 raise InvalidInput(
                     f"the checkpoint {path} has {name} = {there.get(name)}, this run {value}: "
                     "resume as it was, or start anew in another folder"
                 )
+
+    def has_moved(self, there: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint was computed on other devices, which give the same results to rounding."""
+        return any(there.get(name) != self.identity.get(name) for name in _DEVICES)
 
     def save(self, tree: Any, manifest: Mapping[str, Any]) -> None:
         """Replace the checkpoint, atomically.

@@ -12,7 +12,7 @@ import fedsolve as fs
 from harness import make_clients, make_task
 
 CODE = """
-import sys
+import sys, tempfile
 sys.path.insert(0, sys.argv[1])
 import jax, numpy as np
 import fedsolve as fs
@@ -38,6 +38,17 @@ for name, (algorithm, options) in cases.items():
     for column, values in one.rounds.items():
         np.testing.assert_allclose(values, two.rounds[column], rtol=1e-12, err_msg=name)
     assert one.rounds["participants"].max() > one.rounds["participants"].min() or "3 of 5" in name
+    if "FedAvg" in name:
+        with tempfile.TemporaryDirectory() as out:
+            common = {"eval_every": 3, "dtype": "float64", "out": out} | options
+            fs.run(algorithm, task, rounds=4, devices=1, **common)
+            fs.run(algorithm, task, rounds=6, devices=2, resume=True, **common)
+            moved = fs.run(algorithm, task, rounds=9, devices=2, resume=True, **common)
+        for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(moved.params)):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+        (note,) = [note for note in moved.history.notes if "other devices" in note]
+        assert note.startswith("the rounds after 4 ran on other devices (2)")
+        assert not [note for note in one.history.notes if "other devices" in note]
     if "Bernoulli" in name:
         stream.WINDOW_BYTES = 2**8
         options |= {"residency": "stream", "devices": 2}
@@ -49,7 +60,10 @@ print("same")
 
 
 def test_two_devices_are_one(subprocess_env):
-    """Cohorts of odd and random size, empty ones, clients with a state: to 1e-12 in model and logs; streamed alike."""
+    """Cohorts of odd and random size, empty ones, clients with a state: to 1e-12 in model and logs; streamed alike.
+
+    A run that goes on with another number of devices says so, also when it goes on once more.
+    """
     env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "2"}
     here = str(Path(__file__).parent.parent)
     done = subprocess.run(

@@ -29,13 +29,17 @@ def is_started() -> bool:
     return PLACE in os.environ or several or os.environ.keys() >= _INDEXED_JOB
 
 
-def spread(config: Any, processes: int) -> Any:
+def spread(config: Any, processes: int, resumed: bool) -> Any:
     """A configuration of a run whose devices are those of so many processes: one each where it does not say.
+
+    So too where a run that is `resumed` had devices that they cannot share.
 
     Raises:
         InvalidInput: they cannot share its devices evenly, or what is asked for is no single run.
     """
     devices = config.run.devices or processes
+    if devices % processes and resumed:
+        devices = processes
     if devices % processes:
         raise InvalidInput(
             f"--processes {processes}: the run has {devices} devices, which so many processes cannot share evenly; "

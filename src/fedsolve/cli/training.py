@@ -40,18 +40,7 @@ def run(
         context, task, names, settings, task_set, config, data_dir, resume, options,
         seeds=seeds, validation=validation,
     )  # fmt: skip
-    devices = resolved.run.devices or prod((resolved.run.mesh or {}).values())
-    if processes is not None and processes > 1:
-        resolved = spread(resolved, processes)
-        devices = (resolved.run.devices or 1) // processes
-        if not is_started():
-            from fedsolve.cli.local_processes import run_locally
-
-            raise SystemExit(
-                run_locally(context.obj, processes)
-            )  # the first of them has said what there is to say
-    start_jax(1 if is_started() and processes is None else devices)  # each process of a cluster has its own
-    join()
+    resolved = _shared(resolved, processes, resume is not None, context.obj)
     if len(resolved.method) > 1:
         labels = ", ".join(m.shown for m in resolved.method)
         raise InvalidInput(
@@ -86,7 +75,7 @@ def compare(
         context, task, names or [], settings, task_set, config, data_dir, resume, options, weighting,
         seeds, validation,
     )  # fmt: skip
-    start_jax(resolved.run.devices or prod((resolved.run.mesh or {}).values()))
+    start_jax(_devices(resolved))
     from fedsolve.cli.compare import compare_command
 
     raise typer.Exit(compare_command(resolved, out, resume, as_json, watch, track or ()))
@@ -136,6 +125,33 @@ def sweep(
     from fedsolve.cli.sweeps import sweep_command
 
     raise typer.Exit(sweep_command(resolved, out, resume, as_json, watch))
+
+
+def _shared(config: Any, processes: int | None, resumed: bool, arguments: Sequence[str]) -> Any:
+    """The configuration as this process shares it with the others of its run, which are started or met; JAX is set up.
+
+    Where it has started them it does not return: the first of them says what there is to say.
+    """
+    devices = _devices(config)
+    if processes is not None and processes > 1:
+        config = spread(config, processes, resumed)
+        if not is_started():
+            from fedsolve.cli.local_processes import run_locally
+
+            raise SystemExit(run_locally(arguments, processes))
+        devices = config.run.devices // processes
+    elif is_started():  # each process of a cluster has its own, and a run goes on with what there is
+        devices = 1
+        if resumed:
+            config = config.model_copy(update={"run": config.run.model_copy(update={"devices": None})})
+    start_jax(devices)
+    join()
+    return config
+
+
+def _devices(config: Any) -> int:
+    """How many devices a configuration asks for."""
+    return config.run.devices or prod((config.run.mesh or {}).values())
 
 
 def _resolve(

@@ -22,6 +22,10 @@ from fedsolve.run_folder import RUN, RunFolder, check_rounds, how_to_resume
 from fedsolve.store import load_tree
 from fedsolve.types import replace
 
+_MOVED = (
+    "the rounds after {} ran on other devices ({}): results are those of one run to rounding, not to the bit"
+)
+
 
 class Checkpoints:
     """The checkpoint of one run, or nothing where no folder was given.
@@ -33,6 +37,8 @@ class Checkpoints:
         self._folder = folder
         self._record = None if folder is None else RecordFile(folder.hold.folder)
         self._saved: int | None = None
+        self.moves: list[str] = []
+        """What is to be said where rounds were computed on other devices than those before."""
         self._stream, self._stack = stream, stack
         self._states: ClientStates | None = None
 
@@ -79,6 +85,9 @@ class Checkpoints:
             return state, recorder
         check_rounds(f"the checkpoint {folder.path}", manifest["round"], rounds)
         self._saved = manifest["round"]
+        self.moves = [*manifest.get("moves", ())]
+        if folder.has_moved(manifest["identity"]):
+            self.moves.append(_MOVED.format(manifest["round"], folder.identity["devices"]))
         streamed = self._stream is not None and bool(jax.tree.leaves(state.clients))
         if ("states" in manifest) != streamed:
             there, here = ("stream", "device") if "states" in manifest else ("device", "stream")
@@ -105,7 +114,7 @@ class Checkpoints:
         state = here(state)
         self._folder.hold.check()
         self._saved = int(state.round)
-        manifest = {"round": self._saved, "record": self._record.append(recorder)}
+        manifest = {"round": self._saved, "record": self._record.append(recorder), "moves": self.moves}
         if self._stream is not None and self._states is not None:
             self._stream.write_back(state)
             self._states.commit()

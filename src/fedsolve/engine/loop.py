@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -60,6 +60,7 @@ def loop(
     """
     state, recorder = checkpoints.restore(prepared.state, Recorder(), prepared.rounds)
     check_same("round to go on from", int(state.round))
+    prepared = replace(prepared, remarks=(*prepared.remarks, *checkpoints.moves))
     if not recorder.evaluated:
         prepared, metrics = first_evaluation(prepared, here(state))
         recorder.evaluation(0, 0.0, metrics)
