@@ -93,6 +93,18 @@ def test_a_formula_is_what_it_says(tools):
         statement("(a + b")
 
 
+def test_each_diagram_is_drawn_as_it_is_written(tools):
+    """`python tools/site/diagrams.py` draws them; the picture of another text is kept under another name."""
+    from diagrams import BLOCK, as_pictures, name_of
+
+    pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    texts = [text for page in pages for text in BLOCK.findall(page)]
+    assert texts
+    kept = {f"diagrams/{path.name}" for path in (ROOT / "docs" / "diagrams").iterdir()}
+    assert kept == {name_of(text) for text in texts}
+    assert not [page for page in pages if "```mermaid" in as_pictures(page)]
+
+
 class Links(HTMLParser):
     """What a page refers to: what is fetched to read it, and where it leads."""
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from diagrams import as_pictures
 from notebooks import TUTORIALS, executed
 
 import fedsolve
@@ -35,9 +36,12 @@ def assemble() -> None:
     PAGES.mkdir(parents=True)
     for path in (ROOT / "docs").iterdir():
         if path.suffix == ".md":
-            (PAGES / path.name).write_text(linked(path.read_text(encoding="utf-8")), encoding="utf-8")
+            (PAGES / path.name).write_text(
+                linked(as_pictures(path.read_text(encoding="utf-8"))), encoding="utf-8"
+            )
         elif path.suffix in (".png", ".svg"):
             shutil.copy(path, PAGES)
+    shutil.copytree(ROOT / "docs" / "diagrams", PAGES / "diagrams")
     home = linked((ROOT / "README.md").read_text(encoding="utf-8")).replace("](docs/", "](")
     (PAGES / "changelog.md").write_text((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), encoding="utf-8")
     extra = PAGES.parent / "extra" / "experiments"
