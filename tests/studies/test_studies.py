@@ -23,6 +23,7 @@ from fedsolve.studies.pictures import Against, Along, Curves, Several
 from fedsolve.studies.runner import outcome, solve
 from fedsolve.studies.settings import settings
 from fedsolve.studies.styles import styles
+from fedsolve.studies.tables import tables
 from fedsolve.studies.views import at_round, by_metric, in_decades
 
 SIZES = {"num_clients": 3, "examples_per_client": 4, "features": 5}
@@ -259,6 +260,24 @@ def test_settings_say_once_what_all_problems_have_alike():
     assert settings(by_problem)["tuned on seed"] == 0
     assert "tuned on seed" not in settings(replace(by_problem, problems={"small": PROBLEM}))
     assert settings(STUDY)["regression"] == f"3 of 20 clients; rounds 4, {alike}"
+
+
+def test_problems_of_different_metrics_are_in_different_tables():
+    found = made_up({"FedAvg": [0.5, 0.7]})
+    cell = Cell(found.cell("p", "FedAvg").tuned, None, None)
+    loss = replace(found.problem("p"), title="by loss", metric="train_loss")
+    by_name = {(name, "FedAvg"): cell for name in ("p", "q", "loss")}
+    problems = {"p": found.problem("p"), "q": found.problem("p"), "loss": loss}
+    two = tables(Cells({"p": problems["p"], "q": problems["q"]}, found.seeds, by_name))
+    assert (list(two), [row[1] for row in two["results"].rows]) == (["results"], ["60 ± 14 %"] * 2)
+    runs = replace(cell.published, metrics={**cell.published.metrics, "train_loss": np.ones((1, 2, 2))})
+    by_name = {key: Cell(runs, None, None) for key in by_name}
+    three = tables(Cells(problems, found.seeds, by_name))
+    assert {name: len(table.rows) for name, table in three.items()} == {
+        "results-test_accuracy": 2,
+        "results-train_loss": 1,
+    }
+    assert three["results-train_loss"].rows[0][:2] == ["by loss", "1 ± 0"]
 
 
 def test_quick_and_full_sizes(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from fedsolve.report.markup import PageTable
@@ -13,7 +14,7 @@ from fedsolve.studies.verdicts import shown_final
 
 
 def tables(cells: Cells, given: str = "Paper's setting") -> dict[str, PageTable]:
-    """One table a problem, by the problem's name as a file's; one for all where nothing was tuned or published.
+    """One table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published.
 
     Args:
         cells: of the study.
@@ -21,19 +22,21 @@ def tables(cells: Cells, given: str = "Paper's setting") -> dict[str, PageTable]
     """
     tuned = any(cell.grid is not None for cell in cells.by_name.values())
     if len(cells.problems) > 1 and not tuned and not any(p.published for p in cells.problems.values()):
-        return {"results": _one_for_all(cells)}
+        metrics = dict.fromkeys(p.metric for p in cells.problems.values())
+        of = {metric: [n for n, p in cells.problems.items() if p.metric == metric] for metric in metrics}
+        return {f"results-{m}" if len(of) > 1 else "results": _side_by_side(cells, of[m]) for m in of}
     return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name, given) for name in cells.problems}
 
 
-def _one_for_all(cells: Cells) -> PageTable:
-    """Problems below each other, methods side by side."""
-    methods = list(dict.fromkeys(method for _, method in cells.by_name))
+def _side_by_side(cells: Cells, names: Sequence[str]) -> PageTable:
+    """Problems of one metric below each other, their methods side by side."""
+    methods = list(dict.fromkeys(m for name in names for m in cells.methods(name)))
 
     def shown(name: str, method: str) -> str | None:
         return shown_final(cells, name, method, "published") if (name, method) in cells.by_name else None
 
-    rows = [[p.title, *(shown(name, m) for m in methods)] for name, p in cells.problems.items()]
-    problem = next(iter(cells.problems.values()))
+    rows = [[cells.problem(name).title, *(shown(name, m) for m in methods)] for name in names]
+    problem = cells.problem(names[0])
     seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
     return PageTable(describe(problem.metric).label, ["Problem", *methods], rows, seeds)
 
