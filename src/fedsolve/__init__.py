@@ -22,7 +22,7 @@ _NAMES = {
     "server.fedopt": "FedOpt",
     "building": "build",
     "comparisons": "compare",
-    "data.examples": "Examples",
+    "data.examples": "Examples SparseRows",
     "data.federated": "FederatedData",
     "engine.result": "Result Results load",
     "engine.run": "run",

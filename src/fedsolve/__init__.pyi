@@ -37,6 +37,7 @@ from fedsolve.algorithms.fedmid import FedMiDOSP as FedMiDOSP
 from fedsolve.building import build as build
 from fedsolve.comparisons import compare as compare
 from fedsolve.data.examples import Examples as Examples
+from fedsolve.data.examples import SparseRows as SparseRows
 from fedsolve.data.federated import FederatedData as FederatedData
 from fedsolve.engine.result import Result as Result
 from fedsolve.engine.result import Results as Results

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedsolve.checks import is_integer
-from fedsolve.data.examples import Examples
+from fedsolve.data.examples import Examples, SparseRows
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
@@ -25,6 +25,7 @@ DESCRIPTION = "fedsolve-data.json"
 COUNTS, NAMES, NAME_ENDS = "counts.npy", "names.txt", "name-ends.npy"
 _FORMAT = 1
 _KINDS = "biufc"
+_PAIRS = {pair.__name__: pair for pair in (Examples, SparseRows)}
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def structure_of(examples: Batch) -> Any:
     """The containers of examples as JSON has them, with numbers for the arrays in the order of JAX's leaves.
 
     Raises:
-        InvalidInput: a container that is no `fs.Examples`, tuple, list or dict with text for keys.
+        InvalidInput: a container that is no `fs.Examples`, `fs.SparseRows`, tuple, list or dict with text for keys.
     """
     numbers = jax.tree.unflatten(jax.tree.structure(examples), range(jax.tree.structure(examples).num_leaves))
     return _written(numbers)
@@ -159,12 +160,13 @@ def _written(node: Any) -> Any:
     if is_integer(node):
         return node
     kind = type(node).__name__
-    if type(node) in (Examples, tuple, list):
+    if type(node) in (*_PAIRS.values(), tuple, list):
         return [kind, *map(_written, node)]
     if type(node) is dict and all(isinstance(key, str) for key in node):
         return [kind, {key: _written(part) for key, part in node.items()}]
     raise InvalidInput(
-        f"examples in a {kind} cannot be written: give fs.Examples, tuples, lists or dicts with text for keys"
+        f"examples in a {kind} cannot be written: give fs.Examples, fs.SparseRows, tuples, lists or dicts with "
+        "text for keys"
     )
 
 
@@ -183,7 +185,7 @@ def with_structure(structure: Any, leaves: Sequence[Any]) -> Batch:
     kind, *parts = structure
     if kind == "dict" and len(parts) == 1 and isinstance(parts[0], dict):
         return {key: with_structure(part, leaves) for key, part in parts[0].items()}
-    if kind not in ("Examples", "tuple", "list") or (kind == "Examples" and len(parts) != 2):
+    if kind not in (*_PAIRS, "tuple", "list") or (kind in _PAIRS and len(parts) != 2):
         raise ValueError(f"{shown(kind)} where a container stands")
     found = [with_structure(part, leaves) for part in parts]
-    return Examples(*found) if kind == "Examples" else tuple(found) if kind == "tuple" else found
+    return _PAIRS[kind](*found) if kind in _PAIRS else tuple(found) if kind == "tuple" else found

@@ -1,8 +1,13 @@
-"""Supervised examples: the pair that tasks, losses and stored folders share."""
+"""What examples are made of: the pairs that tasks, losses and stored folders share."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsolve.checks import check_integer
+from fedsolve.errors import InvalidInput
 
 
 class Examples(NamedTuple):
@@ -15,3 +20,44 @@ class Examples(NamedTuple):
 
     x: Any
     y: Any
+
+
+class SparseRows(NamedTuple):
+    """Rows of mostly zeros: what is not zero of each, padded to one number of entries with the value 0.
+
+    They stand for x of `fedsolve.tasks.SparseLinear` and for y of tags, on disk as on the device.
+
+    Attributes:
+        indices: columns of the entries, shape (n, entries), integers from 0.
+        values: their numbers, shape (n, entries).
+    """
+
+    indices: Any
+    values: Any
+
+    @classmethod
+    def from_csr(cls, matrix: Any, entries: int) -> SparseRows:
+        """The rows of a matrix in compressed form, such as SciPy's `csr_matrix`.
+
+        Args:
+            matrix: with `indptr`, `indices` and `data`; an index stands once in a row.
+            entries: of a row, at least 1 and as many as the longest has.
+
+        Raises:
+            InvalidInput: a longer row, or no such matrix.
+        """
+        check_integer("entries", entries, 1)
+        try:
+            indptr, columns, data = (np.asarray(getattr(matrix, n)) for n in ("indptr", "indices", "data"))
+        except AttributeError as error:
+            raise InvalidInput(f"matrix is no CSR matrix ({error}): give SciPy's csr_matrix") from None
+        lengths = np.diff(indptr)
+        if len(lengths) and lengths.max() > entries:
+            row = int(np.argmax(lengths > entries))
+            raise InvalidInput(
+                f"row {row} has {lengths[row]} entries, more than entries = {entries}: give more"
+            )
+        own = np.arange(entries) < lengths[:, None]
+        indices, values = np.zeros(own.shape, columns.dtype), np.zeros(own.shape, data.dtype)
+        indices[own], values[own] = columns, data
+        return cls(indices, values)

@@ -48,7 +48,8 @@ def write(
 
     Args:
         clients: a pytree of arrays for each client, their first axis its examples, all of one structure, with the same
-            types; a list, or a generator. Containers are `fs.Examples`, tuples, lists and dicts.
+            types; a list, or a generator. Containers are `fs.Examples`,
+            `fs.SparseRows`, tuples, lists and dicts.
         folder: a new folder, or the one of an interrupted writing.
         names: one for each client, an iterable too; by default those of `FederatedData`, else `client 0` and so on.
         resume: go on with an interrupted writing: the clients that the folder has are passed over (of a list they are

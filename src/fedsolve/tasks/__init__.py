@@ -41,6 +41,7 @@ from fedsolve.tasks.regression import anisotropic_regression
 from fedsolve.tasks.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
 from fedsolve.tasks.sequences import check_sequences, windows
 from fedsolve.tasks.shakespeare import shakespeare
+from fedsolve.tasks.sparse import SparseLinear
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.updates import Factors, Updated
@@ -76,6 +77,7 @@ __all__ = [
     "ResNet18",
     "Ridge",
     "Softmax",
+    "SparseLinear",
     "SquaredError",
     "Task",
     "TaskEntry",

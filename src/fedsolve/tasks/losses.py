@@ -13,9 +13,11 @@ from jaxtyping import Array
 
 from fedsolve.checks import check_integer, check_number
 from fedsolve.data.checks import check_column
+from fedsolve.data.examples import SparseRows
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.models import Affine
+from fedsolve.tasks.sparse import dense_rows
 from fedsolve.tasks.task import Examples
 from fedsolve.types import Params
 
@@ -125,7 +127,8 @@ class Logistic(OfOutputs):
 class BinaryCrossEntropy(OfOutputs):
     """Mean of the sum over tags of log(1 + exp(-(2 y - 1) m)), m = model(x): both (n, tags), y 0 or 1, in nats.
 
-    The tags are summed: each is a logistic regression of its own, whose rate does not depend on their number.
+    The tags are summed: each is a logistic regression of its own, whose rate does not depend on their number. y may be
+    `fs.SparseRows`, an example's tags with the value 1.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -135,6 +138,9 @@ class BinaryCrossEntropy(OfOutputs):
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The sum over the tags of each example."""
+        if isinstance(y, SparseRows):
+            signs = 1 - 2 * dense_rows(y, outputs.shape[-1], outputs.dtype)
+            return jnp.sum(jax.nn.softplus(signs * outputs), axis=1)
         _check_shapes(outputs, y)
         own = jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))
         return jnp.sum(own.T, axis=0)  # sums over the first axis are the fast ones on a CPU
@@ -240,7 +246,7 @@ class RecallAt(OfOutputs):
     """Mean over examples of the share of their tags that is among the k largest outputs; y is (n, tags), 0 or 1.
 
     An example counts alike however many tags it has; none to find is all found. (Keras' `Recall(top_k=k)` pools
-    the tags of all examples instead.) Of equal outputs the first count.
+    the tags of all examples instead.) Of equal outputs the first count. y may be `fs.SparseRows`.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -258,6 +264,8 @@ class RecallAt(OfOutputs):
 
     def of(self, outputs: Array, y: Array) -> Array:
         """Tags among the k largest outputs over all tags, of each example."""
+        if isinstance(y, SparseRows):
+            y = dense_rows(y, outputs.shape[-1], outputs.dtype)
         _check_shapes(outputs, y)
         if self.k > outputs.shape[-1]:
             raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} tags")
