@@ -11,20 +11,24 @@ import pytest
 import fedsolve as fs
 from fedsolve.options import FLEETS
 from fedsolve.systems import PROFILES, Fleet
+from fedsolve.systems.events import asynchronous
 from fedsolve.systems.rounds import synchronous
 from harness import BATCH, EPOCHS, SIZES, Listed, make_clients, make_task
 
 COHORTS = [[0, 1, 2], [3, 4], [2, 4, 0], [1, 3, 2]]
 FLEET = Fleet(
     clients=5, step_seconds=[0.1, 0.5, 0.2, 1.0, 0.3], download=[1e3, 2e3, 1e3, 4e3, 500.0], upload=200.0,
-    latency=[0.0, 1.0, 2.0, 0.5, 0.0],
+    latency=[0.0, 1.0, 2.0, 0.5, 0.0], watts=[1.0, 2.0, 0.0, 4.0, 3.0], download_joules=0.01,
+    upload_joules=[0.01, 0.03, 0.02, 0.05, 0.04],
 )  # fmt: skip
+
+
+STEPS = np.array([EPOCHS * -(-n // BATCH) for n in SIZES])
 
 
 def by_hand(down, up):
     """latency + down / download + steps * step_seconds + up / upload; n examples take 2 ceil(n / 4) steps."""
-    steps = [EPOCHS * -(-n // BATCH) for n in SIZES]
-    rows = zip(steps, FLEET.step_seconds, FLEET.download, FLEET.latency, strict=True)
+    rows = zip(STEPS, FLEET.step_seconds, FLEET.download, FLEET.latency, strict=True)
     return np.array([late + down / rate + k * step + up / 200.0 for k, step, rate, late in rows])
 
 
@@ -53,6 +57,10 @@ def test_measuring_changes_no_bit_and_a_round_lasts_as_its_slowest_client():
     np.testing.assert_array_equal(timed.rounds["asked"], [3, 2, 3, 3])
     waited = [np.mean(1 - seconds[c] / seconds[c].max()) for c in COHORTS]
     np.testing.assert_allclose(timed.rounds["waited"], waited, rtol=1e-14)
+    joules = 0.01 * sent[0] + FLEET.upload_joules * sent[1] + FLEET.watts * STEPS * FLEET.step_seconds
+    energy = [joules[cohort].sum() for cohort in COHORTS]
+    np.testing.assert_allclose(timed.rounds["energy"], energy, rtol=1e-14)
+    np.testing.assert_allclose(timed.metrics["energy"], np.cumsum([0, *energy])[[0, 2, 4]], rtol=1e-14)
     loss = timed.metrics["train_loss"]
     assert timed.history.time_to("train_loss", loss[1]) == pytest.approx(time[1], rel=1e-14)
     assert timed.history.time_to("train_loss", 0.0) is None
@@ -108,6 +116,45 @@ def test_rounds_end_by_quorum_last_client_or_deadline(quorum, deadline):
     assert 0 < came < asked
 
 
+def test_jitter_makes_each_task_longer_or_shorter_and_who_is_stopped_takes_its_share():
+    """A task takes exp(jitter z) times as long, z of the seed and the round; a client without jitter ever the same."""
+    fleet = Fleet(clients=3, step_seconds=1, download=1, upload=1, jitter=[0.0, 0.5, 0.5])
+    seconds, joules, rounds = np.array([2.0, 3.0, 1.0]), np.array([10.0, 20.0, 40.0]), 50
+    given = {"size": 3, "quorum": 2, "joules": joules}
+    found = synchronous(fleet, seconds, lambda t, there: np.arange(3), rounds, 7, **given)
+    now, ratios = 0.0, []
+    for t in range(rounds):
+        z = np.random.default_rng((7, 0x71773, t)).standard_normal(3)
+        own = [2.0, 3.0 * np.exp(0.5 * z[1]), np.exp(0.5 * z[2])]
+        end = sorted(own)[1]
+        now += end
+        spent = sum(
+            j * (full / s) * min(full, end) / full for j, s, full in zip(joules, seconds, own, strict=True)
+        )
+        assert found.time[t] == pytest.approx(now, rel=1e-13)
+        assert found.joules[t] == pytest.approx(spent, rel=1e-12)
+        ratios += [np.log(own[1] / 3), np.log(own[2])]
+    assert np.std(ratios) == pytest.approx(0.5, abs=0.1)
+    again = synchronous(fleet, seconds, lambda t, there: np.arange(3), rounds, 8, **given)
+    assert (again.time != found.time).any()
+
+
+def test_tasks_of_an_asynchronous_run_have_jitter_and_energy():
+    """Two clients at work, an update a message: tasks follow one another, each with its own length and energy."""
+    fleet = Fleet(clients=2, step_seconds=1, download=1, upload=1, jitter=[0.0, 0.3])
+    seconds, joules = np.array([2.0, 3.0]), np.array([10.0, 20.0])
+    found = asynchronous(fleet, seconds, 60, 3, buffer=1, concurrency=2, joules=joules)
+    tasks, counts = found.tasks, found.tasks.counts
+    lengths = (tasks.due - tasks.begin)[counts]
+    normals = iter(np.random.default_rng((3, 0x71773)).standard_normal(100))
+    for client, length in zip(tasks.client[counts], lengths, strict=True):
+        z = next(normals) if client else 0.0
+        assert length == pytest.approx(seconds[client] * np.exp(0.3 * z), rel=1e-12)
+    spent = joules[tasks.client[counts]] * lengths / seconds[tasks.client[counts]]
+    assert found.joules.sum() == pytest.approx(spent.sum(), rel=1e-12)
+    assert asynchronous(fleet, seconds, 60, 3, buffer=1, concurrency=2).joules is None
+
+
 def test_a_trace_is_waited_for():
     """Client 0 is there in slot 1 alone, client 1 in slot 2: rounds begin then, one client each."""
     trace = np.array([[False, False], [True, False], [False, True]])
@@ -140,6 +187,9 @@ EVERYBODY = {"clients": 5, "step_seconds": 1.0, "download": 1.0, "upload": 1.0}
         ({"upload": [1, 1, 0, 1, 1]}, "upload of client 2 is 0: it must be finite and > 0"),
         ({"download": [1.0, 2.0]}, r"download of shape \(2,\) and type float64 must be one number, or 5"),
         ({"dropout": 1.0}, r"dropout of client 0 is 1: it must be in \[0, 1\)"),
+        ({"jitter": -0.1}, r"jitter of client 0 is -0.1: it must be in \[0, 10\)"),
+        ({"watts": [0, 1, -3, 1, 1]}, "watts of client 2 is -3: it must be finite and >= 0"),
+        ({"upload_joules": np.inf}, "upload_joules of client 0 is inf"),
         ({"latency": np.nan}, "latency of client 0 is nan: it must be finite and >= 0"),
         ({"available": np.zeros((3, 5), bool)}, "available leaves nobody"),
         ({"available": np.arange(5)[None] > 0}, "client 0 is there in no slot"),

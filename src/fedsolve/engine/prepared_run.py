@@ -224,8 +224,8 @@ class PreparedRun:
         return values | self.clock(int(state.round))
 
     def clock(self, done: int) -> dict[str, float]:
-        """The simulated seconds after so many rounds, by the column's name; nothing without a fleet."""
-        return {} if self.timeline is None else {"time": self.timeline.at(done)}
+        """The simulated seconds and joules after so many rounds, by the columns' names; nothing without a fleet."""
+        return {} if self.timeline is None else self.timeline.at(done)
 
     @property
     def timeline(self) -> Timeline | None:

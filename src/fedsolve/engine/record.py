@@ -87,6 +87,8 @@ class Recorder:
                 "time": timeline.time[first:last],
                 "waited": timeline.waited[first:last],
             }
+            if timeline.joules is not None:
+                columns["energy"] = timeline.joules[first:last]
         columns["bytes_down"] = traffic.down * asked
         self.rounds.add(columns)
 

@@ -128,12 +128,13 @@ def on_the_clock(
             f"in place of sampling = {type(sampling).__name__}"
         )
     seconds = fleet.task_seconds(steps, sent.down, max(sent.up))
+    joules = fleet.task_joules(steps, sent.down, max(sent.up))
     if algorithm.buffer:
-        return _late(fleet, algorithm, sampling, options, seconds, sent)
+        return _late(fleet, algorithm, sampling, options, seconds, joules, sent)
     first = jax.eval_shape(partial(sampling.draw, population=population), key, jnp.int32(0))[0]
     timeline = synchronous(
         fleet, seconds, _cohorts(sampling, key, population, len(first), options), options.rounds, options.seed,
-        size=len(first), quorum=options.quorum, deadline=options.deadline,
+        size=len(first), quorum=options.quorum, deadline=options.deadline, joules=joules,
     )  # fmt: skip
     if timeline.ids is None or timeline.present is None:
         return Timed(timeline, sampling, sampling, sent)
@@ -164,6 +165,7 @@ def _late(
     sampling: Sampling,
     options: RunOptions,
     seconds: np.ndarray,
+    joules: np.ndarray | None,
     sent: Traffic,
 ) -> Timed:
     """The updates of a method whose clients come when they come."""
@@ -177,8 +179,9 @@ def _late(
         if getattr(options, option) is not None:
             raise InvalidInput(f"{name} has no rounds that a {option} could end: leave {option} out")
     timeline = asynchronous(
-        fleet, seconds, options.rounds, options.seed, buffer=algorithm.buffer, concurrency=sampling.size
-    )
+        fleet, seconds, options.rounds, options.seed, buffer=algorithm.buffer, concurrency=sampling.size,
+        joules=joules,
+    )  # fmt: skip
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)
     latest = int((np.arange(len(versions))[:, None] - versions).max())
     depth = (

@@ -37,6 +37,7 @@ _TITLES = {
     "round": "Communication round",
     "seconds": "Time",
     "time": "Simulated time",
+    "energy": "Simulated energy of the clients",
     "megabytes": "Data sent, up and down",
 }
 _UNITS = {
@@ -46,6 +47,7 @@ _UNITS = {
     "round": "",
     "seconds": "s",
     "time": "s",
+    "energy": "J",
     "megabytes": "MB",
 }
 _OPTIMALITY = (

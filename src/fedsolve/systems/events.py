@@ -6,6 +6,7 @@ The order of events depends on no value of the model: it is worked out here, eve
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,7 +20,14 @@ _NOBODY = -1
 
 
 def asynchronous(
-    fleet: Fleet, seconds: np.ndarray, updates: int, seed: int, *, buffer: int, concurrency: int
+    fleet: Fleet,
+    seconds: np.ndarray,
+    updates: int,
+    seed: int,
+    *,
+    buffer: int,
+    concurrency: int,
+    joules: np.ndarray | None = None,
 ) -> Timeline:
     """All server updates of a run.
 
@@ -31,9 +39,10 @@ def asynchronous(
         fleet: who is there when, and drops out how often.
         seconds: of a task of each client, shape (clients,).
         updates: of the server.
-        seed: of who is asked and who drops out.
+        seed: of who is asked, who drops out, and of the jitter.
         buffer: messages of an update.
         concurrency: clients at work at a time.
+        joules: of a task of each client, shape (clients,), counted when it ends; None if nothing is known of them.
 
     Raises:
         InvalidInput: a buffer above the number of clients, which have one message in it each, or more messages
@@ -44,61 +53,78 @@ def asynchronous(
         raise InvalidInput(
             f"buffer = {buffer} but there are {fleet.clients} clients: choose at most {fleet.clients}"
         )
-    return _Run(fleet, seconds, np.random.default_rng((seed, 0xB0FFE2)), buffer, concurrency).until(updates)
+    run = _Run(
+        fleet, seconds, seed, buffer, concurrency, np.zeros(fleet.clients) if joules is None else joules
+    )
+    return run.until(updates, joules is not None)
 
 
 class _Run:
     """Where the clock stands: who is at work, whose messages lie in the buffer, who is idle."""
 
     def __init__(
-        self, fleet: Fleet, seconds: np.ndarray, random: np.random.Generator, buffer: int, concurrency: int
+        self,
+        fleet: Fleet,
+        seconds: np.ndarray,
+        seed: int,
+        buffer: int,
+        concurrency: int,
+        joules: np.ndarray,
     ) -> None:
-        self.fleet, self.random = fleet, _uniform(random)
+        self.fleet, self.random = fleet, _uniform(np.random.default_rng((seed, 0xB0FFE2)))
+        self.normal = _normal(np.random.default_rng((seed, 0x71773)))
         self.buffer, self.concurrency = buffer, concurrency
         # lists: an event looks at single numbers, which arrays are slow at
-        self.seconds, self.dropout = seconds.tolist(), fleet.dropout.tolist()
+        self.seconds, self.joules = seconds.tolist(), joules.tolist()
+        self.dropout, self.jitter = fleet.dropout.tolist(), fleet.jitter.tolist()
         self.idle = list(range(fleet.clients))
-        self.events: list[tuple[float, int, int, int]] = []  # due, number of the task, client, version
-        self.begun: list[tuple[int, float]] = []  # client and beginning of the first tasks
+        # due, number of the task, client, version, how many times as long as on average it takes
+        self.events: list[tuple[float, int, int, int, float]] = []
+        self.begun: list[tuple[int, float, float]] = []  # client, beginning and end of the first tasks
         self.ended: dict[int, tuple[int, float, bool]] = {}  # their update, its time, whether they count
         self.now, self.working, self.asked, self.done = 0.0, 0, 0, 0
-        self.waking = -1.0
+        self.waking, self.spent = -1.0, 0.0
 
-    def until(self, updates: int) -> Timeline:
-        time, asked, waited = (np.zeros(updates, kind) for kind in (float, np.int64, float))
+    def until(self, updates: int, counts_energy: bool) -> Timeline:
+        time, asked, waited, spent = (np.zeros(updates, kind) for kind in (float, np.int64, float, float))
         ids, versions = (np.zeros((updates, self.buffer), np.int32) for _ in range(2))
         counted = 0
         self._fill()
         for t in range(updates):
             arrived = self._messages()
             tasks, clients, rows = (
-                list(column) for column in zip(*((n, c, v) for _, n, c, v in arrived), strict=True)
+                list(column) for column in zip(*((n, c, v) for _, n, c, v, _ in arrived), strict=True)
             )
             ids[t], versions[t] = clients, rows
             time[t], asked[t] = self.now, self.asked - counted
             length = self.now - (time[t - 1] if t else 0.0)
             due = np.array([one[0] for one in arrived])
             waited[t] = float(np.mean(self.now - due)) / length if length > 0 else 0.0
+            spent[t], self.spent = self.spent, 0.0
             counted, self.done = self.asked, t + 1
             self.ended |= {n: (t, self.now, True) for n in tasks if n < SHOWN}
             self.idle += clients
             self._fill()
         rows = [
-            (client, update, begin, begin + self.seconds[client], end, counts)
-            for n, (client, begin) in enumerate(self.begun)
+            (client, update, begin, due, end, counts)
+            for n, (client, begin, due) in enumerate(self.begun)
             for update, end, counts in [self.ended.get(n, (-1, self.now, False))]
         ]
         everybody = np.ones(ids.shape, bool)
-        return Timeline(self.fleet.name, time, asked, waited, as_tasks(rows), ids, everybody, versions)
+        energy = spent if counts_energy else None
+        return Timeline(
+            self.fleet.name, time, asked, waited, as_tasks(rows), energy, ids, everybody, versions
+        )
 
-    def _messages(self) -> list[tuple[float, int, int, int]]:
+    def _messages(self) -> list[tuple[float, int, int, int, float]]:
         """The next full buffer; the clock then stands where the last message came."""
-        arrived: list[tuple[float, int, int, int]] = []
+        arrived: list[tuple[float, int, int, int, float]] = []
         while len(arrived) < self.buffer:
             event = heapq.heappop(self.events)
-            self.now, task, client, _ = event
+            self.now, task, client, _, longer = event
             if client != _NOBODY:
                 self.working -= 1
+                self.spent += self.joules[client] * longer
                 if self.dropout[client] and next(self.random) < self.dropout[client]:
                     self.idle.append(client)
                     self.ended |= {task: (self.done, self.now, False)} if task < SHOWN else {}
@@ -116,15 +142,17 @@ class _Run:
             if at is None:
                 wake = self.fleet.next_slot(self.now)
                 if wake > self.waking:
-                    heapq.heappush(self.events, (wake, -1, _NOBODY, 0))
+                    heapq.heappush(self.events, (wake, -1, _NOBODY, 0, 1.0))
                     self.waking = wake
                 return
             client, last = self.idle[at], self.idle.pop()
             if at < len(self.idle):
                 self.idle[at] = last
+            longer = math.exp(self.jitter[client] * next(self.normal)) if self.jitter[client] else 1.0
+            due = self.now + self.seconds[client] * longer
             if self.asked < SHOWN:
-                self.begun.append((client, self.now))
-            heapq.heappush(self.events, (self.now + self.seconds[client], self.asked, client, self.done))
+                self.begun.append((client, self.now, due))
+            heapq.heappush(self.events, (due, self.asked, client, self.done, longer))
             self.asked, self.working = self.asked + 1, self.working + 1
 
     def _choose(self, there: np.ndarray | None) -> int | None:
@@ -139,3 +167,9 @@ def _uniform(random: np.random.Generator) -> Iterator[float]:
     """Numbers of [0, 1), one after another."""
     while True:
         yield from random.random(4096).tolist()
+
+
+def _normal(random: np.random.Generator) -> Iterator[float]:
+    """Standard normal numbers, one after another."""
+    while True:
+        yield from random.standard_normal(4096).tolist()

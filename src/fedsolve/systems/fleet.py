@@ -1,4 +1,4 @@
-"""A fleet as data: the speed of each device, its link, when it is there and how often it drops out."""
+"""A fleet as data: the speed of each device, its link, what both take, when it is there and how often it drops out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import numpy as np
 from fedsolve.checks import as_array, check_integer, check_number
 from fedsolve.errors import InvalidInput
 
+_ABOVE_ZERO = ("step_seconds", "download", "upload")
+_FROM_ZERO = ("latency", "dropout", "jitter", "watts", "download_joules", "upload_joules")
+_BELOW = {"dropout": 1, "jitter": 10}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fleet:
     """Devices, links and availability of the clients of a task, in the order of their numbers.
 
     A task of a client takes `latency + down / download + steps * step_seconds + up / upload` seconds, with the bytes of
-    the method's broadcast and message and the client's own local steps.
+    the method's broadcast and message and the client's own local steps, and `watts * steps * step_seconds +
+    download_joules * down + upload_joules * up` joules. With `jitter` each task takes exp(jitter z) times both, z
+    standard normal by the run's seed.
 
     Args:
         clients: how many, those of the task.
@@ -25,6 +31,10 @@ class Fleet:
         latency: seconds of a task besides steps and transfers, at least 0: one number, or one a client.
         dropout: chance that a client which was sent the model sends nothing back, in [0, 1): one number, or one a
             client. The server notices when the message would have been there.
+        jitter: standard deviation of the logarithm of a task's length, in [0, 10): one number, or one a client.
+        watts: of a device that computes, at least 0: one number, or one a client. Where this and the next two are 0
+            no energy is recorded.
+        download_joules, upload_joules: of a byte, at least 0: one number, or one a client.
         available: who can be asked when: booleans of shape (slots, clients), repeated for ever; None for always.
             Who was asked finishes, whatever the trace says then.
         slot: seconds of a slot of `available`, above 0.
@@ -44,13 +54,17 @@ class Fleet:
     upload: Any
     latency: Any = 0.0
     dropout: Any = 0.0
+    jitter: Any = 0.0
+    watts: Any = 0.0
+    download_joules: Any = 0.0
+    upload_joules: Any = 0.0
     available: Any = None
     slot: float = 3600.0
     name: str = "own fleet"
 
     def __post_init__(self) -> None:
         check_integer("clients", self.clients, 1)
-        for name in ("step_seconds", "download", "upload", "latency", "dropout"):
+        for name in (*_ABOVE_ZERO, *_FROM_ZERO):
             object.__setattr__(self, name, self._column(name))
         check_number("slot", self.slot, above=0)
         if self.available is not None:
@@ -60,6 +74,12 @@ class Fleet:
         """Seconds of a task of each client with so many local steps, bytes down and bytes up, shape (clients,)."""
         links = self.latency + down / self.download + up / self.upload
         return links + np.asarray(steps) * self.step_seconds
+
+    def task_joules(self, steps: Any, down: int, up: int) -> np.ndarray | None:
+        """Joules of a task of each client likewise, shape (clients,); None where all of its rates are 0."""
+        links = down * self.download_joules + up * self.upload_joules
+        joules = links + np.asarray(steps) * self.step_seconds * self.watts
+        return joules if joules.any() else None
 
     def there(self, time: float) -> np.ndarray | None:
         """Who can be asked at a time, shape (clients,); None if always everybody."""
@@ -84,12 +104,11 @@ class Fleet:
                 "one a client"
             )
         column = np.broadcast_to(given, (self.clients,)).astype(np.float64)
-        zero = name in ("latency", "dropout")
-        good = np.isfinite(column) & ((column >= 0) if zero else (column > 0))
-        good &= column < (1 if name == "dropout" else np.inf)
+        least, below = name in _FROM_ZERO, _BELOW.get(name, np.inf)
+        good = np.isfinite(column) & ((column >= 0) if least else (column > 0)) & (column < below)
         if not good.all():
             first = int(np.argmin(good))
-            wanted = "in [0, 1)" if name == "dropout" else "finite and >= 0" if zero else "finite and > 0"
+            wanted = f"in [0, {below})" if name in _BELOW else f"finite and {'>=' if least else '>'} 0"
             raise InvalidInput(f"{name} of client {first} is {column[first]:g}: it must be {wanted}")
         return column
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,24 +26,27 @@ class Profile:
 
 
 _SYNTHETIC = "synthetic: numbers of no measurement"
+_ENERGY: dict[str, Any] = {"watts": 4.0, "download_joules": 1e-6, "upload_joules": 3e-6}
+"""A phone's, in magnitude: a watt of its radio at the links' speeds. Not measured either."""
 
 
 def _even(clients: int, random: np.random.Generator) -> Fleet:
-    return Fleet(clients=clients, step_seconds=0.05, download=1e6, upload=2.5e5, latency=0.2)
+    return Fleet(clients=clients, step_seconds=0.05, download=1e6, upload=2.5e5, latency=0.2, **_ENERGY)
 
 
 def _half_normal(clients: int, random: np.random.Generator) -> Fleet:
     speed = np.abs(random.standard_normal(clients))
     return Fleet(
-        clients=clients, step_seconds=0.02 + 0.1 * speed, download=1e6, upload=2.5e5, latency=1 + 10 * speed
-    )
+        clients=clients, step_seconds=0.02 + 0.1 * speed, download=1e6, upload=2.5e5, latency=1 + 10 * speed,
+        **_ENERGY,
+    )  # fmt: skip
 
 
 def _stragglers(clients: int, random: np.random.Generator) -> Fleet:
     step, down, up = (np.exp(random.normal(0, sigma, clients)) for sigma in (1.0, 0.8, 0.8))
     return Fleet(
         clients=clients, step_seconds=0.05 * step, download=1e6 / down, upload=2.5e5 / up, latency=0.5,
-        dropout=0.05,
+        dropout=0.05, **_ENERGY,
     )  # fmt: skip
 
 
@@ -52,7 +56,7 @@ def _diurnal(clients: int, random: np.random.Generator) -> Fleet:
     step = 0.05 * np.exp(random.normal(0, 0.5, clients))
     return Fleet(
         clients=clients, step_seconds=step, download=1e6, upload=2.5e5, latency=1.0, dropout=0.05,
-        available=hours < 8, slot=3600.0,
+        jitter=0.2, available=hours < 8, slot=3600.0, **_ENERGY,
     )  # fmt: skip
 
 
@@ -64,7 +68,9 @@ PROFILES: dict[str, Profile] = {
     ),
     "stragglers": Profile(_stragglers, f"{_SYNTHETIC}; log-normal speeds and links, one task in 20 is lost"),
     "diurnal": Profile(
-        _diurnal, f"{_SYNTHETIC}; log-normal speeds, eight hours a day there, one task in 20 is lost"
+        _diurnal,
+        f"{_SYNTHETIC}; log-normal speeds that vary by a fifth from task to task, eight hours a day there, one task in "
+        "20 is lost",
     ),
 }
 """Every fleet by name."""

@@ -25,21 +25,24 @@ def synchronous(
     size: int,
     quorum: int | None = None,
     deadline: float | None = None,
+    joules: np.ndarray | None = None,
 ) -> Timeline:
     """All rounds of a run.
 
     A round ends when `quorum` messages have come, when all whom it asked are due, or at the `deadline`, whichever is
-    first. Who has not sent by then is told to stop and counts as absent.
+    first. Who has not sent by then is told to stop and counts as absent; its energy is the share of its task's that its
+    time is. Who drops out takes all of it.
 
     Args:
         fleet: who is there when, and drops out how often.
         seconds: of a task of each client, shape (clients,).
         draw: (round, who is there or None) -> the clients that the round asks.
         updates: rounds.
-        seed: of who drops out.
+        seed: of who drops out, and of the jitter.
         size: clients that a round asks at most.
         quorum: messages that end a round; None waits for all.
         deadline: seconds after which a round ends in any case; None for none.
+        joules: of a task of each client, shape (clients,); None if nothing is known of them.
 
     Raises:
         InvalidInput: a quorum above the cohort, or more cohorts than memory holds.
@@ -50,7 +53,7 @@ def synchronous(
     places = min(size, quorum or size)
     if acts:
         check_places(updates, places)
-    time, asked, waited = (np.zeros(updates, kind) for kind in (float, np.int64, float))
+    time, asked, waited, spent = (np.zeros(updates, kind) for kind in (float, np.int64, float, float))
     ids = np.zeros((updates if acts else 0, places), np.int32)
     present = np.zeros(ids.shape, bool)
     rows: list[tuple[int, int, float, float, float, bool]] = []
@@ -58,7 +61,8 @@ def synchronous(
     for t in range(updates):
         now, there = _somebody(fleet, now)
         cohort = np.asarray(draw(t, there))
-        own = seconds[cohort]
+        longer = _longer(fleet, cohort, (seed, 0x71773, t))
+        own = seconds[cohort] * longer
         lost = np.random.default_rng((seed, 0xD209, t)).random(len(cohort)) < fleet.dropout[cohort]
         end = _length(own, lost, quorum, deadline)
         kept = np.flatnonzero(~lost & (own <= end))
@@ -73,10 +77,18 @@ def synchronous(
         waited[t] = np.mean(1 - own[kept] / end) if len(kept) else 0.0
         if acts:
             ids[t, : len(kept)], present[t, : len(kept)] = cohort[kept], True
+        if joules is not None:
+            spent[t] = np.sum(joules[cohort] * longer * np.minimum(1, end / own))
         now += end
         time[t], asked[t] = now, len(cohort)
     written = (ids, present) if acts else (None, None)
-    return Timeline(fleet.name, time, asked, waited, as_tasks(rows), *written)
+    energy = None if joules is None else spent
+    return Timeline(fleet.name, time, asked, waited, as_tasks(rows), energy, *written)
+
+
+def _longer(fleet: Fleet, cohort: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
+    """How many times as long as on average the tasks of a cohort take."""
+    return np.exp(fleet.jitter[cohort] * np.random.default_rng(seed).standard_normal(len(cohort)))
 
 
 def check_places(updates: int, places: int) -> None:

@@ -38,6 +38,7 @@ class Timeline:
         asked: clients that were sent the model since the update before, shape (updates,).
         waited: mean share of an update's time that its messages waited for the last of them, shape (updates,).
         tasks: the first of them.
+        joules: what its tasks took, shape (updates,); None where the fleet says nothing of energy.
         ids: who counts in each update, shape (updates, size), padded with 0; None where cohorts are as drawn.
         present: which of `ids` are no padding.
         versions: updates that were done when each of `ids` was sent the model; None where all had the newest.
@@ -48,10 +49,14 @@ class Timeline:
     asked: np.ndarray
     waited: np.ndarray
     tasks: Tasks
+    joules: np.ndarray | None = None
     ids: np.ndarray | None = None
     present: np.ndarray | None = None
     versions: np.ndarray | None = None
 
-    def at(self, update: int) -> float:
-        """Seconds since the start after so many updates."""
-        return float(self.time[update - 1]) if update else 0.0
+    def at(self, update: int) -> dict[str, float]:
+        """Seconds since the start after so many updates, and the joules by then, as an evaluation's columns."""
+        found = {"time": float(self.time[update - 1]) if update else 0.0}
+        if self.joules is not None:
+            found["energy"] = float(self.joules[:update].sum())
+        return found
