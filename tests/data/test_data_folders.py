@@ -156,7 +156,28 @@ def leaves(**changes):
     return [first | changes, second]
 
 
+def counted(folder, *first):
+    """An index that begins with other numbers of examples, under the sum that fits it."""
+    import zlib
+
+    path = folder / "counts.npy"
+    counts = np.load(path)
+    counts[: len(first)] = first
+    content = path.read_bytes()[: -counts.nbytes] + counts.tobytes()
+    path.write_bytes(content)
+    index = json.loads(json.loads((folder / "fedsolve-data.json").read_text())["data"])["index"]
+    described(folder, index=[index[0] | {"crc32": zlib.crc32(counts.tobytes())}])
+
+
+OVERLAP = "counts.npy is damaged .its clients overlap"
 DAMAGE = {
+    "clients that overlap": (lambda d: counted(d, 3, 2, 3, 4), OVERLAP),
+    "a client that begins before the one before": (lambda d: counted(d, -3, 6), OVERLAP),
+    "sizes whose sum is right in 64 bits": (
+        lambda d: counted(d, 2**63 - 1, 2**63 - 1, 8),
+        OVERLAP,
+    ),
+    "examples of nobody": (lambda d: counted(d, 1, 1), OVERLAP),
     "missing": (lambda d: (d / "examples-1.npy").unlink(), "examples-1.npy does not exist"),
     "truncated": (lambda d: os.truncate(d / "examples-0.npy", 700), "700 bytes, not 728"),
     "longer": (lambda d: (d / "examples-0.npy").open("ab").write(b"x"), "729 bytes, not 728"),

@@ -178,6 +178,22 @@ def test_a_checkpoint_and_its_states_belong_together(often, tmp_path):
         run(tmp_path / "run", resume=True)
 
 
+def test_two_runs_on_one_store_of_states(often, tmp_path):
+    """The second is refused whatever it asks for, and the first goes on."""
+    refused = []
+
+    def second(at):
+        for resume in (False, True):
+            with pytest.raises(fs.InvalidInput, match="in use by another run"):
+                run(tmp_path / "run", resume)
+            refused.append(resume)
+
+    options = {"rounds": 12, "clients_per_round": 2, "eval_every": 4, "residency": "stream"}
+    result = fs.run(fs.SCAFFOLD(0.1), TASK, out=tmp_path / "run", callbacks=[second], **options)
+    assert len(refused) >= 6
+    same(result.params, run(None).params)
+
+
 def test_a_full_disk_ends_the_run_in_words(often, tmp_path, monkeypatch):
     def full(file, content):
         raise OSError(28, "No space left on device")

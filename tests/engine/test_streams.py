@@ -6,6 +6,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine import evaluate_blocks, stream
+from fedsolve.run_folder import RunFolder
 from fedsolve.tasks import Accuracy, CrossEntropy, Softmax
 
 MODEL = Softmax(6, 4)
@@ -126,6 +127,29 @@ def test_sizes_are_foreseen(monkeypatch):
     monkeypatch.setattr(stream, "free_bytes", lambda: 5000)
     with pytest.raises(fs.InvalidInput, match="fewer clients a round"):
         fs.run(fs.FedAvg(0.1), task(UNEVEN), rounds=1, residency="stream")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_folder_that_is_damaged_while_it_is_read(damage, small, tmp_path, monkeypatch):
+    """The run ends in one line with its last checkpoint, and goes on when the file is back."""
+    monkeypatch.setattr(RunFolder, "due", property(lambda self: True))
+    data = fs.data.write(clients(UNEVEN), tmp_path / "d")
+    path, whole = tmp_path / "d" / "examples-0.npy", (tmp_path / "d" / "examples-0.npy").read_bytes()
+    options = {"rounds": 12, "clients_per_round": 3, "eval_every": 4, "residency": "stream"}
+    options |= {"out": tmp_path / "run"}
+
+    def harm(at):
+        if at.round == 4:
+            path.unlink() if damage == "gone" else path.write_bytes(whole[:2000])
+
+    with pytest.raises(fs.InvalidInput, match=r"examples-0.npy cannot be read any more") as error:
+        fs.run(fs.FedAvg(0.1), task(UNEVEN, data), callbacks=[harm], **options)
+    assert "\n" not in str(error.value)
+    path.write_bytes(whole)
+    result = fs.run(fs.FedAvg(0.1), task(UNEVEN, fs.data.open(tmp_path / "d")), resume=True, **options)
+    same_model = fs.run(fs.FedAvg(0.1), task(UNEVEN), rounds=12, clients_per_round=3)
+    for a, b in zip(jax.tree.leaves(result.params), jax.tree.leaves(same_model.params), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_run_goes_on_with_its_own_folder_alone(tmp_path):
