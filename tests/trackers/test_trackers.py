@@ -127,14 +127,28 @@ def test_mlflow_reads_what_was_sent(tmp_path, monkeypatch):
     assert names == {"curves.png", "history.json", "metrics.jsonl", "model.safetensors"}
 
 
-def wandb_files(folder):
-    """By seed, what W&B's own reader finds in its offline files: rows of the history, the configuration, the folder."""
+def wandb_files(folder, runs):
+    """By seed, what W&B's own reader finds in its offline files: rows of the history, the configuration, the folder.
+
+    W&B's own process writes them, and goes on for a moment after a run was finished: they are waited for.
+    """
+    end = time.monotonic() + 60
+    while True:
+        paths = list(folder.glob("wandb/offline-run-*/*.wandb"))
+        found = [wandb_file(path) for path in paths]
+        if len(found) == runs and all(whole for *_, whole in found):
+            return {settings["seed"]: (sent, settings, files) for sent, settings, files, _ in found}
+        assert time.monotonic() < end, f"{paths} are not whole after a minute"
+        time.sleep(0.1)
+
+
+def wandb_file(path):
+    """Rows, configuration with its group, the run's files, and whether the end of the run has been written."""
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
 
-    found = {}
-    for path in folder.glob("wandb/offline-run-*/*.wandb"):
-        store, sent, settings, group = DataStore(), [], {}, ""
+    store, sent, settings, whole = DataStore(), [], {}, False
+    if path.stat().st_size:
         store.open_for_scan(str(path))
         while (data := store.scan_data()) is not None:
             record = wandb_internal_pb2.Record()
@@ -145,9 +159,9 @@ def wandb_files(folder):
                 )
             if record.HasField("run"):
                 settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-                group = record.run.run_group or group
-        found[settings["seed"]] = sent, settings | {"group": group}, path.parent / "files"
-    return found
+                settings["group"] = record.run.run_group
+            whole = whole or record.HasField("exit")
+    return sent, settings, path.parent / "files", whole
 
 
 def is_in_wandb(result, sent):
@@ -160,7 +174,7 @@ def test_wandb_writes_offline_what_its_reader_finds(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     result = run(fs.trackers.WandB(tmp_path))
-    ((sent, settings, files),) = wandb_files(tmp_path).values()
+    ((sent, settings, files),) = wandb_files(tmp_path, 1).values()
     is_in_wandb(result, sent)
     assert settings["method"] == "FedAvg"
     assert (files / "model.safetensors").is_file()
@@ -171,7 +185,7 @@ def test_wandb_has_a_run_for_each_seed_in_one_group(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     found = run_seeds(lambda seed: [fs.trackers.WandB(tmp_path)])
-    written = wandb_files(tmp_path)
+    written = wandb_files(tmp_path, 3)
     assert sorted(written) == [0, 1, 2]
     for seed, result in enumerate(found.runs):
         sent, settings, files = written[seed]
