@@ -31,7 +31,7 @@ frank_wolfe.plot("gap", x="megabytes")
 
 # %% [markdown]
 # The Frank-Wolfe gap is a certificate: of a convex $F$ and a $w$ inside, $F(w) - \min F \le$ gap, without knowing
-# the minimum. The gathered problem's minimum is near by:
+# the minimum. The gathered problem's value says how careful the certificate is:
 
 # %%
 central = fs.baselines.frank_wolfe(task, ball, iterations=200)
