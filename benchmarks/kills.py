@@ -3,7 +3,7 @@
     python benchmarks/kills.py [KILLS]
 
 2,000 clients of 10 examples, 100 a round, SCAFFOLD, a checkpoint after every call; 50 kills by default, each after a
-time drawn up to that of a whole run, so that they fall into reading, training, journaling and saving alike.
+time drawn up to that of a whole run, so that they fall into reading, training, writing and saving alike.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.engine import pace, stream
@@ -27,6 +28,7 @@ from fedsolve.run_folder import RunFolder
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
 
 MODEL, CLIENTS, ROUNDS = Softmax(20, 10), 2000, 120
+STATE_BYTES = 4 * 210
 
 
 def clients() -> Iterator[Examples]:
@@ -54,7 +56,12 @@ def run(folder: Path) -> None:
         *(result.metrics[k] for k in ("train_loss", "client_loss_worst")),
     ]
     digest = hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves))
-    digest.update((folder / "run" / "clients.states").read_bytes())
+    known = load_file(folder / "run" / "checkpoint.safetensors")
+    states = np.fromfile(folder / "run" / "clients.states", np.uint8).reshape(-1, STATE_BYTES)
+    rows = known[".clients['rows']"]  # -1 of a client that never came
+    digest.update(
+        rows.argsort(kind="stable")[: (rows < 0).sum()].tobytes() + states[rows[rows >= 0]].tobytes()
+    )
     (folder / "digest").write_text(digest.hexdigest())
 
 
@@ -72,7 +79,8 @@ def whole(folder: Path, span: float | None, draw: random.Random) -> tuple[str, f
         process.stdout.readline()  # it is ready
         begun = time.monotonic()
         try:
-            process.wait(None if span is None else draw.uniform(0, 1) * span)
+            if process.wait(None if span is None else draw.uniform(0, 1) * span):
+                raise SystemExit("a process ended by itself, and not well")
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()

@@ -10,7 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve import run_folder
-from fedsolve.engine import client_states, journal, stream
+from fedsolve.engine import client_states, stream
 from fedsolve.engine.client_states import ClientStates
 from harness import make_clients, make_task
 
@@ -40,50 +40,67 @@ def same(found, wanted):
         assert a.dtype == b.dtype
 
 
-def test_rows_come_back_and_holes_are_the_first_state(tmp_path):
-    kept = ClientStates(tmp_path, FIRST, 10**6, checkpoints=False)
+def test_rows_come_back_and_who_never_came_has_none(tmp_path):
+    kept = ClientStates(tmp_path, FIRST, 10**6, lasting=False)
+    kept.begin()
     write(kept, [3, 4, 5, 70, 999_999], [1, 2, 3, 4, 5])
-    same(read(kept, [3, 999_999]), states([1, 5]))
-    same(read(kept, [2, 6]), jax.tree.map(lambda x: np.stack([x, x]), FIRST))
-    file = os.stat(tmp_path / "clients.states")
-    assert file.st_size == 10**6 * 14
-    assert file.st_blocks * 512 < 10**5
+    write(kept, [4, 6, 999_999], [8, 9, 6])
+    same(read(kept, [3, 999_999]), states([1, 6]))
+    same(read(kept, [2, 4, 6]), jax.tree.map(lambda x, y: np.stack([x, *y]), FIRST, states([8, 9])))
+    assert os.stat(tmp_path / "clients.states").st_size == 6 * ROW
     kept.close()
 
 
-def opened(folder, epoch):
-    return ClientStates(folder, FIRST, 100, checkpoints=True, epoch=epoch)
-
-
-def begun(folder):
-    """States with a checkpoint, epoch 1, behind which three clients have changed, two of them read before it."""
-    kept = opened(folder, 0)
-    write(kept, [9], [3])
-    write(kept, [1, 2], [1, 2])
-    kept.commit()
-    kept.committed()
-    kept.write(states([5, 6]))
-    write(kept, [2, 3], [7, 7])
-    write(kept, [2], [8])
+def opened(folder, known=None):
+    kept = ClientStates(folder, FIRST, 100, lasting=True)
+    if known is None:
+        kept.begin()
+    else:
+        kept.restore(known)
     return kept
 
 
-def test_what_changed_since_a_checkpoint_is_undone(tmp_path):
-    begun(tmp_path).close()
-    kept = opened(tmp_path, 1)
-    same(read(kept, [1, 2]), states([1, 2]))
-    same(read(kept, [3]), jax.tree.map(lambda x: np.stack([x]), FIRST))
-    kept.close()
-
-
-def test_a_checkpoint_before_its_journal_is_begun(tmp_path):
-    """Killed between the checkpoint and the new journal: nothing is undone."""
-    kept = begun(tmp_path)
+def checkpoint(kept):
     kept.commit()
+    known = jax.tree.map(np.array, kept.known)
+    kept.committed()
+    return known
+
+
+def begun(folder):
+    """States with two checkpoints, behind which three clients have changed, two of them read before; what it knows."""
+    kept = opened(folder)
+    write(kept, [9, 2], [3, 3])
+    checkpoint(kept)
+    write(kept, [1, 2], [1, 2])
+    known = checkpoint(kept)
+    kept.write(states([5, 6]))
+    write(kept, [2, 3], [7, 7])
+    write(kept, [2], [8])
     kept.close()
-    kept = opened(tmp_path, 2)
-    same(read(kept, [1, 2, 3]), states([5, 8, 7]))
+    return known
+
+
+def test_a_run_goes_on_with_what_its_checkpoint_knows(tmp_path):
+    """Twice, since the second time rows are free that the first one left."""
+    known = begun(tmp_path)
+    for _ in range(2):
+        kept = opened(tmp_path, jax.tree.map(np.array, known))
+        same(read(kept, [1, 2, 9]), states([1, 2, 3]))
+        same(read(kept, [3]), jax.tree.map(lambda x: np.stack([x]), FIRST))
+        write(kept, [1, 2, 3, 9], [9, 9, 9, 9])
+        kept.close()
+    assert os.stat(tmp_path / "clients.states").st_size <= 7 * ROW
+
+
+def test_rows_are_used_again(tmp_path):
+    kept = opened(tmp_path)
+    for value in range(20):
+        write(kept, [1, 2, 3], [value, value + 1, value])
+        checkpoint(kept)
+    same(read(kept, [1, 2]), states([19, 20]))
     kept.close()
+    assert os.stat(tmp_path / "clients.states").st_size == 6 * ROW
 
 
 def flip(path, place):
@@ -92,24 +109,21 @@ def flip(path, place):
     path.write_bytes(content)
 
 
-ROW = 14
+ROW = 10
 DAMAGE = {
-    "a flipped state": (lambda d: flip(d / "clients.states", 9 * ROW + 2), "the state of client 9"),
-    "a hole that is none": (lambda d: flip(d / "clients.states", 1), "the state of client 0"),
-    "cut short": (lambda d: os.truncate(d / "clients.states", 700), "700 bytes, not 1,400"),
+    "a flipped state": (lambda d: flip(d / "clients.states", 2), "the state of client 9"),
+    "cut short": (lambda d: os.truncate(d / "clients.states", 35), "35 bytes, not 40"),
     "gone": (lambda d: (d / "clients.states").unlink(), "No such file"),
-    "a flipped journal": (lambda d: flip(d / "clients.journal", 40), "clients.journal is damaged"),
-    "another journal": (lambda d: flip(d / "clients.journal", 0), "does not belong to the checkpoint"),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_damage_is_named(tmp_path, case):
-    begun(tmp_path).close()
+    known = begun(tmp_path)
     damage, words = DAMAGE[case]
     damage(tmp_path)
     with pytest.raises(fs.InvalidInput, match=words) as error:
-        read(opened(tmp_path, 1), [0, 1, 2, 9])
+        read(opened(tmp_path, known), [0, 1, 2, 9])
     assert "\n" not in str(error.value)
 
 
@@ -156,7 +170,6 @@ def test_killed_anywhere_it_goes_on_with_the_same_bits(often, tmp_path, monkeypa
             write_all = dying(step + kill % 3)
             with monkeypatch.context() as patch:
                 patch.setattr(client_states, "write_all", write_all)
-                patch.setattr(journal, "write_all", write_all)
                 try:
                     result = run(folder, resume)
                     break
@@ -173,8 +186,8 @@ def test_a_checkpoint_and_its_states_belong_together(often, tmp_path):
     run(tmp_path / "run")
     with pytest.raises(fs.InvalidInput, match="give residency = 'stream'"):
         run(tmp_path / "run", resume=True, residency="device")
-    flip(tmp_path / "run" / "clients.journal", 0)
-    with pytest.raises(fs.InvalidInput, match="does not belong"):
+    os.truncate(tmp_path / "run" / "clients.states", 8)
+    with pytest.raises(fs.InvalidInput, match="8 bytes, not"):
         run(tmp_path / "run", resume=True)
 
 

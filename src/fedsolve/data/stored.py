@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from fedsolve.data.description import (
     with_structure,
 )
 from fedsolve.data.federated import FederatedData
+from fedsolve.data.gathering import gather
 from fedsolve.errors import InvalidInput
-from fedsolve.files import read_all
 
 _PIECE = 2**24  # bytes that are summed at once
 
@@ -51,24 +50,14 @@ class StoredData(FederatedData):
             InvalidInput: a file cannot be read, or is shorter than when it was opened.
         """
         ends = np.flatnonzero(np.diff(clients) != 1) + 1
-        first, last = (
-            clients[np.concatenate([[0], ends])],
-            clients[np.concatenate([ends, [len(clients)]]) - 1],
-        )
+        first = clients[np.concatenate([[0], ends])]
+        last = clients[np.concatenate([ends, [len(clients)]]) - 1]
         starts = self.offsets[first]
         rows = self.offsets[last] + self.counts[last] - starts
         for column, array in zip(self._columns, arrays, strict=True):
-            if not column.width:
-                continue
-            path, content, place = self.folder / column.file, array.reshape(-1).view(np.uint8).data, 0
+            path = self.folder / column.file
             try:
-                with path.open("rb", buffering=0) as file:
-                    places = (column.start + starts * column.width).tolist()
-                    sizes = (rows * column.width).tolist()
-                    for offset, size in zip(places, sizes, strict=True):
-                        _announce(file.fileno(), offset, size)
-                    for offset, size in zip(places, sizes, strict=True):
-                        place += read_all(file.fileno(), content[place : place + size], offset)
+                gather(path, column, starts, rows, array)
             except OSError as error:
                 raise InvalidInput(
                     f"{path} cannot be read any more ({error.strerror or error}): check the folder"
@@ -109,12 +98,6 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
         digest=hashlib.sha256(description.text().encode()).hexdigest()[:16],
         _columns=description.leaves,
     )
-
-
-def _announce(file: int, offset: int, size: int) -> None:
-    """Let the system fetch what will be read, many places at once, where it is not in memory."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 def _columns(description: Description) -> tuple[Column, ...]:

@@ -81,7 +81,9 @@ class Checkpoints:
         """
         folder, manifest = self._folder, None if self._folder is None else self._folder.manifest()
         if folder is None or self._record is None or manifest is None:
-            self._open_states(state, 0)
+            self._open_states(state)
+            if self._states is not None:
+                self._states.begin()
             return state, recorder
         check_rounds(f"the checkpoint {folder.path}", manifest["round"], rounds)
         self._saved = manifest["round"]
@@ -95,12 +97,18 @@ class Checkpoints:
                 f"the checkpoint {folder.path} has the clients' states of residency = '{there}', this run '{here}': "
                 f"give residency = '{there}', or start anew in another folder"
             )
-        state = self._open_states(state, manifest.get("states", 0))
+        state = self._open_states(state)
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
         mesh = state.round.sharding.mesh
         for leaf in jax.tree.leaves(state):
             leaf.delete()
-        loaded = laid_out(load_tree(folder.path, like), mesh)
+        if self._states is None:
+            loaded = load_tree(folder.path, like)
+        else:
+            loaded = load_tree(folder.path, replace(like, clients=self._states.known))
+            self._states.restore(loaded.clients)
+            loaded = replace(loaded, clients=())
+        loaded = laid_out(loaded, mesh)
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
@@ -118,21 +126,21 @@ class Checkpoints:
         if self._stream is not None and self._states is not None:
             self._stream.write_back(state)
             self._states.commit()
-            state, manifest["states"] = replace(state, clients=()), self._states.epoch
+            state, manifest["states"] = replace(state, clients=self._states.known), True
         self._folder.save(state, manifest)
         if self._states is not None:
             self._states.committed()
 
-    def _open_states(self, state: RunState, epoch: int) -> RunState:
-        """Have clients' states in files where they are streamed, as a checkpoint knows them; the rest of the state."""
+    def _open_states(self, state: RunState) -> RunState:
+        """Have clients' states in a file where they are streamed; the rest of the state."""
         if self._stream is None or not jax.tree.leaves(state.clients):
             return state
         check_alone("a run whose clients' states are streamed")
-        folder, checkpoints = self._folder, self._folder is not None
+        folder = self._folder
         where = folder.hold.folder if folder else self._stack.enter_context(tempfile.TemporaryDirectory())
         first = jax.tree.map(lambda x: np.asarray(x[0]), state.clients)
         population = self._stream.population.data.num_clients
-        self._states = ClientStates(Path(where), first, population, checkpoints=checkpoints, epoch=epoch)
+        self._states = ClientStates(Path(where), first, population, lasting=folder is not None)
         self._stack.callback(self._states.close)
         self._stream.keep_states(self._states)
         return replace(state, clients=())

@@ -1,10 +1,9 @@
-"""The states of all clients in a file, one row a client: read and written for the clients of a window alone.
+"""The states of all clients in a file: read and written for the clients of a window alone.
 
-A row is the exclusive or of a state's bytes with those of the first state, and of their CRC-32s. A row that was never
-written is a hole of the file, reads as zeros, and so is the first state: clients that never came cost nothing.
-
-Between two checkpoints a journal keeps what the first of them knows of the rows that change; a run that goes on puts
-that back. What is written goes to the disk meanwhile, so that a checkpoint waits for little.
+Which row of the file is whose, and the CRC-32 of what lies there, two arrays say that are part of a checkpoint. A
+client that never took part has no row. A row that the last checkpoint knows is never written over: what changes goes to
+a free one. So a run that is killed anywhere finds all that its checkpoint knows as it was, and a checkpoint waits for
+what changed since the one before.
 """
 
 from __future__ import annotations
@@ -21,94 +20,89 @@ import jax
 import numpy as np
 
 from fedsolve.engine.background import in_background
-from fedsolve.engine.journal import Journal
 from fedsolve.errors import InvalidInput
 from fedsolve.files import read_all, write_all
 
-ROWS, JOURNAL = "clients.states", "clients.journal"
-_SUM = 4  # bytes of a CRC-32
+ROWS = "clients.states"
+_NONE = -1
 
 
 class ClientStates:
     """The states of one run.
 
     Attributes:
-        epoch: checkpoints so far.
+        rows: the row of each client, -1 where it has none; shape (clients,), int32.
+        sums: the CRC-32 of each client's row; shape (clients,), uint32.
     """
 
-    def __init__(
-        self, folder: Path, first: Any, population: int, *, checkpoints: bool, epoch: int = 0
-    ) -> None:
-        """Open the states, new ones where `epoch` is 0, else those of a checkpoint; `close` them.
+    def __init__(self, folder: Path, first: Any, population: int, *, lasting: bool) -> None:
+        """No states yet: `begin`, or `restore` those of a checkpoint; and `close` them.
 
         Args:
-            folder: where the files lie.
+            folder: where the file lies.
             first: the state of a client that never took part, a pytree of arrays.
             population: clients in all.
-            checkpoints: whether there will be any.
-            epoch: of the checkpoint that is gone on from, 0 for none.
-
-        Raises:
-            InvalidInput: the folder cannot be written; files that are missing, damaged, or of another checkpoint.
+            lasting: whether there will be checkpoints.
         """
         leaves = [np.asarray(x) for x in jax.tree.leaves(first)]
         self._forms = [(x.shape, x.dtype, x.nbytes) for x in leaves]
         self._structure = jax.tree.structure(first)
         self._first = np.concatenate([_as_bytes(x[None])[0] for x in leaves])
-        self._first_sum = np.uint32(zlib.crc32(self._first.data))
-        self._shape = (population, len(self._first) + _SUM)
-        self._path, self.epoch = folder / ROWS, epoch
-        self._journaled: Future[None] | None = None
+        self.rows, self.sums = np.full(population, _NONE, np.int32), np.zeros(population, np.uint32)
+        self._path, self._lasting = folder / ROWS, lasting
+        self._clients = np.zeros(0, np.int64)  # whose states were read last
+        self._kept = np.zeros(0, bool)  # whether the last checkpoint knows a row
+        self._free = np.zeros(0, np.int32)
         self._synced: Future[None] | None = None
-        self._known = np.zeros(0, np.int64), np.zeros((0, self._shape[1]), np.uint8)
-        self._journal: Journal | None = None
-        with self._clearly():
-            self._file = self._opened()
-            if checkpoints:
-                self._journal = Journal(folder / JOURNAL, self._shape[1], population, new=not epoch)
-                if epoch:
-                    for clients, rows in self._journal.undone(epoch):
-                        self._put(clients, rows)
-                    os.fsync(self._file.fileno())
-                self._journal.begin(epoch)
+        self._file: Any = None
 
-    def _opened(self) -> Any:
-        size = self._shape[0] * self._shape[1]
-        if not self.epoch:
-            file = self._path.open("w+b", buffering=0)
-            file.truncate(size)
-            return file
-        file = self._path.open("r+b", buffering=0)
-        if (found := os.fstat(file.fileno()).st_size) != size:
-            file.close()
+    def begin(self) -> None:
+        """An empty file.
+
+        Raises:
+            InvalidInput: the folder cannot be written.
+        """
+        with self._clearly():
+            self._file = self._path.open("w+b", buffering=0)
+
+    @property
+    def known(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps, 8 bytes a client: by it the file is read again."""
+        return {"rows": self.rows, "sums": self.sums}
+
+    def restore(self, known: dict[str, np.ndarray]) -> None:
+        """The states that a checkpoint has kept.
+
+        Raises:
+            InvalidInput: the file is missing or too short.
+        """
+        self.rows, self.sums = known["rows"], known["sums"]
+        with self._clearly():
+            self._file = self._path.open("r+b", buffering=0)
+            found = os.fstat(self._file.fileno()).st_size
+        if found < (needed := (int(self.rows.max()) + 1) * len(self._first)):
             raise InvalidInput(
-                f"{self._path} has {found:,} bytes, not {size:,}: bring back a copy of the whole folder, or start anew"
+                f"{self._path} has {found:,} bytes, not {needed:,}: bring back a copy of the whole folder, "
+                "or start anew"
             )
-        return file
+        self._kept = np.zeros(found // len(self._first), bool)
+        self.committed()
 
     def close(self) -> None:
-        """Let go of the files."""
-        for future in (self._journaled, self._synced):
-            if future is not None:
-                future.exception()
-        self._file.close()
-        if self._journal is not None:
-            self._journal.close()
+        """Let go of the file."""
+        if self._synced is not None:
+            self._synced.exception()
+        if self._file is not None:
+            self._file.close()
 
     def read(self, clients: np.ndarray, places: int) -> Any:
-        """The states of clients, whose numbers ascend, stacked, with room for so many in all.
-
-        They are journaled meanwhile: who reads a state will change it.
+        """The states of clients, stacked, with room for so many in all; `write` will replace them.
 
         Raises:
             InvalidInput: a row is not what was written; the client is named.
         """
-        with self._clearly():
-            rows = self._read(clients)
-        self._known = clients, rows
-        if self._journal is not None and self.epoch:
-            self._journaled = in_background(self._add_to_journal)
-        return self._stacked(clients, rows, places)
+        self._clients = clients
+        return self.look(clients, places)
 
     def look(self, clients: np.ndarray, places: int) -> Any:
         """What `read` gives, of clients whose states will not change.
@@ -116,27 +110,23 @@ class ClientStates:
         Raises:
             InvalidInput: a row is not what was written; the client is named.
         """
+        payload = np.empty((len(clients), len(self._first)), np.uint8)
+        rows = self.rows[clients]
+        payload[rows == _NONE] = self._first
+        own = np.flatnonzero(rows != _NONE)
+        own = own[np.argsort(rows[own])]
+        there = np.empty((len(own), len(self._first)), np.uint8)
         with self._clearly():
-            rows = self._read(clients)
-        return self._stacked(clients, rows, places)
-
-    def _stacked(self, clients: np.ndarray, rows: np.ndarray, places: int) -> Any:
-        states = rows[:, :-_SUM] if not self._first.any() else rows[:, :-_SUM] ^ self._first
-        found, place = [], 0
-        for client, state, wanted in zip(
-            clients, states, (_sums(rows) ^ self._first_sum).tolist(), strict=True
-        ):
-            if zlib.crc32(state.data) != wanted:
-                raise InvalidInput(
-                    f"{self._path} is damaged (the state of client {client}): bring back a copy of the whole folder, "
-                    "or start anew"
-                )
-        for shape, dtype, size in self._forms:
-            part = np.zeros((places, size), np.uint8)
-            part[: len(clients)] = states[:, place : place + size]
-            found.append(part.view(dtype).reshape(places, *shape))
-            place += size
-        return jax.tree.unflatten(self._structure, found)
+            for start, stop, offset in self._stretches(rows[own]):
+                read_all(self._file.fileno(), there[start:stop].reshape(-1).data, offset)
+        wrong = clients[own][_sums(there) != self.sums[clients[own]]]
+        if len(wrong):
+            raise InvalidInput(
+                f"{self._path} is damaged, or of another checkpoint (the state of client {wrong.min()}): "
+                "bring back a copy of the whole folder, or start anew"
+            )
+        payload[own] = there
+        return self._unpacked(payload, places)
 
     def write(self, states: Any) -> None:
         """Replace the states of the clients that were read last; further ones are left out.
@@ -144,65 +134,68 @@ class ClientStates:
         Raises:
             InvalidInput: the disk is full.
         """
-        clients = self._known[0]
-        rows = np.empty((len(clients), self._shape[1]), np.uint8)
-        place = 0
-        for x, (_, _, size) in zip(jax.tree.leaves(states), self._forms, strict=True):
-            rows[:, place : place + size] = _as_bytes(np.asarray(x)[: len(clients)])
-            place += size
-        payload = rows[:, :-_SUM]
-        sums = np.array([zlib.crc32(row.data) for row in payload], np.uint32) ^ self._first_sum
-        if self._first.any():
-            payload ^= self._first
-        rows[:, -_SUM:] = sums.view(np.uint8).reshape(-1, _SUM)
+        clients = self._clients
+        parts = [_as_bytes(np.asarray(x)[: len(clients)]) for x in jax.tree.leaves(states)]
+        payload = np.concatenate(parts, axis=1)
+        rows = self._rows_for(self.rows[clients])
+        order = np.argsort(rows)
         with self._clearly():
-            self._finish()
-            self._add_to_journal()  # what a checkpoint since the reading has made necessary
-            self._put(clients, rows)
-            self._known = clients, rows
-            if self._journal is not None:
-                self._synced = in_background(os.fdatasync, self._file.fileno())
-
-    def _add_to_journal(self) -> None:
-        if self._journal is None or not self.epoch:  # nothing that a run could go on from
-            return
-        clients, rows = self._known
-        new = self._journal.missing(clients)
-        if new.any():
-            self._journal.add(clients[new], rows if new.all() else rows[new])
-
-    def _finish(self) -> None:
-        """Wait for what goes on in the background."""
-        for future in (self._journaled, self._synced):
-            if future is not None:
-                future.result()
-        self._journaled = self._synced = None
+            for start, stop, offset in self._stretches(rows[order]):
+                self._file.seek(offset)
+                write_all(self._file, payload[order[start:stop]].reshape(-1).data)
+            self.rows[clients], self.sums[clients] = rows, _sums(payload)
+            self._sync()
 
     def commit(self) -> None:
-        """Bring all rows to the disk, before a checkpoint that names the new `epoch` is written."""
+        """Bring all rows to the disk, before a checkpoint that knows them is written."""
         with self._clearly():
-            self._finish()
+            if self._synced is not None:
+                self._synced.result()
             os.fsync(self._file.fileno())
-        self.epoch += 1
 
     def committed(self) -> None:
-        """The checkpoint that names `epoch` is on the disk: what changes from here on is journaled anew."""
-        if self._journal is not None:
-            with self._clearly():
-                self._journal.begin(self.epoch)
+        """The checkpoint is on the disk: what it knows is kept from here on, all else is free."""
+        self._kept[:] = False
+        self._kept[self.rows[self.rows != _NONE]] = True
+        self._free = np.flatnonzero(~self._kept).astype(np.int32)
 
-    def _read(self, clients: np.ndarray) -> np.ndarray:
-        rows = np.empty((len(clients), self._shape[1]), np.uint8)
-        for start, stop in _neighbours(clients):
-            read_all(
-                self._file.fileno(), rows[start:stop].reshape(-1).data, int(clients[start]) * self._shape[1]
-            )
-        return rows
+    def _rows_for(self, rows: np.ndarray) -> np.ndarray:
+        """Where new states of clients with these rows go: into them, unless the last checkpoint knows them."""
+        new = rows == _NONE
+        new[~new] = self._kept[rows[~new]]
+        free, needed = self._free, int(new.sum())
+        end = len(self._kept)
+        more = np.arange(end, end + max(0, needed - len(free)), dtype=np.int32)
+        found = rows.copy()
+        found[new] = np.concatenate([free[:needed], more])
+        self._free = free[needed:]
+        self._kept = np.concatenate([self._kept, np.zeros(len(more), bool)])
+        return found
 
-    def _put(self, clients: np.ndarray, rows: np.ndarray) -> None:
-        for start, stop in _neighbours(clients):
-            self._file.seek(int(clients[start]) * self._shape[1])
-            write_all(self._file, rows[start:stop].reshape(-1).data)
+    def _unpacked(self, payload: np.ndarray, places: int) -> Any:
+        found, place = [], 0
+        for shape, dtype, size in self._forms:
+            part = np.zeros((places, size), np.uint8)
+            part[: len(payload)] = payload[:, place : place + size]
+            found.append(part.view(dtype).reshape(places, *shape))
+            place += size
+        return jax.tree.unflatten(self._structure, found)
+
+    def _sync(self) -> None:
+        """Have the system bring rows to the disk meanwhile, so that a checkpoint waits for little."""
+        if self._lasting and (self._synced is None or self._synced.done()):
+            if self._synced is not None:
+                self._synced.result()
+            self._synced = in_background(os.fdatasync, self._file.fileno())
+
+    def _stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """Of rows that ascend those that follow one another: first place, last and one, the bytes before them."""
+        if not len(rows):
+            return iter(())
+        ends = np.flatnonzero(np.diff(rows) != 1) + 1
+        first = np.concatenate([[0], ends])
+        offsets = rows[first].astype(np.int64) * len(self._first)
+        return zip(first.tolist(), [*ends.tolist(), len(rows)], offsets.tolist(), strict=True)
 
     @contextlib.contextmanager
     def _clearly(self) -> Iterator[None]:
@@ -215,12 +208,6 @@ class ClientStates:
             ) from None
 
 
-def _neighbours(clients: np.ndarray) -> Iterator[tuple[int, int]]:
-    """The runs of numbers that follow one another, each as the places where it begins and ends."""
-    ends = (np.flatnonzero(np.diff(clients) != 1) + 1).tolist()
-    return zip([0, *ends], [*ends, len(clients)], strict=True)
-
-
 def _as_bytes(array: np.ndarray) -> np.ndarray:
     """Rows of an array as bytes, shape (rows, bytes)."""
     size = int(np.prod(array.shape[1:], dtype=np.int64))
@@ -228,4 +215,4 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _sums(rows: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(rows[:, -_SUM:]).view(np.uint32)[:, 0]
+    return np.array([zlib.crc32(row.data) for row in rows], np.uint32)
