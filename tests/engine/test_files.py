@@ -94,7 +94,7 @@ class State(NamedTuple):
 
 
 def save_run(kept):
-    kept.save(State(np.int32(1)), Recorder())
+    kept.save(State(jnp.int32(1)), Recorder())
 
 
 def save_sweep(kept):

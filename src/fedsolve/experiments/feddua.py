@@ -205,7 +205,7 @@ STUDY = Study(
         "with the loss and comes below the paper's 1e-3 to 1e-1 here.",
     ),
     cost="",
-    minutes=3.8,
+    minutes=7.6,
     needs_data=False,
 )
 """FedDuA's synthetic problem, for `fedsolve reproduce feddua-synthetic`."""

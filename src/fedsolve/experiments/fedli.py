@@ -228,6 +228,6 @@ STUDY = Study(
         "cohorts. FedLi-LU has a client rate of 0.1.",
     ),
     cost="",
-    minutes=2.0,
+    minutes=1.6,
 )
 """FedLi on convex losses, for `fedsolve reproduce fedli-convex`."""

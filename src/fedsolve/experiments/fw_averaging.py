@@ -119,6 +119,6 @@ STUDY = Study(
         "are those of the public code with one local step. In double precision.",
     ),
     cost="",
-    minutes=0.15,
+    minutes=0.1,
     needs_data=False,
 )  # fmt: skip

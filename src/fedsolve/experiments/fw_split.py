@@ -149,6 +149,6 @@ STUDY = Study(
         "that trial on the first of the five data sets.",
     ),
     cost="",
-    minutes=0.3,
+    minutes=0.2,
     needs_data=False,
 )  # fmt: skip
