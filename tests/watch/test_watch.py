@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -196,11 +197,12 @@ def test_the_command_says_where(tmp_path):
     missing = subprocess.run([*command, "none"], capture_output=True, text=True, cwd=tmp_path)
     assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     process = subprocess.Popen(
-        [*command, "."], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path
-    )
+        [*command, "."], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )  # fmt: skip
     assert process.stdout is not None
     address = process.stdout.readline().strip()
     with urllib.request.urlopen(address, timeout=10) as answer:
         assert b"No runs yet." in answer.read()
-    process.send_signal(2)
+    process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 0
