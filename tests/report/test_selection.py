@@ -42,6 +42,10 @@ LOSSES = [[1.0, 3.0], [1.0, 1.1], [4.0, 4.0], [1.1, 1.1], [9.0, 9.0], [0.1, 0.1]
 LOST = [[-1, -1], [-1, -1], [-1, -1], [-1, -1], [-1, -1], [-1, 3]]
 
 
+def test_a_sweep_is_one_line_whatever_it_holds():
+    assert repr(sweep(LOSSES)) == f"Sweep(A on t: 2 client_lr x 3 server_lr, 2 seeds, {ROUNDS[-1]} rounds)"
+
+
 def test_the_best_has_the_lowest_mean_and_lost_no_seed():
     found = sweep(LOSSES, diverged=LOST)
     assert found.score.tolist() == [2.0, 1.05, 4.0, 1.1, 9.0, np.inf]

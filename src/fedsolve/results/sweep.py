@@ -18,7 +18,7 @@ SENT = "bytes_up"
 """The setting that tells the bytes which a client sends in a round; None where messages differ in length."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
     """A finished sweep of one method.
 
@@ -55,6 +55,10 @@ class Sweep:
     def shape(self) -> tuple[int, ...]:
         """Values of each axis."""
         return tuple(len(values) for values in self.grid.values())
+
+    def __repr__(self) -> str:
+        axes = " x ".join(f"{len(values)} {axis}" for axis, values in self.grid.items()) or "one setting"
+        return f"Sweep({self.label} on {self.task}: {axes}, {len(self.seeds)} seeds, {int(self.rounds[-1])} rounds)"
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
