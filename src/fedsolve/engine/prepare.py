@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.buffers import with_buffers
@@ -79,20 +80,9 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     key, params = run_key(options.seed), start_params(task, options.seed, dtype)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     own = client_state_bytes(algorithm, params, len(counts))
-    streamed, where = is_streamed(options, task.data, dtype, own)
+    packed, everyone, where = _clients(task, options, dtype, local, steps, mesh, own)
     if MODEL in mesh.shape:
         identity["mesh"] = describe(dict(mesh.shape))
-        if streamed:
-            raise InvalidInput(
-                "mesh: models that lie in parts train clients on the device: give residency = 'device'"
-            )
-    frozen = on_device(task.frozen, dtype)
-    everyone = None
-    if streamed:
-        everyone = Population(task.data, steps, dtype, frozen, mesh)
-        packed = first_clients(everyone)
-    else:
-        packed = pack(task.data, task.loss, dtype, **local, frozen=frozen)[0]
     test = None if task.test is None else on_device(task.test, dtype)
     validation = None if task.validation is None else on_device(task.validation, dtype)
     unseen = None if task.unseen is None else _to_judge(task.unseen, task, dtype, packed.frozen)
@@ -165,6 +155,22 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             *_on_systems(algorithm, options),
         ),
     )
+
+
+def _clients(
+    task: Task, options: RunOptions, dtype: Any, local: Any, steps: np.ndarray, mesh: Mesh, own: int
+) -> tuple[PackedClients, Population | None, str]:
+    """Clients on the device, the population where only some lie there, and what is to be said of it."""
+    streamed, where = is_streamed(options, task.data, dtype, own)
+    frozen = on_device(task.frozen, dtype)
+    if not streamed:
+        return pack(task.data, task.loss, dtype, **local, frozen=frozen)[0], None, where
+    if MODEL in mesh.shape:
+        raise InvalidInput(
+            "mesh: models that lie in parts train clients on the device: give residency = 'device'"
+        )
+    everyone = Population(task.data, steps, dtype, frozen, mesh)
+    return first_clients(everyone), everyone, where
 
 
 def _check_blocks(task: Task, whole: OnWholeSets, diagnostics: Sequence[Any]) -> None:
