@@ -157,8 +157,8 @@ STUDIES = {
         pictures=PICTURES,
         deviations=(
             "EMNIST's place is taken by the FEMNIST sample: its digits, and its 62 classes with 20 labels a client "
-            "where not IID, dealt anew, halved to 14 x 14 pixels. All images at hand: 308 a client of FEMNIST-10, 435 of "
-            "FEMNIST-62 (clients of uneven size where not IID), 200 of CIFAR-10.",
+            "where not IID, dealt anew, halved to 14 x 14 pixels. All images at hand: 308 a client of FEMNIST-10, 435 "
+            "of FEMNIST-62 (clients of uneven size where not IID), 200 of CIFAR-10.",
             DEALT.format(8),
             *DEVIATIONS,
             OF_SYNTHETIC,
