@@ -160,7 +160,10 @@ class Algorithm(ABC):
         return self
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """Measures of its problem that evaluations add (`fedsolve.diagnostics`), such as a Frank-Wolfe gap."""
+        """Measures of its problem that evaluations add (`fedsolve.diagnostics`), such as a Frank-Wolfe gap.
+
+        Where the task has one of the same name, evaluations have the task's.
+        """
         return ()
 
 

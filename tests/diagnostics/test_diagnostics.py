@@ -280,6 +280,21 @@ def test_columns_of_fedmid(weighting):
     assert "objective" not in ball.metrics
 
 
+def test_the_tasks_objective_is_that_of_every_method():
+    """F + 0.1 |w|_1 of the task, also of a method that trains with 0.05, alone and in a sweep."""
+    task = replace(make_task(CLIENTS), diagnostics=(Objective(L1(0.1)),))
+    algorithm, options = fs.FedMiD(L1(0.05), 0.3), {"rounds": 2, "eval_every": 2, "dtype": "float64"}
+    run = fs.run(algorithm, task, **options)
+    w = np.concatenate([np.ravel(x) for x in run.params])
+    want = SHARES[True] @ losses(w) + 0.1 * np.abs(w).sum()
+    assert run.metrics["objective"][-1] == pytest.approx(want, rel=1e-10)
+    assert "prox_gradient" in run.metrics  # the method's, where the task has none
+    swept = fs.sweep(
+        lambda client_lr: fs.FedMiD(L1(0.05), client_lr), task, grid={"client_lr": [0.3]}, **options
+    )
+    assert swept.metrics["objective"][0, 0, -1] == pytest.approx(want, rel=1e-10)
+
+
 def test_evaluations_of_a_method_without_psi():
     """FedAvg has none of these columns."""
     run = fs.run(fs.FedAvg(0.3), make_task(CLIENTS), rounds=1)

@@ -73,7 +73,8 @@ class Task:
         module: (assembled parameters, buffers) -> what `Result.module` returns, such as a PyTorch module; None if the
             model is its parameters.
         notes: what a run's record says of the task, lines.
-        diagnostics: diagnostics of the model and the full objective that evaluations add (`fedsolve.diagnostics`).
+        diagnostics: diagnostics of the model and the full objective that evaluations add (`fedsolve.diagnostics`); one
+            such as `Objective(L1(0.1))` is then measured of every method, and not what its own penalty would give.
         truth: the parameters that made the data, of the shapes of `init`, where they are known: measures of
             recovery compare with them. None if unknown.
 
