@@ -60,6 +60,10 @@ class Evaluated:
 Callback = Callable[[Evaluated], str | None]
 CallbacksOfSeed = Callable[[int], Sequence[Callback]]
 """Makes the callbacks of the run with a seed; they are called one at a time, whichever run they are of."""
+CallbacksOfMethod = Callable[[str], Sequence[Callback]]
+"""Makes the callbacks of a method's run, by its label in a comparison."""
+CallbacksOfMethodAndSeed = Callable[[str, int], Sequence[Callback]]
+"""Makes those of a method's run with a seed."""
 
 
 def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, TypeGuard, Unpack, overload
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.engine.configuration import configured
 from fedsolve.engine.loop import Progress
 from fedsolve.engine.processes import check_alone
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.result import Result, Results
-from fedsolve.engine.run import check_outside, leave, run_one, seeds_of
+from fedsolve.engine.run import check_callbacks, check_outside, leave, run_one, seeds_of
 from fedsolve.engine.seeds import run_seeds
 from fedsolve.errors import Diverged, InvalidInput, shown
 from fedsolve.options import RunKeywords, shows_options
 from fedsolve.results.record_files import method_folders
 from fedsolve.run_folder import RUN, held_already
 from fedsolve.tasks.task import Task
+
+
+@overload
+def compare(
+    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
+    task: Task,
+    *,
+    seeds: None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfMethod | None = None,
+    **options: Unpack[RunKeywords],
+) -> Results: ...
+
+
+@overload
+def compare(
+    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
+    task: Task,
+    *,
+    seeds: int | Sequence[int],
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfMethodAndSeed | None = None,
+    **options: Unpack[RunKeywords],
+) -> Results: ...
 
 
 @shows_options(swept=False)
@@ -30,6 +61,7 @@ def compare(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfMethod | CallbacksOfMethodAndSeed | None = None,
     **options: Unpack[RunKeywords],
 ) -> Results:
     """Run several methods on one task, one after another, each with the same seeds.
@@ -42,6 +74,8 @@ def compare(
         out: folder for a page of all, and in it a folder for each method with what `fedsolve.run` leaves there.
         resume: continue what `out` holds; methods and seeds that it lacks begin.
         progress: True for a line on standard error, or a function, called after each compiled call.
+        callbacks: a function of a method's label that makes those of its run, as `fedsolve.run` takes them, such as
+            `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
 
     Returns:
         The runs, by method and seed. One that diverged has no model, and its `failure` says why.
@@ -55,6 +89,7 @@ def compare(
     methods = _labelled(algorithms)
     check_outside(out, None)
     chosen, given = seeds_of(seeds, options)
+    made = _callbacks(callbacks, *([] if seeds is None else ["seed"]))
     places = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
     begun = [place is not None and any(place.glob(f"**/{RUN.file}")) for place in places]
     if resume and not any(begun):
@@ -69,13 +104,17 @@ def compare(
         for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):
             if seeds is not None:
                 runs += run_seeds(
-                    algorithm, task, given, chosen, out=place, resume=goes_on, label=label, progress=tell
-                )
+                    algorithm, task, given, chosen,
+                    out=place, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
+                )  # fmt: skip
                 continue
             try:
                 runs.append(
-                    run_one(algorithm, task, given, out=place, resume=goes_on, label=label, progress=tell)
-                )
+                    run_one(
+                        algorithm, task, given,
+                        out=place, resume=goes_on, label=label, progress=tell, callbacks=made(label),
+                    )
+                )  # fmt: skip
             except Diverged as error:
                 runs.append(Result(None, error.history, failure=str(error)))
     found = Results(tuple(runs))
@@ -103,3 +142,26 @@ def _labelled(algorithms: object) -> dict[str, Algorithm]:
         if not isinstance(method, Algorithm):
             raise InvalidInput(f"{label}: {shown(method)} is no method such as FedAvg(client_lr=0.1)")
     return methods
+
+
+def _callbacks(callbacks: object, *further: str) -> Callable[..., Sequence[Callback]]:
+    """The function of a label, and of what else is named, that makes a run's callbacks; these are checked."""
+    if callbacks is None:
+        return lambda *of: ()
+    names = ("label", *further)
+    if not _takes(callbacks, names):
+        raise InvalidInput(
+            f"callbacks = {shown(callbacks)} must be a function of {' and '.join(names)} that makes those of each "
+            f"run, such as callbacks=lambda {', '.join(names)}: [...]"
+        )
+    return lambda *of: check_callbacks(callbacks(*of))
+
+
+def _takes(function: Any, names: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*names)
+    except (TypeError, ValueError):  # ValueError: a built-in function that does not tell
+        return False
+    return True

@@ -28,6 +28,10 @@ def run(method=None, **options):
     return fs.run(method or fs.FedAvg(0.1), TASK, **(OPTIONS | options))
 
 
+def compared(**options):
+    return fs.compare([fs.FedAvg(0.1), fs.FedExP(0.1)], TASK, **(OPTIONS | options))
+
+
 def assert_same(one, other):
     np.testing.assert_array_equal(one.params["w"], other.params["w"])
     for part in ("evaluations", "rounds"):
@@ -121,6 +125,20 @@ def test_a_comparison_is_its_runs(tmp_path):
     assert_same(single.runs[0], run(seed=1))
 
 
+def test_callbacks_of_a_comparison_are_each_runs_own():
+    """FedAvg ends after 3 of 6 rounds, of two seeds the second one's run alone; FedExP goes on."""
+
+    def callbacks(label, seed=1):
+        ends = (label, seed) == ("FedAvg", 1)
+        return [lambda at: "enough" if ends and at.round else None]
+
+    found = compared(callbacks=callbacks)
+    assert [r.metrics["round"].tolist() for r in found.runs] == [[0, 3], [0, 3, 6]]
+    assert found.runs[0].history.notes == ("ended after round 3 of 6: enough",)
+    assert_same(found.runs[1], compared().runs[1])
+    assert [r.metrics["round"][-1] for r in compared(callbacks=callbacks, seeds=2).runs] == [6, 3, 6, 6]
+
+
 def test_if_all_diverge_it_is_said(tmp_path):
     with pytest.raises(fs.Diverged, match="every client's update of FedAvg is not finite"):
         run(fs.FedAvg(1e30), seeds=2)
@@ -137,6 +155,15 @@ def test_if_all_diverge_it_is_said(tmp_path):
         (lambda: run(seeds=2, callbacks=[print]), "with seeds each run has callbacks of its own"),
         (lambda: run(seeds=2, resume=True), "resume needs the folder of the run: give out"),
         (lambda: fs.compare([fs.FedAvg(0.1)], TASK, rounds=1), "nothing to compare"),
+        (
+            lambda: compared(callbacks=[print]),
+            r"callbacks = .* must be a function of label that makes those of",
+        ),
+        (
+            lambda: compared(callbacks=lambda label: [], seeds=2),
+            r"of label and seed .* callbacks=lambda label, seed:",
+        ),
+        (lambda: compared(callbacks=lambda label: [3]), "callbacks: 3 must be a function"),
         (
             lambda: fs.compare([fs.FedAvg(0.1)] * 2, TASK, rounds=1),
             "two methods are called FedAvg: give them as",
