@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsolve.cli.console import emit_json, emit_rich, say
-from fedsolve.cli.progress_file import ProgressFile
-from fedsolve.cli.watch.commands import watched
-from fedsolve.engine.interrupt import STOP
 from fedsolve.errors import Interrupted
-from fedsolve.lock import locked
 from fedsolve.results.metrics import duration
 
 if TYPE_CHECKING:
@@ -30,8 +25,7 @@ def reproduce_command(
     watch: bool = False,
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from fedsolve.cli.parts_progress import PartsProgress
     from fedsolve.experiments.catalogue import reproduce
     from fedsolve.studies.experiment import command
     from fedsolve.studies.page import QUICK
@@ -39,45 +33,19 @@ def reproduce_command(
     experiment = found(name, data_dir)
     folder = out or _folder(name, full)
     takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    from rich.console import Console
-
-    bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
-    rows: dict[str, object] = {}
-    tell = ProgressFile(folder, experiment.title)
-    stack = contextlib.ExitStack()
-
-    def show(part: str, done: int, total: int) -> None:
-        if not rows:  # not before it is known that it can run
-            stack.enter_context(locked(folder))
-            (folder / STOP).unlink(missing_ok=True)
-            say(f"{experiment.title}: {takes}, into {folder}")
-            stack.enter_context(watched(folder, watch))
-            bars.start()
-            stack.callback(bars.stop)
-        if part not in rows:
-            rows[part] = bars.add_task(part, total=total)
-            if not bars.console.is_terminal:
-                say(part)
-        bars.update(rows[part], completed=done, total=total)  # type: ignore[arg-type]
-        tell(part, done, total)
-        if (folder / STOP).exists():
-            (folder / STOP).unlink()
-            raise Interrupted("stopped")
-
+    progress = PartsProgress(folder, experiment.title, takes, watch)
     try:
-        made = reproduce(
-            name, folder, data_dir=data_dir, quick=quick, full=full, experiment=experiment, say=show
-        )
+        with progress:
+            made = reproduce(
+                name, folder, data_dir=data_dir, quick=quick, full=full, experiment=experiment, say=progress
+            )
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
             f"interrupted; finished parts are kept: the same command goes on, {command(name)}"
             + (" --full" if full else "")
             + (f" --out {out}" if out else "")
         ) from None
-    finally:
-        stack.close()
-    tell.remove()
+    progress.finished()
     if as_json:
         document = {
             "status": "ok",
