@@ -62,6 +62,9 @@ def SignFlip(scale: Scalar = 1.0) -> Attack:
     Args:
         scale: times D_i, finite; 1 is as far uphill as the client went down.
 
+    Returns:
+        `Attack(-scale, 0.0)`, to be given to `Attacked`.
+
     Raises:
         InvalidInput: a scale that is not finite.
     """
@@ -74,6 +77,9 @@ def Scaled(factor: Scalar) -> Attack:
     Args:
         factor: times its displacement, finite; negative ones turn it round.
 
+    Returns:
+        `Attack(factor, 0.0)`, to be given to `Attacked`.
+
     Raises:
         InvalidInput: a factor that is not finite.
     """
@@ -85,6 +91,9 @@ def GaussianNoise(std: Scalar) -> Attack:
 
     Args:
         std: standard deviation of each coordinate, at least 0, in the units of the parameters.
+
+    Returns:
+        `Attack(0.0, std)`, to be given to `Attacked`.
 
     Raises:
         InvalidInput: a std that is negative or not finite.
@@ -147,6 +156,9 @@ def choose_attackers(population: int, share: float, seed: int = 0) -> tuple[int,
         share: of them that attack, in [0, 1].
         seed: of the draw.
 
+    Returns:
+        round(share * population) numbers of clients, each in 0 .. population - 1, in the order of the draw.
+
     Raises:
         InvalidInput: a share outside [0, 1].
 
@@ -165,6 +177,9 @@ def flip_labels(task: Task, attackers: Sequence[int], classes: int) -> Task:
         task: a task whose examples have labels `y`, shape (n,), integers.
         attackers: numbers of the clients whose labels are turned.
         classes: how many classes there are: labels are 0 to classes - 1.
+
+    Returns:
+        A copy with its own array of labels; the given task keeps its labels, and both share the inputs.
 
     Raises:
         InvalidInput: examples without labels `y` from 0 to classes - 1, or a client that is not there.

@@ -78,6 +78,9 @@ def fista(
         dtype: of the arithmetic.
         seed: of the task's first model.
 
+    Returns:
+        The model, F + psi there, the last prox-gradient norm over the step, and the iterations that were done.
+
     Raises:
         InvalidInput: psi has no prox, or an argument out of range.
     """
@@ -110,6 +113,10 @@ def frank_wolfe(
         dtype: of the arithmetic.
         seed: of the task's first model.
 
+    Returns:
+        The model, F there, its Frank-Wolfe gap, at least F - min F over the set where F is convex, and the iterations
+        that were done.
+
     Raises:
         InvalidInput: the set has no `lmo`, or leaves a leaf free.
     """
@@ -123,6 +130,9 @@ def alone(task: Task, client: int) -> Task:
     Args:
         task: the task of all clients.
         client: its number, from 0.
+
+    Returns:
+        A task of one client, with the model, loss and metrics of the given one.
 
     Raises:
         InvalidInput: there is no such client.

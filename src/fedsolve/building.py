@@ -40,6 +40,9 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
         settings: the arguments by name. An object (a penalty, a set, a reduction, a schedule) may also be given as a
             configuration file writes it: `{"name": "L1", "weight": 0.1}`.
 
+    Returns:
+        The method with those settings and the defaults of the rest, wrappers outermost.
+
     Raises:
         InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.
 

@@ -67,7 +67,12 @@ CallbacksOfMethodAndSeed = Callable[[str, int], Sequence[Callback]]
 
 
 def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:
-    """Call the method `ended` of those that have one with the result, None where there is none."""
+    """Call the method `ended` of those that have one with the result, None where there is none.
+
+    Args:
+        callbacks: those of a run, in their order.
+        result: what the run gave, or None if it failed.
+    """
     for callback in callbacks:
         ended = getattr(callback, "ended", None)
         if ended is not None:

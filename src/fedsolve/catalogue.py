@@ -247,13 +247,26 @@ _FORMER = {former: name for name, entry in ALGORITHMS.items() for former in entr
 
 
 def load_home(home: str) -> Any:
-    """What `module:name` below the package names."""
+    """What `module:name` below the package names.
+
+    Args:
+        home: such as `server.sgd:FedAvg`, from the package's root.
+
+    Returns:
+        The object, its module imported now.
+    """
     module, _, name = home.partition(":")
     return getattr(importlib.import_module(f"fedsolve.{module}"), name)
 
 
 def current_name(name: str) -> str:
     """A name as it is spelled now; unknown ones, and references to a user's own, as they are.
+
+    Args:
+        name: of a method, perhaps with wrappers before it, `SCAFFOLD+X`.
+
+    Returns:
+        The name with a former last part replaced.
 
     >>> current_name("SCAFFOLD+FedFW+")
     'SCAFFOLD+FedFWPlus'
@@ -266,6 +279,12 @@ def current_name(name: str) -> str:
 
 def entry(name: str) -> Entry:
     """The method of the catalogue with that name, or the user's own as `module:Class`.
+
+    Args:
+        name: of the catalogue, former ones too, or `module:Class`.
+
+    Returns:
+        Its row; of a user's own one without a summary of papers.
 
     Raises:
         InvalidInput: an unknown name (with the nearest match).
@@ -288,7 +307,17 @@ class _Own(Entry):
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The outermost wrapper of a name and what it wraps; '' and the name where it has none."""
+    """The outermost wrapper of a name and what it wraps; '' and the name where it has none.
+
+    Args:
+        name: such as `SCAFFOLD+FedAdam`; a wrapper alone stands around `FedAvg`.
+
+    Returns:
+        The wrapper's name and the rest, which may begin with a wrapper again.
+
+    Raises:
+        InvalidInput: no such method or wrapper (the nearest is named), or a wrapper that comes twice.
+    """
     if not isinstance(name, str):
         raise unknown("algorithm", name, ALGORITHMS)
     name = current_name(name)

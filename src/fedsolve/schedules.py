@@ -107,6 +107,9 @@ def as_rate(name: str, value: Rate | Callable[[Scalar], Scalar]) -> Rate:
         name: what errors call it.
         value: a number above 0, a schedule, or a function of the round (from 0) as optax's schedules are.
 
+    Returns:
+        The number or the schedule itself, or a `FromOptax` of the function.
+
     Raises:
         InvalidInput: a rate that is not positive and finite, a function that fails on a round's number or gives
             something else than one real number, or none of these.
@@ -141,5 +144,8 @@ def rate_at(value: Rate, round: Scalar) -> Scalar:
     Args:
         value: a number or a schedule.
         round: the round, from 0; it may be traced.
+
+    Returns:
+        A scalar; the number itself where it is no schedule.
     """
     return value(round) if isinstance(value, Schedule) else value

@@ -106,4 +106,5 @@ def with_lines(text: str, options: list[Field[Any]]) -> str:
 def _in_words(option: Field[Any]) -> str:
     about = about_of(option)
     default = about.otherwise or ("" if option.default in (MISSING, None) else repr(option.default))
-    return about.text + (f"; default {default}." if default else ".")
+    least = "above 0" if about.positive else f"at least {about.least}" if about.least is not None else ""
+    return about.text + (f"; {least}" if least else "") + (f"; default {default}." if default else ".")

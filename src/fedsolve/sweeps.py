@@ -58,6 +58,10 @@ def sweep(
         label: the method's name in tables.
         progress: True for a line on standard error, or a function, called with a `SweepProgress`.
 
+    Returns:
+        All evaluations of all trials, metrics of shape (settings, seeds, evaluations), and the best setting
+        (`Sweep.best_settings`).
+
     Raises:
         InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, a selection
             whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more than

@@ -44,14 +44,29 @@ class OneOf:
 
 
 class Variants(NamedTuple):
-    """The lengths that a message may have, and which it has, one-hot of shape (variants,)."""
+    """The lengths that a message may have, and which it has.
+
+    Attributes:
+        sizes: bytes, shape (variants,), each at least 0.
+        which: one-hot, bool (variants,).
+    """
 
     sizes: tuple[int, ...]
     which: Any
 
 
 def variants(message: Any) -> Variants:
-    """The possible lengths of a message, and which of them this one has: one length without a `OneOf`."""
+    """The possible lengths of a message, and which of them this one has: one length without a `OneOf`.
+
+    Args:
+        message: arrays or their shapes, in any pytree, with one `OneOf` at most.
+
+    Returns:
+        The lengths in bytes, in the order of the choice's options, and which one it is.
+
+    Raises:
+        NotImplementedError: more than one `OneOf`.
+    """
     choices = [x for x in jax.tree.leaves(message, is_leaf=_is_choice) if _is_choice(x)]
     if not choices:
         return Variants((size(message),), jnp.ones(1, bool))
@@ -67,6 +82,12 @@ def variants(message: Any) -> Variants:
 def size(message: Any) -> int:
     """Bytes of a message (arrays or their shapes) on the wire; of a `OneOf` the concrete choice counts.
 
+    Args:
+        message: arrays or `jax.ShapeDtypeStruct`s in any pytree; bool arrays take a bit an entry.
+
+    Returns:
+        Bytes, at least 0.
+
     >>> size((jnp.zeros(3, jnp.float32), Index(jnp.int32(5), 1000), jnp.zeros(9, bool)))
     16
     """
@@ -76,6 +97,12 @@ def size(message: Any) -> int:
 def encode(message: Any) -> bytes:
     """A concrete message as `size(message)` bytes, little-endian, leaf after leaf.
 
+    Args:
+        message: arrays with values, in any pytree.
+
+    Returns:
+        As many bytes as `size` counts.
+
     Raises:
         InvalidInput: an index outside its range.
     """
@@ -84,6 +111,13 @@ def encode(message: Any) -> bytes:
 
 def decode(data: bytes, like: Any) -> Any:
     """The message that was encoded; `like` has its structure, shapes and types.
+
+    Args:
+        data: what `encode` gave.
+        like: arrays or their shapes; their values do not matter.
+
+    Returns:
+        A pytree of the structure of `like`, with new arrays.
 
     Raises:
         InvalidInput: data of another length than such a message has, or an index outside its range.

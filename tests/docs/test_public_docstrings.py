@@ -1,4 +1,4 @@
-"""Every public name says what it is, what each of its arguments is, and what it refuses: `fs` and its namespaces."""
+"""Every public name says what it is, what its arguments are, what it gives and what it refuses: `fs` and its spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 import fedsolve as fs
 from fedsolve.annotations import arguments_of
 
-SPACES = "attacks baselines client data diagnostics frank_wolfe geometry privacy robust sampling schedules server tasks"
+SPACES = (
+    "attacks baselines callbacks catalogue client data diagnostics flower frank_wolfe geometry privacy robust sampling "
+    "schedules server systems tasks trackers wire"
+)
 
 
 def public():
@@ -51,6 +54,11 @@ def silent(thing):
     return [name for name in arguments_of(thing) if not re.search(rf"\b{name}\b", said)]
 
 
+def gives(thing):
+    """Whether a function returns something, as its annotation has it."""
+    return inspect.isroutine(thing) and inspect.signature(thing).return_annotation not in (None, "None")
+
+
 def refuses(thing):
     """Whether building or calling it raises `InvalidInput` in its own lines, or checks a number there."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
@@ -76,18 +84,20 @@ def test_it_says_what_it_is_what_it_takes_and_what_it_refuses(name):
     assert len(text.split()) >= 4
     if is_made_by_users(thing):
         assert silent(thing) == []
+        assert section(text, "Returns") or not gives(thing)
         assert section(text, "Raises") or not refuses(thing)
 
 
 def test_a_silence_is_found():
-    """An argument that only the summary names, and a refusal that no section tells."""
+    """An argument that only the summary names, a result and a refusal that no section tells."""
 
-    def silent_one(rate):
+    def silent_one(rate) -> float:
         """Steps of a rate."""
         if rate < 0:
             raise fs.InvalidInput("negative")
+        return rate
 
-    def telling(rate):
+    def telling(rate) -> None:
         """Steps.
 
         Args:
@@ -99,5 +109,7 @@ def test_a_silence_is_found():
 
     assert silent(silent_one) == ["rate"]
     assert refuses(silent_one)
+    assert gives(silent_one)
+    assert not gives(telling)
     assert silent(telling) == []
     assert section(inspect.getdoc(telling), "Raises").strip() == "InvalidInput: a negative rate."

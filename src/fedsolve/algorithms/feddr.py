@@ -150,6 +150,10 @@ def FedDR(
         solver: the run's local steps of SGD, or `exact`, conjugate gradients, where losses are quadratic.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        The splitting with every client's own states, whose local solver is `client.SGD` or, for `exact`,
+        `client.ConjugateGradient`.
+
     Raises:
         InvalidInput: psi has no prox; a number out of its range; an unknown solver.
 

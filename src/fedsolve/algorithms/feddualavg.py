@@ -217,6 +217,9 @@ def FedDualAvgOSP(
         mirror: h, (1/2)|.|^2 if it is not given.
         weighting: `uniform` (the paper's) or by `examples`.
 
+    Returns:
+        A `FedDualAvg` with `server_only=True`.
+
     Raises:
         InvalidInput: as `FedDualAvg`.
 

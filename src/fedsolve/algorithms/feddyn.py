@@ -129,6 +129,9 @@ def FedDyn(
         alpha: > 0, in units of the loss per squared parameter; 0.01 is where to begin: the paper tunes it.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        The method with every client's g_i, whose local solver is `client.SGD`.
+
     Raises:
         InvalidInput: a number out of its range.
 

@@ -55,15 +55,20 @@ def FedExProx(
     for another inner solver, such as `client.Armijo()`.
 
     Args:
-        client_lr: of the SGD steps on the proximal objective; not used by `exact`.
-        gamma: the proximal parameter, > 0.
+        client_lr: > 0, of the SGD steps on the proximal objective, a number or a schedule by round; not used by
+            `exact`.
+        gamma: the proximal parameter, > 0, in units of a squared parameter per loss (1).
         alpha: the constant extrapolation, > 0; needed by `constant` alone.
-        f_star: lower bound of every f_i, for StoPS (0).
+        f_star: lower bound of every f_i, for StoPS, in units of the loss, finite (0).
         extrapolation: `constant`, `GraDS` (gradient diversity) or `StoPS` (stochastic Polyak); None is `constant`
             where alpha is given and otherwise GraDS.
         solver: the run's local steps of SGD, or `exact`, conjugate gradients, where losses are quadratic.
         weighting: of clients, `uniform` as in the paper or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD.
+
+    Returns:
+        A `Proximal` with mu = 1 / gamma around a `FedOpt`, of `client.SGD` or `client.ConjugateGradient` and
+        `server.ServerSGD(alpha)`, `server.GradientDiversity` or `server.EnvelopePolyak`.
 
     Raises:
         InvalidInput: a number out of its range, an unknown extrapolation, solver or weighting, an alpha that is
@@ -71,6 +76,8 @@ def FedExProx(
 
     >>> FedExProx(solver="exact", gamma=0.5).mu
     2.0
+
+    Reference: Li, Acharya and Richtarik, "The Power of Extrapolation in Federated Learning", NeurIPS 2024.
     """
     check_range("gamma", gamma, above=0)
     check_range("alpha", alpha, above=0, optional=True)

@@ -38,6 +38,9 @@ def FedFW(
         start: begin at the `given` model, which must lie in D, or at its projection on D (`projected`).
         split: `SplitSets`, each client's own superset of D, or None (section 4.3).
 
+    Returns:
+        A `frank_wolfe.FrankWolfe` of the `plain` variant.
+
     Raises:
         InvalidInput: a set without a linear minimisation oracle, steps that are none, an unknown start; when a run
             begins, a leaf of the model without a set, a start outside D.
@@ -68,6 +71,9 @@ def FedFWPlus(
         steps: eta_t, lambda_t and lambda_0, of `fedsolve.frank_wolfe`: `Convex()` (lambda_0 0.01, as in the figures).
         start: begin at the `given` model, which must lie in D, or at its projection on D (`projected`).
         split: `SplitSets`, each client's own superset of D, or None (section 4.3).
+
+    Returns:
+        A `frank_wolfe.FrankWolfe` of the variant `plus`.
 
     Raises:
         InvalidInput: a set without a linear minimisation oracle, steps that are none, an unknown start; when a run
@@ -100,6 +106,9 @@ def FedFWSto(
         steps: eta_t, lambda_t and rho_t, of `fedsolve.frank_wolfe`: `Stochastic()` (Theorem 3; lambda_0 0.01).
         start: begin at the `given` model, which must lie in D, or at its projection on D (`projected`).
         split: `SplitSets`, each client's own superset of D, or None (section 4.3).
+
+    Returns:
+        A `frank_wolfe.FrankWolfe` of the `stochastic` variant.
 
     Raises:
         InvalidInput: a set without a linear minimisation oracle, steps that are none, an unknown start; when a run

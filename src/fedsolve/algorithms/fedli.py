@@ -33,8 +33,7 @@ def FedLiLS(
 
     Up: D, the last accepted step (the run logs its maximum as `client_step`), and the number of loss evaluations
     that searches made (logged per participant as `loss_evaluations`). Down: w. Kept: nothing; every round starts
-    at eta_max. From "Towards Hyper-parameter-free Federated Learning" (Algorithms 1, 3, 4); the paper gives no
-    constants, the defaults are its public code's.
+    at eta_max. The paper gives no constants, the defaults are its public code's.
 
     Args:
         eta_max: largest client step, > 0 (1).
@@ -45,11 +44,17 @@ def FedLiLS(
         server: step 1, which the paper proves things for, or its heuristic for losses that are not convex.
         weighting: of clients, `uniform` as in the paper or by `examples`.
 
+    Returns:
+        A `FedOpt` of `client.Armijo` and `server.ServerSGD()` or, for `max`, `server.LargestStep()`.
+
     Raises:
         InvalidInput: a number out of its range, an unknown reset, server or weighting.
 
     >>> FedLiLS(server="max").server_optimizer
     LargestStep()
+
+    Reference: Geetika, Uniyal and Chatterjee, "Towards Hyper-parameter-free Federated Learning", 2024, Algorithms 1, 3
+    and 4.
     """
     if server not in ("one", "max"):
         raise unknown("server", server, ("one", "max"))
@@ -85,12 +90,12 @@ def FedLiLU(
 
     gamma is 1 unless f < eta (<Delta, r> + |Delta|^2) + eps, so nearly always while losses are not near 0 and eta
     is not large; the method is then FedAvg with weight decay (see `server.DeepFrankWolfe`). The run logs `gamma`,
-    `f` and `server_lr` = eta gamma. Up: D and f_i, one number. Down: w. Kept: nothing on clients. From "Towards
-    Hyper-parameter-free Federated Learning" (Algorithm 2, whose printed fraction is read as in Deep Frank-Wolfe).
+    `f` and `server_lr` = eta gamma. Up: D and f_i, one number. Down: w. Kept: nothing on clients. The printed
+    fraction of the paper is read as in Deep Frank-Wolfe.
 
     Args:
-        client_lr: eta_l of the clients' SGD, a number or a schedule by round.
-        server_lr: eta, a number or a schedule (paper 1, code 0.01).
+        client_lr: eta_l > 0 of the clients' SGD, a number or a schedule by round.
+        server_lr: eta > 0, a number or a schedule by round (paper 1, code 0.01).
         lam: weight decay, at least 0 (paper 1e-3, code 1e-5).
         momentum: mu in [0, 1), None for the preset's (paper none, code 0.9).
         eps: added to the denominator, at least 0 (1e-5).
@@ -102,11 +107,16 @@ def FedLiLU(
         weighting: of D, None for the preset's.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD.
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DeepFrankWolfe`, with the preset's constants filled in.
+
     Raises:
         InvalidInput: a number out of its range, an unknown f, loss_weights, preset or weighting.
 
     >>> FedLiLU(0.1, preset="code").server_optimizer.momentum
     0.9
+
+    Reference: Geetika, Uniyal and Chatterjee, "Towards Hyper-parameter-free Federated Learning", 2024, Algorithm 2.
     """
     if preset not in _LU:
         raise unknown("preset", preset, _LU)

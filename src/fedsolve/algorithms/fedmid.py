@@ -155,6 +155,9 @@ def FedMiDOSP(
         mirror: h, (1/2)|.|^2 if it is not given.
         weighting: `uniform` (the paper's) or by `examples`.
 
+    Returns:
+        A `FedMiD` with `server_only=True`.
+
     Raises:
         InvalidInput: as `FedMiD`.
 

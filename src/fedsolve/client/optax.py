@@ -85,6 +85,9 @@ def Optax(
             then counts the client's local steps over all rounds; a schedule of fedsolve counts rounds either way.
         **arguments: its arguments by name; numbers are leaves, so that a sweep varies them in one program.
 
+    Returns:
+        A local solver, such as for `FedOpt(client.Optax(...), server.ServerSGD())`.
+
     Raises:
         InvalidInput: `factory` is a transformation that is made already, in place of the function; keep is no bool.
 

@@ -227,6 +227,9 @@ def as_partition(value: Partition | str | Mapping[str, Any]) -> Partition:
     Args:
         value: a partition, its name, or a table {name = ..., parameter = ...}.
 
+    Returns:
+        The partition itself if it is one, otherwise a new one of `PARTITIONS`.
+
     Raises:
         InvalidInput: an unknown name or parameter (with the nearest match), a missing one, or a value that is
             refused.

@@ -30,6 +30,9 @@ def data_dir(explicit: str | Path | None = None) -> Path:
     Args:
         explicit: the folder; None for that of the environment variable.
 
+    Returns:
+        The folder, which exists, with `~` expanded.
+
     Raises:
         InvalidInput: neither is given, or the folder does not exist.
     """
@@ -84,6 +87,9 @@ def read_idx(path: str | Path) -> np.ndarray:
     Args:
         path: the file.
 
+    Returns:
+        The shape and type that its header tells, such as uint8 (n, 28, 28) of pictures; writable.
+
     Raises:
         InvalidInput: missing, damaged gzip, wrong magic number, or a length that is not the one its
             dimensions call for.
@@ -127,6 +133,9 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
     Args:
         path: the file.
         fields: names of the arrays wanted.
+
+    Returns:
+        The arrays by name, those of `fields` alone, in their order.
 
     Raises:
         InvalidInput: missing, damaged, or without one of the fields.

@@ -75,6 +75,10 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
         folder: where it lies; it is not written to.
         verify: whether to read all arrays and compare their sums (1 to 2 GB a second).
 
+    Returns:
+        Federated data whose leaves are read-only maps of the folder's files, and which runs take in place of data in
+        memory.
+
     Raises:
         InvalidInput: a file that is missing, has another size or another sum, or a description that is damaged.
     """

@@ -62,6 +62,9 @@ def client_app(
             None for no bound: what it spends is counted all the same.
         delta: at which that epsilon is, in (0, 1).
 
+    Returns:
+        The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.
+
     Raises:
         InvalidInput: an argument that is unknown or out of its range, or what is trusted no class or function.
 

@@ -91,6 +91,9 @@ def server_app(
         max_share: largest share of a round's weights that one client may have, in (0, 1], where a method weighs by
             examples; None for any.
 
+    Returns:
+        The app that `flwr run` starts; a run of it ends with what is in `out`.
+
     Raises:
         InvalidInput: an argument that is unknown, out of its range, or does not fit the others. While it runs:
             `Unavailable`, too few clients by a deadline; `Diverged`, the model would not be finite after round upon

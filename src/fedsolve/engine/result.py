@@ -45,6 +45,10 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         task: that of the run, for the model's structure and for `Result.module`. Without it the model is a dict from
             the paths of its leaves, such as `0.weight`, to NumPy arrays.
 
+    Returns:
+        The record and the model of the run. Without `task` its `params` are that dict, and `Result.module` is
+        refused.
+
     Raises:
         InvalidInput: a file is missing or damaged, or the model is not the task's (the first difference is named).
     """

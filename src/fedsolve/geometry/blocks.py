@@ -230,6 +230,9 @@ def as_blocks(psi: Any) -> Blocks:
     Args:
         psi: a penalty or set of `fedsolve.geometry`, or blocks.
 
+    Returns:
+        The blocks themselves, or one block that acts on all leaves as one vector.
+
     Raises:
         InvalidInput: neither.
     """

@@ -18,6 +18,12 @@ from fedsolve.errors import InvalidInput
 def parameters(module: nn.Module) -> dict[str, np.ndarray]:
     """Copies of the trainable parameters (`requires_grad`) by their names in the module.
 
+    Args:
+        module: read only.
+
+    Returns:
+        name -> array of the parameter's shape and type, such as `0.weight` (out, in).
+
     Raises:
         InvalidInput: nothing to train, or parameters that have no shape yet.
     """
@@ -25,7 +31,14 @@ def parameters(module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def buffers(module: nn.Module) -> dict[str, np.ndarray]:
-    """Copies of what else a module keeps and saves, by name: running statistics, counters; no masks (bool)."""
+    """Copies of what else a module keeps and saves, by name: running statistics, counters; no masks (bool).
+
+    Args:
+        module: read only.
+
+    Returns:
+        name -> array of the buffer's shape and type; empty if it keeps none.
+    """
     return {name: _copy(b) for name, b in buffer_tensors(module).items()}
 
 
@@ -33,6 +46,11 @@ def assign(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, np.ndarray] | None = None
 ) -> None:
     """Write a trained model into a module, in the module's own types and on its device.
+
+    Args:
+        module: written to; its other parameters and buffers stay.
+        params: name -> array of the parameter's shape, all of those that train.
+        buffers: name -> array likewise; None leaves the module's own.
 
     Raises:
         InvalidInput: a name that is missing or unknown, or another shape; the first is named and nothing written.

@@ -160,6 +160,9 @@ def FedAdagrad(
         weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.Adaptive`, with the preset's constants filled in.
+
     Raises:
         InvalidInput: a number out of its range, an unknown preset or weighting.
 
@@ -199,6 +202,9 @@ def FedAdam(
             (v starts at 0; eta times sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) in round t = 1, 2, ..., as their code does).
         weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.Adaptive`, with the preset's constants filled in.
 
     Raises:
         InvalidInput: a number out of its range, an unknown preset or weighting.
@@ -242,6 +248,9 @@ def FedYogi(
             starts at 0, the bias corrected as in `FedAdam`).
         weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.Adaptive`, with the preset's constants filled in.
 
     Raises:
         InvalidInput: a number out of its range, an unknown preset or weighting.

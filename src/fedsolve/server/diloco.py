@@ -49,6 +49,10 @@ def DiLoCo(
             table: `{name = "Adaptive", lr = 0.01}`.
         weighting: p_i `uniform` (the paper's Algorithm 1) or by `examples`.
 
+    Returns:
+        A `FedOpt` whose local solver is `client.Optax(optax.adamw, keep=True)`, with `server.ServerSGD` unless
+        `server_optimizer` is given.
+
     Raises:
         InvalidInput: a number out of its range, no server optimiser, or one that needs clients with SGD, an unknown
             weighting.

@@ -156,6 +156,9 @@ def FedDuAdagrad(
         weighting: `uniform` (the paper's) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive(preconditioner="adagrad")`.
+
     Raises:
         InvalidInput: a number out of its range, an unknown weighting.
 
@@ -195,6 +198,9 @@ def FedDuAdam(
         eps: added to sqrt(s), at least 0 (1e-9, the paper's).
         weighting: `uniform` (the paper's) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive(preconditioner="adam")`.
 
     Raises:
         InvalidInput: a number out of its range, an unknown weighting.

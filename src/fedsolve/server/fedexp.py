@@ -47,6 +47,9 @@ def FedExP(
         weighting: p_i `uniform` or by `examples`; None is the preset's.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive` without momentum or preconditioner.
+
     Raises:
         InvalidInput: a number out of its range, an unknown preset or weighting.
 
@@ -83,6 +86,9 @@ def FedExPM(
         beta1: decay of v and m, in [0, 1) (0.9, the paper's).
         weighting: `uniform` (the paper's) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive` without preconditioner.
 
     Raises:
         InvalidInput: a number out of its range, an unknown weighting.

@@ -113,6 +113,9 @@ def FedNova(
         weighting: p_i by `examples` (the paper's n_i / n) or `uniform`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.NormalizedAveraging`.
+
     Raises:
         InvalidInput: a number out of its range, an unknown weighting.
 

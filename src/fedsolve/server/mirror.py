@@ -120,6 +120,9 @@ def FedDuA(
         weighting: `uniform` (the paper's) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.MirrorDescent`.
+
     Raises:
         InvalidInput: no mirror map, a number out of its range, an unknown weighting; when a run begins, a start
             outside the domain.

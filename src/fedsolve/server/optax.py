@@ -61,6 +61,9 @@ def Optax(factory: Callable[..., optax.GradientTransformation], **arguments: Any
             gradient.
         **arguments: its arguments by name; numbers are leaves, so that a sweep varies them in one program.
 
+    Returns:
+        A server optimiser, such as for `FedOpt(client.SGD(0.1), server.Optax(...))`.
+
     Raises:
         InvalidInput: `factory` is a transformation that is made already, in place of the function.
 

@@ -98,6 +98,9 @@ def FedAvg(
         weighting: p_i by `examples` (the paper's Algorithm 1) or `uniform`, 1/|S|.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.ServerSGD`.
+
     Raises:
         InvalidInput: a rate that is not positive, an option out of its range, an unknown weighting.
 
@@ -134,6 +137,9 @@ def FedAvgM(
             same as server_lr (1 - beta).
         weighting: p_i by `examples` (the paper's) or `uniform`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.ServerSGD` with momentum.
 
     Raises:
         InvalidInput: a rate that is not positive, a momentum outside [0, 1), an option out of its range.

@@ -84,6 +84,9 @@ def profile(name: str, clients: int, seed: int = 0) -> Fleet:
         clients: how many.
         seed: of the draws of speeds, links and hours.
 
+    Returns:
+        The fleet of so many clients, with `name` as its name; the same arguments give the same one.
+
     Raises:
         InvalidInput: an unknown name (the nearest is named), or no client.
     """

@@ -149,6 +149,9 @@ def build(name: str, /, **options: Any) -> Task:
         name: of the catalogue (`fedsolve list tasks`), or `module:function`.
         **options: the builder's arguments by name.
 
+    Returns:
+        What the builder of that name returns, its options converted to the types that it declares.
+
     Raises:
         InvalidInput: an unknown name or option (with the nearest match), an option of the wrong type, or
             what the builder refuses.

@@ -70,6 +70,9 @@ def cifar10(
         examples_per_client: after the partition each client keeps at most that many, drawn at random.
         augment: the preprocessing above; without it models see all of a picture, as bytes, in training and after.
 
+    Returns:
+        The task `cifar10-subset`, with `accuracy` as its metric.
+
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """
@@ -105,6 +108,9 @@ def cifar100(
         seed: of the partition and of the drawn examples.
         examples_per_client: after the partition each client keeps at most that many, drawn at random.
         augment: the preprocessing of `cifar10`; without it models see all of a picture, as bytes.
+
+    Returns:
+        The task `cifar100-subset`, with `accuracy` and `top5_accuracy` as its metrics.
 
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.

@@ -48,6 +48,9 @@ def lasso(dataset: int = 1, seed: int = 0) -> Task:
         dataset: 1 to 4; 4 has 256 clients of 32 examples. 1 to 3 share their inputs and noise.
         seed: of the data.
 
+    Returns:
+        The task `lasso-1` to `lasso-4`, whose model is an `Affine` of weight (1024,) and a scalar bias, both 0.
+
     Raises:
         InvalidInput: another data set, or a seed that is none.
     """
@@ -68,6 +71,9 @@ def lowrank(dataset: int = 1, seed: int = 0) -> Task:
     Args:
         dataset: 1 to 4; 4 has 256 clients of 32 examples. 1 to 3 share their inputs and noise.
         seed: of the data.
+
+    Returns:
+        The task `lowrank-1` to `lowrank-4`, whose model is an `Affine` of weight (32, 32) and a scalar bias, both 0.
 
     Raises:
         InvalidInput: another data set, or a seed that is none.

@@ -39,6 +39,9 @@ def digits(
         model: "mlp" (one hidden layer of 64), "softmax", or any model of (n, 64) inputs and 10 logits.
         seed: of the held-out choice and the partition.
 
+    Returns:
+        The task `digits`, with `accuracy` as its metric.
+
     Raises:
         InvalidInput: scikit-learn is missing, or an argument that cannot be used.
     """

@@ -63,6 +63,9 @@ def fashion_mnist(
             logits.
         seed: of the partition.
 
+    Returns:
+        The task `fashion-mnist`, with `accuracy` as its metric.
+
     Raises:
         InvalidInput: a file is missing, damaged or another version, or an argument that cannot be used.
     """

@@ -56,6 +56,10 @@ def femnist(
         flip: paper is 1 and ink 0, as in TensorFlow's federated EMNIST and in LEAF; without, ink is 1.
         dataset: "sample", or "leaf" for the writers of the folder that `fedsolve data femnist` converted.
 
+    Returns:
+        The task `femnist-sample` or `femnist-leaf`, with `accuracy` as its metric; `unseen` are the writers without
+        training images.
+
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """

@@ -41,6 +41,10 @@ def femnist_autoencoder(
         flip: paper is 1 and ink 0, as in TensorFlow's federated EMNIST and in LEAF; without, ink is 1.
         dataset: "sample", or "leaf" for the writers of the folder that `fedsolve data femnist` converted.
 
+    Returns:
+        The task `femnist-sample-autoencoder` or `femnist-leaf-autoencoder`, whose loss is its measure; it has no
+        other metric.
+
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """

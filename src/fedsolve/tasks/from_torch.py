@@ -60,6 +60,10 @@ def from_torch(
         translate: False runs the module in PyTorch; True raises where it cannot be translated; None decides.
         name: what tables call the task; None for the module's class.
 
+    Returns:
+        A task whose model is the dict of the module's parameters by name. `Result.module()` of a run on it is a
+        trained copy of the module; `notes` say where it runs in PyTorch.
+
     Raises:
         InvalidInput: a module that cannot be translated (which line or operation), a loss or metric that is no mean
             over examples, PyTorch missing, or data of another form.

@@ -61,6 +61,9 @@ def handwriting(
         dataset: "unipen", or "femnist": the writers, split and numbers of examples are then those of the folder
             that `fedsolve data femnist` converted.
 
+    Returns:
+        The task `handwriting-62`, or `femnist-62` of that data set, and so on, with `accuracy` as its metric.
+
     Raises:
         InvalidInput: the file is missing, damaged or another version, or an argument that cannot be used.
     """

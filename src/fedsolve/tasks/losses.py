@@ -313,6 +313,9 @@ def check_labels(y: Any, classes: int) -> np.ndarray:
         y: labels, shape (examples,).
         classes: how many classes there are.
 
+    Returns:
+        A copy of the labels, int32 of shape (examples,).
+
     Raises:
         InvalidInput: another shape, or the first label that is not an integer in the range, with its row.
 

@@ -67,6 +67,10 @@ def newsgroups_minilm(
         seed: of the drawn authors and the drawn test posts.
         test_examples: test posts, drawn at random; None for all 7,532.
 
+    Returns:
+        The task `newsgroups-minilm`, with `accuracy` as its metric; where only updates train, or with `freeze`, the
+        other leaves are in `frozen`.
+
     Raises:
         InvalidInput: a package or the file is missing or another one, or an argument that cannot be used.
     """

@@ -37,6 +37,9 @@ def anisotropic_regression(
         decay: the paper's beta, 1.1; 0 gives isotropic inputs.
         client_variance: variance of each coordinate of w_i.
 
+    Returns:
+        The task `regression`, x float (clients x examples_per_client, features), y of one number for each row.
+
     Raises:
         InvalidInput: a size below 1 or a negative or non-finite number.
     """

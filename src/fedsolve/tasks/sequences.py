@@ -30,6 +30,9 @@ def windows(tokens: np.ndarray, length: int) -> Examples:
     Args:
         tokens: numbers above 0, shape (n,), n at least 2.
         length: of a sequence, at least 1.
+
+    Returns:
+        x and y, each int32 (ceil((n - 1) / length), length).
     """
     sequences = -(-(len(tokens) - 1) // length)
     padded = np.full((2, sequences * length), PADDING, np.int32)

@@ -57,6 +57,9 @@ def synthetic(
         max_examples: at most so many examples of a client, held-out ones included, >= 5; default no limit
             (the largest of 100 clients has tens of thousands).
 
+    Returns:
+        The task `synthetic-1-1` (alpha, beta) or `synthetic-iid`, with `accuracy` as its metric; x of shape (n, 60).
+
     Raises:
         InvalidInput: a negative or non-finite number, an option given with `iid` that has no meaning there,
             or a model that does not fit.

@@ -22,6 +22,13 @@ TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
 def tracker(name: str, folder: Path) -> Tracker:
     """A tracker by name for a run's folder.
 
+    Args:
+        name: of `TRACKERS`.
+        folder: that of the run, in which the tracker may keep its files.
+
+    Returns:
+        A callback for `fs.run(callbacks=[...])`.
+
     Raises:
         InvalidInput: there is none (the nearest is named), or its package is not installed.
     """

@@ -185,6 +185,9 @@ def FedBuff(
         weighting: `uniform` (1/K, the paper's) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        `Buffered(FedAvg(...), buffer, power)`.
+
     Raises:
         InvalidInput: a number out of its range, an unknown weighting.
 
@@ -223,6 +226,9 @@ def FedAsync(
         b: >= 0, updates until the hinge falls (4, the paper's).
         weighting: how messages count that come together, where there is no clock: by `examples` or `uniform`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        `Mixing(FedAvg(...), mixing, staleness, a, b)`, whose `buffer` is 1, an update a message.
 
     Raises:
         InvalidInput: a number out of its range, an unknown staleness or weighting.

@@ -213,6 +213,9 @@ def SCAFFOLD(
         weighting: `uniform` (the paper's) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        `ControlVariates(FedAvg(...), option=option)`.
+
     Raises:
         InvalidInput: a number out of its range, an unknown option or weighting.
 

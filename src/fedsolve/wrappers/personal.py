@@ -167,6 +167,9 @@ def FedPer(
         server_lr: eta_g > 0, a number or a schedule by round (1, the paper's).
         weighting: p_i by `examples` (the paper's) or `uniform`.
 
+    Returns:
+        `Personal(FedAvg(...), leaves, personal_lr=client_lr)`.
+
     Raises:
         InvalidInput: patterns that are none, a rate that is not positive, an unknown weighting.
 
@@ -206,6 +209,9 @@ def FedRep(
         server_lr: eta_g > 0, a number or a schedule by round (1, the paper's).
         weighting: p_i `uniform` (the paper's Algorithm 1) or by `examples`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the body's SGD, none by default (`client.SGD`).
+
+    Returns:
+        `Personal(FedAvg(...), leaves, personal_lr=personal_lr, passes=passes)`.
 
     Raises:
         InvalidInput: patterns that are none, a number out of its range, an unknown weighting.

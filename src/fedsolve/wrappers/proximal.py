@@ -92,6 +92,9 @@ def FedProx(
         weighting: p_i by `examples` or `uniform`.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
+    Returns:
+        `Proximal(FedAvg(...), mu)`.
+
     Raises:
         InvalidInput: a number out of its range, an unknown weighting.
 

@@ -138,6 +138,9 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
         params: as trained.
         classes: of a classifier, all labels of the federation.
 
+    Returns:
+        The estimator that was given.
+
     Raises:
         InvalidInput: an estimator that is not supported, a classifier without classes, parameters of other shapes.
     """

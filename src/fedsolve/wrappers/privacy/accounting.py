@@ -59,6 +59,10 @@ def epsilon(
         accountant: `rdp` (Renyi, an upper bound in closed form), or `pld` (privacy loss distributions, tighter,
             seconds a call), which knows no sampling without replacement.
 
+    Returns:
+        epsilon of (epsilon, delta) differential privacy of one client, at least 0; 0 for no rounds, infinity without
+        noise.
+
     Raises:
         InvalidInput: a number out of its range, an unknown sampling or accountant, `pld` with `fixed`, or
             `dp-accounting` is missing.
@@ -97,6 +101,9 @@ def noise_multiplier_for(
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn; `none` counts on no amplification.
         accountant: `rdp` or `pld`, as `epsilon` has them.
+
+    Returns:
+        z, the standard deviation of the sum's noise over the clipping norm, at least 0.01.
 
     Raises:
         InvalidInput: as `epsilon`; or no noise up to 1e6 keeps so many rounds within it.
