@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -184,36 +185,39 @@ def page() -> str:
         down = "<br>".join(f"`{f.name}` {f.shape}" for f in found.down)
         up = "<br>".join(f"`{f.name}` {f.shape}, {f.reduced}" for f in found.up)
         enough = f"no: {found.not_a_sum}" if found.not_a_sum else "yes"
-        lines.append(
-            f"| {', '.join(f'`{n}`' for n in names)} | {down} | {up} | {enough} |".replace(
-                "1/|S|", "1/\\|S\\|"
-            )
-        )
+        lines.append(_typeset(f"| {', '.join(f'`{n}`' for n in names)} | {down} | {up} | {enough} |"))
     return "\n".join(lines) + "\n" + _OUTRO
 
 
-_INTRO = """# Communication: what is sent
+def _typeset(row: str) -> str:
+    """A row of the page, whose counts and weights are formulas; the command shows the same as plain text."""
+    return re.sub(r"\b(K d_s|K d|K|d_s|d)(?= numbers)", r"$\1$", row).replace(
+        "1/|S|", r"$1 / \lvert S \rvert$"
+    )
+
+
+_INTRO = r"""# Communication: what is sent
 
 What one client receives and sends in a round, of every method at its defaults. This page is generated from the types
 of the messages (`src/fedsolve/communication.py`; `fedsolve list communication` prints the same); a test keeps it true.
 
-d is the number of the model's parameters, K that of a client's local steps, |S| that of the clients in the round.
-Where leaves are personal (`FedPer`, `FedRep`) they never travel: d_s is the number of parameters in all others. Data
-are never sent. What is sent is not harmless for that: a displacement of few examples can betray them
+$d$ is the number of the model's parameters, $K$ that of a client's local steps, $\lvert S \rvert$ that of the clients
+in the round. Where leaves are personal (`FedPer`, `FedRep`) they never travel: $d_s$ is the number of parameters in all
+others. Data are never sent. What is sent is not harmless for that: a displacement of few examples can betray them
 (`experiments/fw-privacy/page.html`).
 
 * The displacement `delta` is not all that is sent. **The loss that a client reports** (`loss`, the mean over its local
   steps) goes up with most methods, although no server step of theirs uses it; **squared norms** (`squared_norm`),
   losses that a server optimiser steps by (`f`, `excess`) and what a line search did (`search`) go up where the table
   has them.
-* "mean by examples" weighs a client by its number of examples n_i: the server needs the sum of n_i D_i and the sum of
-  n_i. A client can weigh its own message, so that sums are still enough; n_i itself is sent beside the message, or
-  enters a sum as one number more. "mean 1/|S|" counts clients alike.
+* "mean by examples" weighs a client by its number of examples $n_i$: the server needs $\sum_i n_i D_i$ and
+  $\sum_i n_i$. A client can weigh its own message, so that sums are still enough; $n_i$ itself is sent beside the
+  message, or enters a sum as one number more. "mean $1 / \lvert S \rvert$" counts clients alike.
 * "Is a sum enough": whether the server could do with sums over the cohort, as secure aggregation gives it, without
   seeing any client's message. Sums are enough for the mathematics only: a server that sees sums cannot leave out a
   client whose message is not finite, as the engine does.
-* Frank-Wolfe methods are shown with an l1 ball, whose vertex is one integer; what else a set's code may be is in
-  `docs/composite.md`. The server follows each client's x_i from its codes.
+* Frank-Wolfe methods are shown with an $\ell_1$ ball, whose vertex is one integer; what else a set's code may be is in
+  `docs/composite.md`. The server follows each client's $x_i$ from its codes.
 """
 _OUTRO = """
 `Robust+X` sends what X sends, and needs each message. `FedBuff+X` and `FedAsync+X` send what X sends: how late a

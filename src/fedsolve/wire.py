@@ -83,7 +83,7 @@ def size(message: Any) -> int:
     """Bytes of a message (arrays or their shapes) on the wire; of a `OneOf` the concrete choice counts.
 
     Args:
-        message: arrays or `jax.ShapeDtypeStruct`s in any pytree; bool arrays take a bit an entry.
+        message: arrays or their shapes (`jax.ShapeDtypeStruct`), in any pytree; bool arrays take a bit an entry.
 
     Returns:
         Bytes, at least 0.

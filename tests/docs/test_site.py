@@ -93,6 +93,28 @@ def test_a_formula_is_what_it_says(tools):
         statement("(a + b")
 
 
+BLOCKS = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!\\)\$([^$\n]+)\$")
+
+
+def test_formulas_of_pages_are_read_by_both_who_show_them():
+    """Each becomes MathML here; GitHub refuses `operatorname` and may drop a backslash before a sign in a line."""
+    maths = pytest.importorskip("docutils.utils.math.latex2mathml")
+    blocks, inline = [], []
+    for path in (ROOT / "docs").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        blocks += BLOCKS.findall(text)
+        prose = re.sub(r"^```.*?^```$|^ {4}.*$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+        inline += INLINE.findall(prose)
+        assert prose.count("$") == 2 * len(INLINE.findall(prose)), path
+    assert len(blocks) >= 6
+    assert len(inline) >= 100
+    assert all(maths.tex2mathml(found, as_block=True) for found in blocks)
+    assert all(maths.tex2mathml(found) for found in inline)
+    assert not [found for found in blocks + inline if "operatorname" in found]
+    assert not [found for found in inline if re.search(r"\\[^A-Za-z]", found) or found != found.strip()]
+
+
 def test_each_diagram_is_drawn_as_it_is_written(tools):
     """`python tools/site/diagrams.py` draws them; the picture of another text is kept under another name."""
     from diagrams import BLOCK, as_pictures, name_of

@@ -19,13 +19,13 @@ ROWS = {
     "`SCAFFOLD` |": lambda: fs.SCAFFOLD(0.1),
     "`FedDualAvg` |": lambda: fs.FedDualAvg(L1(0.1), 0.1),
     "`FedDR` |": lambda: fs.FedDR(L1(0.1), 0.1),
-    "`FedFW`, l1 ball": lambda: fs.FedFW(L1Ball(1e6)),
-    "`FedFW`, an l1 ball a leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
-    "`FedFW`, k-support": lambda: fs.FedFW(KSupportBall(1e6, 100)),
+    r"`FedFW`, $\ell_1$ ball": lambda: fs.FedFW(L1Ball(1e6)),
+    r"`FedFW`, an $\ell_1$ ball a leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
+    "`FedFW`, $k$-support": lambda: fs.FedFW(KSupportBall(1e6, 100)),
     "`FedFW`, group": lambda: fs.FedFW(GroupL1Ball(1e6).on("weight") + L2Ball(1.0).on("bias")),
     "`FedFW`, nuclear": lambda: fs.FedFW(NuclearBall(1e6).on("weight") + L2Ball(1.0).on("bias")),
-    "`FedFW`, l-infinity": lambda: fs.FedFW(LInfBall(10.0)),
-    "`FedFW`, l2": lambda: fs.FedFW(L2Ball(1e6)),
+    r"`FedFW`, $\ell_\infty$": lambda: fs.FedFW(LInfBall(10.0)),
+    r"`FedFW`, $\ell_2$": lambda: fs.FedFW(L2Ball(1e6)),
 }
 
 

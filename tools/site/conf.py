@@ -26,6 +26,7 @@ nb_execution_mode = "off"  # they come executed
 nb_merge_streams = True
 myst_heading_anchors = 3
 myst_enable_extensions = ["html_image", "dollarmath"]
+myst_fence_as_directive = {"math"}  # as GitHub has formulas that stand alone
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
