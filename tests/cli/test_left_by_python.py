@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -13,13 +14,14 @@ import fedsolve as fs
 from fedsolve.cli.config import load
 from fedsolve.cli.main import main
 from fedsolve.cli.watch.runs import Folder
+from fedsolve.geometry import L1
 
 DRAW = np.random.default_rng(0)
 CLIENTS = [fs.Examples(DRAW.normal(size=(8, 3)), DRAW.normal(size=8)) for _ in range(4)]
 TASK = fs.Task.from_arrays(
     lambda w, b: jnp.mean((b.x @ w["w"] - b.y) ** 2), {"w": np.zeros(3)}, CLIENTS, batch_size=4
 )
-METHODS = {"plain": fs.FedAvg(0.1), "with a server": fs.FedAdam(0.1, server_lr=0.01)}
+METHODS = {"plain": fs.FedAvg(0.1), "own": fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.01))}
 
 
 def compare(folder, **options):
@@ -44,8 +46,9 @@ def test_a_comparison_is_shown_and_watched(tmp_path, capsys):
     assert ends == [run.history.final("train_loss") for run in found.runs]
     assert main(["show", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert "method plain: FedOpt(local=SGD(lr=0.1" in " ".join(text.split())
+    assert "method own: FedOpt(local=SGD(lr=0.1" in " ".join(text.split())
     assert "task: custom, 4 clients" in text
+    assert "method plain" not in text
 
 
 def test_what_a_run_had_is_in_its_configuration(tmp_path):
@@ -62,7 +65,7 @@ def test_what_a_run_had_is_in_its_configuration(tmp_path):
     assert [m.name for m in config.method] == ["FedAvg"]
     weights = fs.sampling.Weighted(np.ones(4), 2)
     fs.run(fs.FedAvg(0.1), TASK, rounds=2, sampling=weights, out=tmp_path / "b")
-    assert set(load(tmp_path / "b").unnamed) == {"task", "method FedAvg", "sampling"}
+    assert set(load(tmp_path / "b").unnamed) == {"task", "sampling"}
 
 
 def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys):
@@ -76,7 +79,7 @@ def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
 
     assert re.search(r"plain: unfinished, [23] of 4 rounds", text)
-    assert "with a server: waiting" in text
+    assert "own: waiting" in text
     assert "resume=True" in text
     compare(tmp_path, resume=True, eval_every=1)
     assert shown(capsys, tmp_path)["status"] == "finished"
@@ -86,7 +89,37 @@ def test_it_is_not_run_from_its_configuration(tmp_path, capsys):
     compare(tmp_path)
     for words in (["compare", "--config", str(tmp_path)], ["compare", "--resume", str(tmp_path)]):
         assert main(words) == 2
-        assert "was left by Python" in capsys.readouterr().err
+        assert (
+            "was left by Python, and no configuration can name its task, method own: run"
+            in capsys.readouterr().err
+        )
+
+
+def test_what_the_catalogues_name_is_run_again_and_gone_on_with(tmp_path, capsys):
+    """One of each: a held-out share, a partition, an option that is no default, a penalty, a rate by round."""
+    task = fs.tasks.digits(20, partition=fs.data.Dirichlet(0.5), model="softmax").hold_out(0.1)
+    method = fs.FedMiD(L1(1e-4).on("weight"), fs.schedules.Exponential(0.1, 0.9))
+    options = {"rounds": 2, "sampling": fs.sampling.Bernoulli(0.5), "dtype": "float64"}
+    fs.run(method, task, out=tmp_path / "one", seed=3, **options)
+    assert main(["run", "--config", str(tmp_path / "one"), "--out", str(tmp_path / "two")]) == 0
+    one, two = fs.load(tmp_path / "one"), fs.load(tmp_path / "two")
+    for name in ("weight", "bias"):
+        np.testing.assert_array_equal(one.params[name], two.params[name])
+    assert one.history.final("validation_loss") == two.history.final("validation_loss")
+    assert main(["run", "--resume", str(tmp_path / "one")]) == 0
+    fs.compare({"a": fs.FedAvg(0.1), "b": method}, task, out=tmp_path / "both", **options)
+    assert main(["compare", "--resume", str(tmp_path / "both")]) == 0
+    assert "finished before" in capsys.readouterr().err
+
+
+def test_a_task_that_was_changed_afterwards_has_no_name(tmp_path):
+    """`replace` may change anything; an option may be a model of the user's own."""
+    task = fs.tasks.digits(20, model=fs.tasks.Softmax(64, 10))
+    assert task.made_by.options.keys() == {"num_clients", "model"}
+    fs.run(fs.FedAvg(), task, rounds=1, out=tmp_path / "own")
+    assert set(load(tmp_path / "own").unnamed) == {"task option model"}
+    assert dataclasses.replace(task, batch_size=3).made_by is None
+    assert task.hold_out(0.1, by="client").made_by is task.hold_out(0.1, seed=1).made_by is None
 
 
 def test_a_refused_run_leaves_the_folder_of_another_as_it_was(tmp_path):

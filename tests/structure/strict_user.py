@@ -24,7 +24,7 @@ figure = result.plot("loss")
 found = fs.sweep("FedAvg", task, {"client_lr": [0.1, 0.2]}, rounds=3)
 best = found.best_settings
 several = fs.compare({"a": fs.FedAvg(0.1), "b": fs.FedFW(L1Ball(2.0))}, task, seeds=2, rounds=3)
-tracked = fs.compare([method, own], task, callbacks=lambda label: [fs.trackers.TensorBoard(label)], rounds=3)
+each = fs.compare([method, own], task, callbacks=lambda label: [fs.callbacks.EachClient()], rounds=3)
 sparse = fs.FedDualAvg(L1(0.01).on("w"), client_lr=0.05)
 data = fs.FederatedData.from_clients([fs.Examples(x, y) for x, y in clients])
 digits = fs.tasks.digits()

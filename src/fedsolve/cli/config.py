@@ -217,11 +217,11 @@ def load(path: str | Path) -> Config:
 
 
 def check_runnable(config: Config, origin: Path) -> Config:
-    """The configuration; `InvalidInput` if it is what a run from Python left."""
+    """The configuration; `InvalidInput` if a run from Python left it, and it does not name all of that run."""
     if config.unnamed:
         raise InvalidInput(
-            f"{origin} was left by Python, whose objects have no names in a configuration "
-            f"({', '.join(config.unnamed)}): run its script again, with resume=True to go on"
+            f"{origin} was left by Python, and no configuration can name its "
+            f"{', '.join(config.unnamed)}: run its script again, with resume=True to go on"
         )
     return config
 

@@ -1,6 +1,6 @@
-"""The configuration that runs from Python leave, for `fedsolve show` and `fedsolve watch`.
+"""The configuration that runs from Python leave: what the command line runs again, where its parts have names.
 
-Python's objects have no names in a configuration: the file tells each in words, and cannot be run by itself.
+A method, a task or a sampling that no configuration can name is told in words, and the file is there to be shown alone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 import tomli_w
 
 from fedsolve.algorithm import Algorithm, name_of
+from fedsolve.data.base import Partition
 from fedsolve.engine.identity import describe, provenance
 from fedsolve.engine.processes import is_first
 from fedsolve.errors import Diverged, Interrupted
 from fedsolve.files import write_atomically
+from fedsolve.naming import named, to_plain
 from fedsolve.options import RunOptions, written_options
 from fedsolve.results.record_files import CONFIG
 from fedsolve.sampling import Bernoulli
@@ -49,25 +51,57 @@ def _write(
 ) -> None:
     if out is None or not is_first() or not Path(out).is_dir():
         return
-    given = vars(options.with_defaults(task))
-    unnamed = {"task": f"{task.name}, {task.data.num_clients:,} clients"}
-    unnamed |= {f"method {label}": describe(method) for label, method in methods.items()}
-    run: dict[str, Any] = {}
+    unnamed: dict[str, str] = {}
+    table = _task(task, unnamed) | {"run": _run(options.with_defaults(task), unnamed)}
+    if seeds is not None:
+        table["run"].pop("seed", None)
+        table["seeds"] = list(seeds)
+    table["method"] = [_method(label, method, unnamed) for label, method in methods.items()]
+    table |= {"unnamed": unnamed} if unnamed else {}
+    words = "; what [unnamed] tells in words is in no configuration" if unnamed else ""
+    write_atomically(Path(out) / CONFIG, f"# {provenance()}; left by Python{words}\n{tomli_w.dumps(table)}")
+
+
+def _task(task: Task, unnamed: dict[str, str]) -> dict[str, Any]:
+    """The task's keys; in words what has none."""
+    made = task.made_by
+    if made is None:
+        unnamed["task"] = f"{task.name}, {task.data.num_clients:,} clients"
+        return {"task": task.name}
+    options: dict[str, Any] = {}
+    for name, value in made.options.items():
+        given = {"name": value.name, **vars(value)} if isinstance(value, Partition) else value
+        given = str(given) if isinstance(given, Path) else given
+        if isinstance(given, bool | int | float | str | Mapping):
+            options[name] = to_plain(given)
+        elif given is not None:
+            unnamed[f"task option {name}"] = describe(value)
+    held_out = {} if made.validation is None else {"validation": made.validation}
+    return {"task": made.name, **held_out, "task_options": options}
+
+
+def _run(options: RunOptions, unnamed: dict[str, str]) -> dict[str, Any]:
+    """The section `[run]`."""
+    found: dict[str, Any] = {}
     for option in written_options():
-        value = given.get(option.name)
-        if isinstance(value, str | int | float):
-            run[option.name] = value
+        value = getattr(options, option.name, None)
+        if isinstance(value, str | int | float | Mapping):
+            found[option.name] = value
         elif value is not None:
             unnamed[option.name] = describe(value)
     sampling = options.sampling
     if isinstance(sampling, Bernoulli):
-        run["participation"] = sampling.p
+        found["participation"] = sampling.p
     elif sampling is not None:
         unnamed["sampling"] = describe(sampling)
-    table: dict[str, Any] = {"task": task.name, "run": run, "unnamed": unnamed}
-    if seeds is not None:
-        run.pop("seed", None)
-        table["seeds"] = list(seeds)
-    table["method"] = [{"name": name_of(method), "label": label} for label, method in methods.items()]
-    comment = f"# {provenance()}; left by Python: what [unnamed] tells in words is in no configuration\n"
-    write_atomically(Path(out) / CONFIG, comment + tomli_w.dumps(table))
+    return found
+
+
+def _method(label: str, method: Algorithm, unnamed: dict[str, str]) -> dict[str, Any]:
+    """A section `[[method]]`."""
+    found = named(method)
+    if found is None:
+        unnamed[f"method {label}"] = describe(method)
+        return {"name": name_of(method), "label": label}
+    name, settings = found
+    return {"name": name, "label": label, "settings": settings}

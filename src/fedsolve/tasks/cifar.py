@@ -16,6 +16,7 @@ from fedsolve.data.partitions import Dirichlet, as_partition
 from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.losses import TopK
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, Softmax
 from fedsolve.tasks.networks.resnet import ResNet18
 from fedsolve.tasks.pictures import Augmented
@@ -42,6 +43,7 @@ def models(side: int, classes: int) -> dict[str, Any]:
     }
 
 
+@by_name("cifar10")
 def cifar10(
     data_dir: str | Path | None = None,
     num_clients: int = 100,
@@ -83,6 +85,7 @@ def cifar10(
     return replace(task, batch_size=20, eval_examples=5_000)
 
 
+@by_name("cifar100")
 def cifar100(
     data_dir: str | Path | None = None,
     num_clients: int = 200,

@@ -12,6 +12,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.diagnostics import RecoveryError, Support
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.losses import SquaredError
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Affine, Linear, MatrixLinear
 from fedsolve.tasks.task import Examples, Task
 
@@ -32,6 +33,7 @@ LOWRANK = {1: Setup(16, 64, 128), 2: Setup(4, 64, 128), 3: Setup(1, 64, 128), 4:
 """The four data sets of matrix estimation."""
 
 
+@by_name("lasso")
 def lasso(dataset: int = 1, seed: int = 0) -> Task:
     """Sparse regression on 1,024 features, 64 clients of 128 or 256 of 32 examples (Yuan et al. 2021).
 
@@ -60,6 +62,7 @@ def lasso(dataset: int = 1, seed: int = 0) -> Task:
     return _task(f"lasso-{dataset}", Linear(FEATURES, bias=True), weight, setup, seed)
 
 
+@by_name("lowrank")
 def lowrank(dataset: int = 1, seed: int = 0) -> Task:
     """Estimation of a 32 x 32 matrix of low rank, 64 clients of 128 or 256 of 32 (Yuan et al. 2021).
 

@@ -14,6 +14,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Dirichlet, as_partition
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import Choice, classification, pick
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -23,6 +24,7 @@ DIRICHLET = Dirichlet(0.3)
 """The partition where none is given."""
 
 
+@by_name("digits")
 def digits(
     num_clients: int = 100,
     partition: Partition | Choice = DIRICHLET,

@@ -17,6 +17,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Dirichlet, as_partition
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import Choice, classification, pick
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -41,6 +42,7 @@ DIRICHLET = Dirichlet(0.3)
 """The partition where none is given."""
 
 
+@by_name("fashion-mnist")
 def fashion_mnist(
     data_dir: str | Path | None = None,
     num_clients: int = 100,

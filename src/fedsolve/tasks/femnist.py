@@ -14,6 +14,7 @@ from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.handwriting import FEMNIST
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -28,6 +29,7 @@ MODELS = {
 """Models of the task by name."""
 
 
+@by_name("femnist")
 def femnist(
     data_dir: str | Path | None = None,
     model: Any = "cnn",

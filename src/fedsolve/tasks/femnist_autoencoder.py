@@ -8,6 +8,7 @@ from typing import Any
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.choices import pick
 from fedsolve.tasks.femnist import pictures
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import check_model
 from fedsolve.tasks.networks.autoencoder import Autoencoder
 from fedsolve.tasks.reconstruction import ReconstructionError
@@ -17,6 +18,7 @@ MODELS = {"autoencoder": Autoencoder(), "small": Autoencoder((784, 128, 30))}
 """Models of the task by name."""
 
 
+@by_name("femnist-autoencoder")
 def femnist_autoencoder(
     data_dir: str | Path | None = None,
     model: Any = "autoencoder",

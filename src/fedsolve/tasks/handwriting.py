@@ -14,6 +14,7 @@ from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.files import read_checked
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -32,6 +33,7 @@ def models(classes: int) -> dict[str, Any]:
     }
 
 
+@by_name("handwriting")
 def handwriting(
     data_dir: str | Path | None = None,
     classes: int = 62,

@@ -18,6 +18,7 @@ from fedsolve.data.partitions import IID, as_partition
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.choices import Choice
 from fedsolve.tasks.losses import BinaryAccuracy, Logistic, Ridge
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
 
@@ -36,6 +37,7 @@ DEALT = IID()
 """The partition where none is given."""
 
 
+@by_name("libsvm")
 def libsvm(
     data_dir: str | Path | None = None,
     dataset: str = "a9a",

@@ -17,6 +17,7 @@ from fedsolve.data.sources import checksum, read_idx, read_npz
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.losses import TopK
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -33,6 +34,7 @@ SHA256 = {
 """SHA-256 of the files; the four idx files are the originals."""
 
 
+@by_name("mnist")
 def mnist_by_writer(
     data_dir: str | Path | None = None,
     model: Any = "cnn",

@@ -12,6 +12,7 @@ from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.losses import BinaryCrossEntropy, LikeliestSet, RecallAt
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -19,6 +20,7 @@ FILE = "20news_by_author.npz"
 SHA256 = "f112d44c2208b924c63541cb9ea83db005c92dcc4bd3d900671da02b3ba40b80"
 
 
+@by_name("news")
 def news(
     data_dir: str | Path | None = None,
     min_posts: int = 5,

@@ -16,6 +16,7 @@ from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.losses import Accuracy, CrossEntropy
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.minilm import pretrained, word_pieces
 from fedsolve.tasks.networks.encoder import PADDING, Encoder
 from fedsolve.tasks.news import FILE, SHA256
@@ -31,6 +32,7 @@ BASE = ("base.words", "base.positions", "base.segment", "base.norm.*", "base.lay
 """What stays as it is where updates train: all but the head."""
 
 
+@by_name("newsgroups-minilm")
 def newsgroups_minilm(
     data_dir: str | Path | None = None,
     tuning: Tuning = "all",

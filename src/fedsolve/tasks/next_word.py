@@ -22,6 +22,7 @@ from fedsolve.data.sources import read_bytes
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import pick
 from fedsolve.tasks.losses import Model, Pooled
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.networks.recurrent import LSTM
 from fedsolve.tasks.sequences import PADDING, drawn, next_token
 from fedsolve.tasks.task import Examples, Task
@@ -65,6 +66,7 @@ class WordAccuracy(Pooled):
         return (y >= 1) & (y <= self.words)
 
 
+@by_name("next-word")
 def next_word(
     model: Any = "lstm",
     num_clients: int | None = None,

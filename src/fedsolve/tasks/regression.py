@@ -7,10 +7,12 @@ import numpy as np
 from fedsolve.checks import check_integer, check_number
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.losses import SquaredError
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
 
 
+@by_name("regression")
 def anisotropic_regression(
     seed: int = 0,
     num_clients: int = 20,

@@ -18,6 +18,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.choices import pick
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.sequences import drawn, next_token, windows
 from fedsolve.tasks.task import Examples, Task
@@ -38,6 +39,7 @@ MODELS = {"lstm": LSTM(VOCABULARY, 8, 256, 2), "gru": GRU(VOCABULARY, 8, 256, 2)
 """Models of the task by name."""
 
 
+@by_name("shakespeare")
 def shakespeare(
     data_dir: str | Path | None = None,
     model: Any = "lstm",

@@ -10,6 +10,7 @@ from fedsolve.checks import check_integer, check_number
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.choices import classification, pick
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
@@ -19,6 +20,7 @@ MODELS = {"softmax": Softmax(FEATURES, CLASSES), "mlp": MLP((FEATURES, 20, 20, C
 """Models of the task by name; the MLP is the network of Dadras et al. 2024."""
 
 
+@by_name("synthetic")
 def synthetic(
     alpha: float = 1.0,
     beta: float = 1.0,

@@ -24,6 +24,7 @@ from fedsolve.tasks.checks import (
     check_unseen,
 )
 from fedsolve.tasks.leaves import split_leaves
+from fedsolve.tasks.made import Made, made
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.whole import Whole
 from fedsolve.types import Batch, Params, Scalar
@@ -77,6 +78,7 @@ class Task:
             such as `Objective(L1(0.1))` is then measured of every method, and not what its own penalty would give.
         truth: the parameters that made the data, of the shapes of `init`, where they are known: measures of
             recovery compare with them. None if unknown.
+        made_by: how a configuration names it; None if it does not, as of any task that `dataclasses.replace` made.
 
     Raises:
         InvalidInput: a part of another type than above, or a metric in both `metrics` and `whole`.
@@ -104,6 +106,7 @@ class Task:
     buffers: Any = None
     validation: Batch | None = None
     validation_clients: np.ndarray | None = None
+    made_by: Made | None = field(default=None, init=False, compare=False)
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +158,8 @@ class Task:
             return replace(self, data=data, validation=validation)
         data, validation = self.data.hold_out(share, seed)
         owners = np.repeat(np.arange(data.num_clients), self.data.counts - data.counts)
-        return replace(self, data=data, validation=validation, validation_clients=owners)
+        rest = replace(self, data=data, validation=validation, validation_clients=owners)
+        return rest if self.made_by is None or seed else made(rest, replace(self.made_by, validation=share))
 
     @classmethod
     def from_arrays(

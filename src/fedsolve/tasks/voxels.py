@@ -12,6 +12,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.losses import BinaryAccuracy, Logistic
+from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
 
@@ -19,6 +20,7 @@ FILE = "haxby2001_sub1_slice.npz"
 SHA256 = "b1ee8becf77339ccecce6f9f6feff1c0b306e7b1fc593f5300882e4d4aa9f729"
 
 
+@by_name("voxels")
 def voxels(
     data_dir: str | Path | None = None,
     test_runs: int = 2,

@@ -1,0 +1,51 @@
+"""The name and the settings of a method are found again from what it is, or none are."""
+
+from __future__ import annotations
+
+import pytest
+
+import fedsolve as fs
+from fedsolve.building import arguments, build, example_of
+from fedsolve.catalogue import ALGORITHMS, WRAPPERS
+from fedsolve.engine.identity import describe
+from fedsolve.geometry import L1
+from fedsolve.naming import named
+
+NAMES = [
+    *ALGORITHMS,
+    *(f"{wrapper}+FedAvg" for wrapper in WRAPPERS if wrapper != "Personal"),
+    "SCAFFOLD+FedDuAdam",
+]
+OTHER = {"client_lr": 0.037, "weighting": "uniform"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_of_the_catalogue_is_found_again(name):
+    """With a rate and a weighting that are no defaults, where it takes them."""
+    settings = example_of(name) | {key: value for key, value in OTHER.items() if key in arguments(name)}
+    method = build(name, settings)
+    found = named(method)
+    assert found is not None
+    assert describe(build(*found)) == describe(method)
+
+
+def test_objects_are_told_as_a_configuration_writes_them():
+    rate = fs.schedules.Exponential(0.1, 0.9)
+    name, settings = named(fs.FedMiD(L1(0.01).on("w") + L1(0.3).on("b"), rate))
+    assert name == "FedMiD"
+    assert settings["psi"] == [
+        {"name": "L1", "weight": 0.01, "on": "w"},
+        {"name": "L1", "weight": 0.3, "on": "b"},
+    ]
+    assert settings["client_lr"] == {"schedule": "exponential", "initial": 0.1, "decay": 0.9}
+    assert named(fs.FedYogi(preset="tff", tau=1e-2)) == (
+        "FedYogi",
+        {"tau": 0.01, "beta2": 0.999, "preset": "tff"},
+    )
+
+
+def test_no_name_is_better_than_a_wrong_one():
+    """A method put together from parts of its own; inside a wrapper as well."""
+    method = fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.1))
+    assert named(method) is None
+    assert named(fs.ControlVariates(method)) is None
