@@ -78,7 +78,11 @@ def markdown() -> str:
         page = f"[{name}](../experiments/{kept.name}/page.html)"
         return f"{page}: " + "; ".join(f"{count} {verdict}" for verdict, count in kept.verdicts.items())
 
-    lines = [f"# {TITLE}", "", *("\n\n".join(INTRO).split("\n"))]
+    lines = [
+        f"# {TITLE}",
+        "",
+        *("\n\n".join(INTRO).replace("docs/studies.md", "`docs/studies.md`").split("\n")),
+    ]
     lines += [
         "",
         "`fedsolve reproduce NAME` runs one; the same as a page: `experiments/index.html`. Made by `make generate`.",

@@ -9,6 +9,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
 from docutils.nodes import SkipNode  # noqa: E402
 from docutils.utils.math.latex2mathml import tex2mathml  # noqa: E402
 from formulas import with_formulas  # noqa: E402 (beside this file)
+from sphinx.domains.python import PyObject  # noqa: E402
 
 import fedsolve  # noqa: E402
 
@@ -59,3 +60,6 @@ def setup(app):
     """Formulas are MathML, which a browser shows by itself; those of docstrings are found before napoleon reads on."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.connect("autodoc-process-docstring", _formulas, priority=100)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"  # Sphinx: Variables
