@@ -79,19 +79,36 @@ class Algorithm(ABC):
         Args:
             params: the initial model.
 
+        Returns:
+            The server's state, whatever pytree the other verbs take; floating-point leaves in the model's type.
+
         Raises:
             InvalidInput: a model that the method cannot start from (outside its set or its mirror map's domain).
         """
 
     @abstractmethod
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
-        """What travels down in a round, the same to every client of the cohort."""
+        """What travels down in a round, the same to every client of the cohort.
+
+        Args:
+            server: what it keeps.
+            cohort: of the round: its number, the clients drawn, the population.
+
+        Returns:
+            A pytree of arrays, of the same shapes and types in every round.
+        """
 
     @abstractmethod
     def init_client(self, broadcast: Any) -> Any:
         """A client's own state before it ever takes part; `()` if it keeps none.
 
         `broadcast` is that of the first round, whenever the client joins: all clients start alike.
+
+        Args:
+            broadcast: that of the first round.
+
+        Returns:
+            A pytree of arrays; every client of the population has one.
         """
 
     @abstractmethod
@@ -116,18 +133,44 @@ class Algorithm(ABC):
             server: what it kept.
             message: the cohort's messages, reduced to one as the fields say (means weighted by `weighting`).
             cohort: of the round; its `size` counts the messages that were used.
+
+        Returns:
+            The server's next state.
         """
 
     @abstractmethod
     def export(self, server: Any) -> Params:
-        """The model that is evaluated and shipped, of the shapes and types of the initial one."""
+        """The model that is evaluated and shipped, of the shapes and types of the initial one.
+
+        Args:
+            server: what it keeps.
+
+        Returns:
+            A pytree of the model's structure.
+        """
 
     def enrol(self, broadcast: Any, params: Params) -> Any:
-        """`init_client` for a client that has a copy of the initial model, `params`: parts of it may never travel."""
+        """`init_client` for a client that has a copy of the initial model, `params`: parts of it may never travel.
+
+        Args:
+            broadcast: that of the first round.
+            params: the client's own copy of the initial model.
+
+        Returns:
+            The client's state, as `init_client` has it.
+        """
         return self.init_client(broadcast)
 
     def own_model(self, model: Params, client: Any) -> Params:
-        """The model that a client is measured with: of what the server exports and its own state."""
+        """The model that a client is measured with: of what the server exports and its own state.
+
+        Args:
+            model: what `export` gives.
+            client: the client's state after the last round that it took part in.
+
+        Returns:
+            A pytree of the model's structure; `model` itself for methods whose clients have none of their own.
+        """
         return model
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
@@ -136,11 +179,26 @@ class Algorithm(ABC):
         For messages that mean something only together with what the server knows already (an extreme
         point of a known set). `client` is the client's state before the round as far as the server can
         follow it from the messages alone; a simulation hands in the state itself.
+
+        Args:
+            broadcast: what travelled down in the round.
+            message: what one client sent.
+            client: its state before the round.
+
+        Returns:
+            What is reduced, and the client's next state; the message and the state as they are by default.
         """
         return message, client
 
     def model(self, broadcast: Any) -> Params:
-        """The model that a broadcast stands for: where clients begin, and the point that wrappers anchor to."""
+        """The model that a broadcast stands for: where clients begin, and the point that wrappers anchor to.
+
+        Args:
+            broadcast: what travelled down.
+
+        Returns:
+            A pytree of the model's structure.
+        """
         return broadcast.params
 
     def check(self, sampling: Any, population: int) -> None:
@@ -156,13 +214,23 @@ class Algorithm(ABC):
         return
 
     def with_versions(self, depth: int) -> Algorithm:
-        """The method with its last `depth` broadcasts kept for clients that began with them, if it has a `buffer`."""
+        """The method with its last `depth` broadcasts kept for clients that began with them, if it has a `buffer`.
+
+        Args:
+            depth: broadcasts that are kept, at least 1.
+
+        Returns:
+            The method itself, unless it has a `buffer`.
+        """
         return self
 
     def diagnostics(self) -> tuple[Any, ...]:
         """Measures of its problem that evaluations add (`fedsolve.diagnostics`), such as a Frank-Wolfe gap.
 
         Where the task has one of the same name, evaluations have the task's.
+
+        Returns:
+            Objects of `fedsolve.diagnostics`; `()` for none.
         """
         return ()
 

@@ -48,6 +48,12 @@ class Evaluated:
     def signed(self, metric: str) -> np.ndarray:
         """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
 
+        Args:
+            metric: a column of `metrics`.
+
+        Returns:
+            Minus the values, unless more of the metric is better.
+
         Raises:
             InvalidInput: no such metric (the nearest is named).
         """
@@ -104,7 +110,14 @@ class EarlyStopping:
         check_range("min_delta", self.min_delta, at_least=0)
 
     def __call__(self, at: Evaluated) -> str | None:
-        """Words once the metric has been no better for `patience` evaluations."""
+        """Words once the metric has been no better for `patience` evaluations.
+
+        Args:
+            at: the evaluation.
+
+        Returns:
+            Why the run ends here, or None: it goes on.
+        """
         values = at.signed(self.metric)
         best, last = values[0], 0
         for i, value in enumerate(values):
@@ -133,7 +146,11 @@ class EachClient:
     found: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
 
     def __call__(self, at: Evaluated) -> None:
-        """Look, if the round is one of those."""
+        """Look, if the round is one of those.
+
+        Args:
+            at: the evaluation.
+        """
         if self.rounds is None or at.round in self.rounds:
             self.found[at.round] = at.clients(unseen=self.unseen, validation=self.validation)
 
@@ -167,7 +184,11 @@ class FineTuning:
         check_range("client_lr", self.client_lr, above=0)
 
     def __call__(self, at: Evaluated) -> None:
-        """Look, if the round is one of those."""
+        """Look, if the round is one of those.
+
+        Args:
+            at: the evaluation.
+        """
         from fedsolve.client.sgd import SGD
 
         if self.rounds is None or at.round in self.rounds:
@@ -190,7 +211,11 @@ class KeepBest:
     folder: str | Path
 
     def __call__(self, at: Evaluated) -> None:
-        """Save the result if it is better than at all evaluations before."""
+        """Save the result if it is better than at all evaluations before.
+
+        Args:
+            at: the evaluation.
+        """
         values = at.signed(self.metric)
         if len(values) == 1 or values[-1] > values[:-1].max():
             at.result().save(self.folder)

@@ -52,14 +52,35 @@ class Oracle(ABC):
 
     @abstractmethod
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss alone on the same minibatch: what line searches and losses that a server steps by ask for."""
+        """Loss alone on the same minibatch: what line searches and losses that a server steps by ask for.
+
+        Args:
+            params: the model.
+            step: number of the local step, 0 .. steps - 1, whose minibatch it is.
+
+        Returns:
+            The mean over the minibatch, shape ().
+        """
 
     @abstractmethod
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient on all of the client's examples, as means over them: the cost of a pass over its data."""
+        """Loss and gradient on all of the client's examples, as means over them: the cost of a pass over its data.
+
+        Args:
+            params: the model.
+
+        Returns:
+            The loss, shape (), and its gradient, of the model's structure.
+        """
 
     def remembering(self, memory: Any) -> Oracle:
         """This oracle with buffers (`fedsolve.buffers.Memory`), which gradients of minibatches write.
+
+        Args:
+            memory: where gradients write the buffers that they make.
+
+        Returns:
+            A new oracle of the same data.
 
         Raises:
             InvalidInput: its loss has no buffers.
@@ -70,6 +91,12 @@ class Oracle(ABC):
         """This oracle with a function (clipping, weight decay) applied to its minibatch gradients.
 
         Losses, and gradients on all examples, stay as they are. Of several functions the last given is applied last.
+
+        Args:
+            function: (params, gradient) -> gradient of the same structure.
+
+        Returns:
+            A new oracle of the same data.
         """
         return MappedOracle(self, function)
 

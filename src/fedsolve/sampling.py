@@ -41,18 +41,48 @@ class Sampling(ABC):
     def draw(
         self, key: Array, round: Scalar, population: int
     ) -> tuple[Int[Array, " capacity"], Bool[Array, " capacity"]]:
-        """Ids of the cohort, each at most once, padded to a fixed capacity, and which of them are present."""
+        """Ids of the cohort, each at most once, padded to a fixed capacity, and which of them are present.
+
+        Args:
+            key: a random key of the round.
+            round: its number, from 0.
+            population: clients N.
+
+        Returns:
+            Integers (capacity,) and booleans (capacity,).
+        """
 
     def started(self, round: Scalar) -> Any:
-        """What `Cohort.started` is in a round: None where all begin with its broadcast."""
+        """What `Cohort.started` is in a round: None where all begin with its broadcast.
+
+        Args:
+            round: its number, from 0.
+
+        Returns:
+            (ids, versions) as `Cohort.started` has them, or None.
+        """
         return None
 
     def check(self, population: int) -> None:
-        """Raise `InvalidInput` if the sampling does not fit the population."""
+        """Raise `InvalidInput` if the sampling does not fit the population.
+
+        Args:
+            population: clients N.
+
+        Raises:
+            InvalidInput: it does not fit; what would.
+        """
         return
 
     def expected(self, population: int) -> float | None:
-        """Clients of a round on average (the most of them, where a trace limits them); None if it cannot say."""
+        """Clients of a round on average (the most of them, where a trace limits them); None if it cannot say.
+
+        Args:
+            population: clients N.
+
+        Returns:
+            A number in 0 .. N, or None.
+        """
         return getattr(self, "size", None)
 
 

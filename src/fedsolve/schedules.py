@@ -18,7 +18,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def __call__(self, round: Scalar) -> Scalar:
-        """The rate in a round."""
+        """The rate in a round.
+
+        Args:
+            round: its number, from 0; it may be traced.
+
+        Returns:
+            The rate, shape ().
+        """
 
 
 Rate = Scalar | Schedule

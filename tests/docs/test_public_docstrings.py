@@ -37,6 +37,27 @@ def public():
 PUBLIC = public()
 
 
+def own_methods():
+    """Public methods where they are named first: what overrides one keeps to what is said there.
+
+    A model's `init` and call (key -> parameters; parameters, inputs -> outputs) are told once, in `fs.tasks`.
+    """
+    found = {}
+    for thing in PUBLIC.values():
+        for name, held in vars(thing).items() if inspect.isclass(thing) else ():
+            method = getattr(held, "__func__", held)
+            named_before = any(name in vars(base) for base in thing.__mro__[1:])
+            is_public = name == "__call__" or not name.startswith("_")
+            of_model = thing.__module__.startswith("fedsolve.tasks.") and name in ("init", "__call__")
+            ours = inspect.isfunction(method) and method.__module__ == thing.__module__
+            if ours and is_public and not named_before and not of_model and method.__name__ != "<lambda>":
+                found[f"{thing.__name__}.{name}"] = method
+    return found
+
+
+METHODS = own_methods()
+
+
 def section(text, *heads):
     """The lines below one of some heads, indented, up to what is not."""
     found = re.search(rf"^(?:{'|'.join(heads)}):\n((?:[ ].*\n?|\n)+)", text, re.MULTILINE)
@@ -51,7 +72,7 @@ def is_made_by_users(thing):
 def silent(thing):
     """The arguments that no section names."""
     said = section(inspect.getdoc(thing) or "", "Args", "Attributes")
-    return [name for name in arguments_of(thing) if not re.search(rf"\b{name}\b", said)]
+    return [n for n in arguments_of(thing) if n not in ("self", "cls") and not re.search(rf"\b{n}\b", said)]
 
 
 def gives(thing):
@@ -86,6 +107,14 @@ def test_it_says_what_it_is_what_it_takes_and_what_it_refuses(name):
         assert silent(thing) == []
         assert section(text, "Returns") or not gives(thing)
         assert section(text, "Raises") or not refuses(thing)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_does_too(name):
+    text = inspect.getdoc(METHODS[name]) or ""
+    assert silent(METHODS[name]) == []
+    assert section(text, "Returns") or not gives(METHODS[name])
+    assert section(text, "Raises") or not refuses(METHODS[name])
 
 
 def test_a_silence_is_found():

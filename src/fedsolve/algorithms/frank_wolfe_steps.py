@@ -26,14 +26,35 @@ class FrankWolfeSteps(ABC):
 
     @abstractmethod
     def eta(self, t: Scalar) -> Scalar:
-        """Step towards the extreme point."""
+        """Step towards the extreme point.
+
+        Args:
+            t: the round, from 1.
+
+        Returns:
+            In [0, 1].
+        """
 
     @abstractmethod
     def penalty(self, t: Scalar) -> Scalar:
-        """Weight of the distance to the mean."""
+        """Weight of the distance to the mean.
+
+        Args:
+            t: the round, from 1.
+
+        Returns:
+            lambda_t, at least 0.
+        """
 
     def rho(self, t: Scalar) -> Scalar:
-        """Weight of a new stochastic gradient in its running mean (FedFWSto)."""
+        """Weight of a new stochastic gradient in its running mean (FedFWSto).
+
+        Args:
+            t: the round, from 1.
+
+        Returns:
+            In [0, 1].
+        """
         return 4 / (jnp.asarray(t) + 7.0) ** (2 / 3)
 
 

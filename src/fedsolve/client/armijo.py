@@ -97,7 +97,20 @@ class Armijo(LocalSolver):
     def search(
         self, oracle: Oracle, y: Params, k: Scalar, loss: Scalar, g: Params, start: Scalar, moves: Scalar
     ) -> tuple[Scalar, Scalar]:
-        """The accepted step from the first trial `start`, and the number of trials; none if it does not move."""
+        """The accepted step from the first trial `start`, and the number of trials; none if it does not move.
+
+        Args:
+            oracle: the client's, which is asked for losses alone.
+            y: the model that the step is from.
+            k: number of the local step, whose minibatch all trials share.
+            loss: that of the minibatch at y, shape ().
+            g: its gradient at y.
+            start: the first trial, > 0, shape ().
+            moves: whether there is a step at all, bool ().
+
+        Returns:
+            Both of shape () and of the type of `start`.
+        """
         slope = self.c * trees.squared_norm(g)
 
         def unfinished(carry: tuple[Scalar, Scalar, Scalar]) -> Scalar:

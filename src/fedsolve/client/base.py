@@ -69,18 +69,52 @@ class LocalSolver(ABC):
 
     @abstractmethod
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """`oracle.steps` local steps from `params`; what it could keep starts anew."""
+        """`oracle.steps` local steps from `params`; what it could keep starts anew.
+
+        Args:
+            params: the model that the client was sent.
+            oracle: its data, seen through its loss.
+            round: number of the round, from 0; schedules go by it.
+
+        Returns:
+            Where it ends, and what the server may ask of it.
+        """
 
     def init_state(self, params: Params) -> Any:
-        """What a client keeps before it ever takes part, from the first model that it is sent; `()` for nothing."""
+        """What a client keeps before it ever takes part, from the first model that it is sent; `()` for nothing.
+
+        Args:
+            params: that model.
+
+        Returns:
+            A pytree of arrays.
+        """
         return ()
 
     def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
-        """`solve` with what the client kept, and what it keeps now, of the same shapes and types."""
+        """`solve` with what the client kept, and what it keeps now, of the same shapes and types.
+
+        Args:
+            state: what the client kept.
+            params: the model that it was sent.
+            oracle: its data, seen through its loss.
+            round: number of the round, from 0.
+
+        Returns:
+            The solution, and the next state.
+        """
         return self.solve(params, oracle, round), state
 
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar | None:
-        """`Solution.rate_sum` where it is known without solving, otherwise None (an adaptive optimiser)."""
+        """`Solution.rate_sum` where it is known without solving, otherwise None (an adaptive optimiser).
+
+        Args:
+            steps: local steps, at least 0.
+            round: number of the round, from 0.
+
+        Returns:
+            A scalar in the units of a rate, or None.
+        """
         return None
 
 

@@ -37,6 +37,9 @@ class Partition(ABC):
             num_clients: clients to deal to, at most one for each example.
             seed: of NumPy's default generator, >= 0.
 
+        Returns:
+            For each client integers (n_i,), n_i at least 1.
+
         Raises:
             InvalidInput: a request that the rule cannot meet.
         """

@@ -43,6 +43,9 @@ class SparseRows(NamedTuple):
             matrix: with `indptr`, `indices` and `data`; an index stands once in a row.
             entries: of a row, at least 1 and as many as the longest has.
 
+        Returns:
+            `indices` and `values` of shape (rows, entries); shorter rows are filled up with entries of value 0.
+
         Raises:
             InvalidInput: a longer row, or no such matrix.
         """

@@ -92,21 +92,43 @@ class FederatedData:
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
 
     def client(self, i: int) -> Batch:
-        """The examples of client i."""
+        """The examples of client i.
+
+        Args:
+            i: its number, 0 .. num_clients - 1.
+
+        Returns:
+            A pytree of views, leaves of shape (counts[i], ...).
+
+        Raises:
+            InvalidInput: there is no such client.
+        """
         if check_integer("client", i) >= self.num_clients:
             raise InvalidInput(f"client = {i} must be below {self.num_clients}")
         start = int(self.offsets[i])
         return jax.tree.map(lambda a: a[start : start + int(self.counts[i])], self.examples)
 
     def take(self, clients: np.ndarray) -> Batch:
-        """The examples of some clients, shape (taken,), packed in their order."""
+        """The examples of some clients, shape (taken,), packed in their order.
+
+        Args:
+            clients: their numbers, integers (taken,), each 0 .. num_clients - 1.
+
+        Returns:
+            A pytree of new arrays, leaves of shape (their examples together, ...).
+        """
         total = int(self.counts[clients].sum())
         found = jax.tree.map(lambda a: np.empty((total, *a.shape[1:]), a.dtype), self.examples)
         self.read_into(clients, jax.tree.leaves(found))
         return found
 
     def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-        """Put the examples of some clients, packed in their order, at the beginning of each leaf's array."""
+        """Put the examples of some clients, packed in their order, at the beginning of each leaf's array.
+
+        Args:
+            clients: their numbers, integers (taken,), each 0 .. num_clients - 1.
+            arrays: for each leaf, in the order of `jax.tree.leaves`, an array of its type with at least as many rows.
+        """
         starts, counts = self.offsets[clients], self.counts[clients]
         before = np.cumsum(counts) - counts
         rows = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
@@ -118,20 +140,45 @@ class FederatedData:
     def sample(self, examples: int, seed: int = 0) -> FederatedData:
         """Whole clients drawn at random that hold at least `examples` examples together, or all.
 
+        Args:
+            examples: the least number of examples, at least 1.
+            seed: of the draw, at least 0.
+
+        Returns:
+            Their data, in the order of their numbers; numbers begin at 0 anew.
+
         Raises:
             InvalidInput: `examples` is no integer >= 1, `seed` none >= 0.
         """
         return self.of(self.draw(examples, seed))
 
     def draw(self, examples: int, seed: int = 0) -> np.ndarray:
-        """The numbers of the clients of such a sample, ascending."""
+        """The numbers of the clients of such a sample, ascending.
+
+        Args:
+            examples: the least number of examples, at least 1.
+            seed: of the draw, at least 0.
+
+        Returns:
+            Integers (drawn,).
+
+        Raises:
+            InvalidInput: `examples` is no integer >= 1, `seed` none >= 0.
+        """
         check_integer("examples", examples, 1)
         order = np.random.default_rng(check_integer("seed", seed)).permutation(self.num_clients)
         enough = int(np.searchsorted(np.cumsum(self.counts[order]), examples)) + 1
         return np.sort(order[:enough])
 
     def of(self, clients: np.ndarray) -> FederatedData:
-        """Some clients by their numbers."""
+        """Some clients by their numbers.
+
+        Args:
+            clients: their numbers, integers (taken,), each 0 .. num_clients - 1.
+
+        Returns:
+            Data of those clients, in that order, with their names; numbers begin at 0 anew.
+        """
         names = tuple(self.names[i] for i in clients)
         return FederatedData(self.take(clients), self.counts[clients], names)
 
@@ -139,6 +186,13 @@ class FederatedData:
         """The clients without a share of each one's examples, drawn at random, and those examples together.
 
         Every client keeps at least one example.
+
+        Args:
+            share: of each client's examples, in (0, 1), rounded to whole ones.
+            seed: of the draw, at least 0.
+
+        Returns:
+            The clients' remaining data, and the examples held out, packed.
 
         Raises:
             InvalidInput: a share outside (0, 1), or so small that nothing is held out.
@@ -162,6 +216,13 @@ class FederatedData:
     def hold_out_clients(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
         """The clients without a share of them, drawn at random, and the examples of those together.
 
+        Args:
+            share: of the clients, in (0, 1), rounded to whole clients.
+            seed: of the draw, at least 0.
+
+        Returns:
+            The remaining clients, and the examples of the others, packed.
+
         Raises:
             InvalidInput: a share outside (0, 1), or of fewer than one client, or of all.
         """
@@ -184,6 +245,16 @@ class FederatedData:
     @classmethod
     def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:
         """From one pytree of arrays per client; all have the same structure.
+
+        Args:
+            clients: for each a pytree of arrays of shape (examples, ...), at least one example.
+            names: one for each client; empty for `client 0` and so on.
+
+        Returns:
+            The data, packed in the order given.
+
+        Raises:
+            InvalidInput: no client, or clients that differ in structure, types or shapes.
 
         >>> FederatedData.from_clients([np.zeros((3, 2)), np.ones((1, 2))]).counts
         array([3, 1])
@@ -217,7 +288,19 @@ class FederatedData:
     def from_partition(
         cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
     ) -> FederatedData:
-        """From pooled arrays and each client's row numbers (see `fedsolve.data.partitions`)."""
+        """From pooled arrays and each client's row numbers (see `fedsolve.data.partitions`).
+
+        Args:
+            examples: a pytree of arrays of shape (all examples, ...).
+            parts: for each client the rows that are its own, integers (n_i,).
+            names: one for each client; empty for `client 0` and so on.
+
+        Returns:
+            The data, rows copied in the order of `parts`.
+
+        Raises:
+            InvalidInput: fields of different lengths, rows that are not there, or a client without any.
+        """
         packed, total = _pooled(examples)
         if not isinstance(parts, Sequence | np.ndarray) or isinstance(parts, str):
             raise InvalidInput(f"parts = {shown(parts)} must be a list, row numbers for each client")
@@ -229,6 +312,16 @@ class FederatedData:
     @classmethod
     def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:
         """From pooled arrays and a group id per example: one client for each id (a natural partition).
+
+        Args:
+            examples: a pytree of arrays of shape (n, ...).
+            groups: an id for each example, shape (n,), of anything that NumPy sorts.
+
+        Returns:
+            The data, clients in the order of their ids, which are their names.
+
+        Raises:
+            InvalidInput: fields of different lengths, or another number of ids.
 
         >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
         ('3', '7')

@@ -32,4 +32,11 @@ class Diagnostic(ABC):
 
     @abstractmethod
     def __call__(self, point: Point) -> dict[str, Array]:
-        """Each value of shape ()."""
+        """Each value of shape ().
+
+        Args:
+            point: the model of an evaluation, its gradient and what else is known there.
+
+        Returns:
+            Name of a column -> value.
+        """

@@ -123,6 +123,9 @@ class Result(Finished):
     def module(self) -> Any:
         """The trained model as the module that `fs.tasks.from_torch` was given: a copy, its buffers included.
 
+        Returns:
+            What was given to `from_torch`, in evaluation mode or not as it was, with the trained parameters.
+
         Raises:
             InvalidInput: the task came from no module.
         """
@@ -147,6 +150,9 @@ class Result(Finished):
             metric: a column of `metrics`, or what follows `train_` and `test_`.
             x: `round`, `seconds` of the machine, `megabytes` sent, or `time`, the fleet's.
 
+        Returns:
+            A figure of matplotlib, which a notebook shows.
+
         Raises:
             InvalidInput: no such metric (the nearest is named), no such x, or matplotlib is not installed.
         """
@@ -161,6 +167,9 @@ class Result(Finished):
     def plot_fleet(self) -> Figure:
         """Who waits for whom: the first tasks on the clock, from the model's way down to the end of their round.
 
+        Returns:
+            A figure of matplotlib, time in seconds.
+
         Raises:
             InvalidInput: the run was on no clock, or matplotlib is not installed.
         """
@@ -173,6 +182,12 @@ class Result(Finished):
 
         The names of the model's leaves are their paths, such as `0.weight`. `fedsolve.load` reads it. Of a run that
         diverged there is no model, and `diverged.txt` says why.
+
+        Args:
+            folder: made if it is not there; files of a former result are replaced.
+
+        Returns:
+            The folder.
 
         Raises:
             InvalidInput: the folder cannot be written.
@@ -242,6 +257,12 @@ class Results(Finished):
     def final(self, metric: str) -> dict[str, np.ndarray]:
         """A metric at each run's last evaluation, by method, each of shape (seeds,); NaN where a run diverged.
 
+        Args:
+            metric: a column of the runs' evaluations, such as `test_accuracy`.
+
+        Returns:
+            Values by the methods' labels.
+
         Raises:
             InvalidInput: a run has no such metric (the nearest is named).
         """
@@ -252,6 +273,12 @@ class Results(Finished):
 
         Where no run has a test accuracy, the test loss (or else the training loss) is the default.
 
+        Args:
+            metric: a column of the runs' evaluations; None for the default.
+
+        Returns:
+            A figure of matplotlib, which a notebook shows.
+
         Raises:
             InvalidInput: no such metric (the nearest is named), or matplotlib is not installed.
         """
@@ -261,6 +288,12 @@ class Results(Finished):
         """Keep each run in a folder of its own inside: `METHOD` and, where it has several seeds, `seed-S`.
 
         With one method, which has several seeds, the folder is itself that of the method. `fedsolve.load` reads each.
+
+        Args:
+            folder: made if it is not there.
+
+        Returns:
+            The folder.
 
         Raises:
             InvalidInput: the folder cannot be written.

@@ -75,6 +75,9 @@ class Blocks:
     def check(self, params: Params) -> None:
         """Whether this fits a model.
 
+        Args:
+            params: the model.
+
         Raises:
             InvalidInput: a pattern that matches no leaf, a leaf matched twice, or a psi that has no meaning
                 on a leaf's shape.
@@ -103,54 +106,135 @@ class Blocks:
                     part.psi.check(jnp.shape(leaves[i]), f"leaf {paths[i]}" if paths[i] else "the model")
 
     def free(self, params: Params) -> list[str]:
-        """Paths of the leaves that nothing acts on."""
+        """Paths of the leaves that nothing acts on.
+
+        Args:
+            params: the model.
+
+        Returns:
+            Paths such as `layers.0.bias`, in the order of the leaves.
+        """
         paths, _ = named_leaves(params)
         taken = {i for part in self.parts for i in matching(paths, part.pattern)}
         return [path for i, path in enumerate(paths) if i not in taken]
 
     def value(self, w: Params) -> Scalar:
-        """Sum of the parts' psi."""
+        """Sum of the parts' psi.
+
+        Args:
+            w: a pytree of the model's structure.
+
+        Returns:
+            A scalar, infinite outside of a set.
+        """
         return _total(self._each(lambda psi, x: psi.value(x), w), w)
 
     def finite_value(self, w: Params) -> Scalar:
-        """Sum of the penalties' psi; sets, which are 0 or infinite, are left out."""
+        """Sum of the penalties' psi; sets, which are 0 or infinite, are left out.
+
+        Args:
+            w: a pytree of the model's structure.
+
+        Returns:
+            A scalar.
+        """
         return _total(self._each(lambda psi, x: 0.0 if hasattr(psi, "violation") else psi.value(x), w), w)
 
     def subgradient(self, w: Params) -> Params:
-        """A subgradient of psi, 0 on free leaves."""
+        """A subgradient of psi, 0 on free leaves.
+
+        Args:
+            w: a pytree of the model's structure.
+
+        Returns:
+            A pytree like w.
+        """
         return self.map(lambda psi, x: psi.subgradient(x), w, free=jnp.zeros_like)  # type: ignore[attr-defined]
 
     def prox(self, w: Params, step: Scalar) -> Params:
-        """argmin_u step psi(u) + (1/2) |u - w|^2; free leaves stay."""
+        """argmin_u step psi(u) + (1/2) |u - w|^2; free leaves stay.
+
+        Args:
+            w: a pytree of the model's structure.
+            step: at least 0.
+
+        Returns:
+            A pytree like w.
+        """
         return self.map(lambda psi, x: psi.prox(x, step), w)  # type: ignore[attr-defined]
 
     def project(self, w: Params) -> Params:
-        """The nearest point of the set; free leaves stay."""
+        """The nearest point of the set; free leaves stay.
+
+        Args:
+            w: a pytree of the model's structure.
+
+        Returns:
+            A pytree like w.
+        """
         return self.map(lambda psi, x: psi.project(x), w)  # type: ignore[attr-defined]
 
     def contains(self, w: Params, tolerance: float = 1e-6) -> Array:
-        """Whether every part holds to the tolerance."""
+        """Whether every part holds to the tolerance.
+
+        Args:
+            w: a pytree of the model's structure.
+            tolerance: the largest violation that counts as inside, at least 0.
+
+        Returns:
+            bool ().
+        """
         return self.violation(w) <= tolerance
 
     def violation(self, w: Params) -> Scalar:
-        """The largest violation of the parts that are sets, 0 inside."""
+        """The largest violation of the parts that are sets, 0 inside.
+
+        Args:
+            w: a pytree of the model's structure.
+
+        Returns:
+            A scalar, at least 0.
+        """
         zero = jnp.zeros((), trees.dtype_of(w))
         outside = self._each(lambda psi, x: psi.violation(x) if hasattr(psi, "violation") else zero, w)
         return jnp.max(jnp.stack([zero, *outside]))
 
     def lmo(self, g: Params) -> Params:
-        """argmin over the set of <g, s>."""
+        """argmin over the set of <g, s>.
+
+        Args:
+            g: a gradient, of the model's structure.
+
+        Returns:
+            An extreme point, a pytree like g.
+        """
         return self.point(self.vertex(g), g)
 
     def vertex(self, g: Params, warm: Sequence[Any] | None = None) -> tuple[Any, ...]:
-        """The codes of a minimiser of <g, s>, one for each vector that a set acts on."""
+        """The codes of a minimiser of <g, s>, one for each vector that a set acts on.
+
+        Args:
+            g: a gradient, of the model's structure.
+            warm: codes of an earlier vertex, where searches begin; None for none.
+
+        Returns:
+            A code for each vector, as `point` takes them.
+        """
         leaves, groups = jax.tree.leaves(g), self._groups(g)
         warm = [None] * len(groups) if warm is None else warm
         pairs = zip(groups, warm, strict=True)
         return tuple(group.vertex(leaves, earlier) for group, earlier in pairs)
 
     def point(self, codes: Sequence[Any], like: Params) -> Params:
-        """The extreme point of some codes, in the shapes of `like`."""
+        """The extreme point of some codes, in the shapes of `like`.
+
+        Args:
+            codes: what `vertex` gave.
+            like: a pytree of the model's structure; its values do not matter.
+
+        Returns:
+            A pytree like it.
+        """
         leaves, structure = jax.tree.flatten(like)
         new = list(leaves)
         for group, code in zip(self._groups(like), codes, strict=True):
@@ -159,7 +243,15 @@ class Blocks:
         return structure.unflatten(new)
 
     def gap(self, w: Params, g: Params) -> Scalar:
-        """Frank-Wolfe gap max over s of <g, w - s>."""
+        """Frank-Wolfe gap max over s of <g, w - s>.
+
+        Args:
+            w: a point of the set, of the model's structure.
+            g: the gradient there.
+
+        Returns:
+            A scalar, at least 0 inside the set.
+        """
         return trees.dot(g, trees.sub(w, self.lmo(g)))
 
     def _groups(self, tree: Params) -> list[_Group]:
@@ -182,7 +274,16 @@ class Blocks:
         tree: Params,
         free: Callable[[Array], Array] = lambda x: x,
     ) -> Params:
-        """The tree with every vector that a part acts on replaced by function(psi, vector)."""
+        """The tree with every vector that a part acts on replaced by function(psi, vector).
+
+        Args:
+            function: (psi, vector) -> array of the vector's shape.
+            tree: a pytree of the model's structure.
+            free: what becomes of leaves that nothing acts on; they stay by default.
+
+        Returns:
+            A pytree like it.
+        """
         leaves, structure = jax.tree.flatten(tree)
         new = [free(leaf) for leaf in leaves]
         for group in self._groups(tree):

@@ -29,26 +29,64 @@ class Mirror(ABC):
 
     @abstractmethod
     def forward(self, w: Params) -> Params:
-        """theta = grad psi(w)."""
+        """theta = grad psi(w).
+
+        Args:
+            w: a model, inside the domain of psi.
+
+        Returns:
+            The dual model, of the structure of w.
+        """
 
     @abstractmethod
     def inverse(self, theta: Params) -> Params:
-        """w = grad psi*(theta)."""
+        """w = grad psi*(theta).
+
+        Args:
+            theta: a dual model.
+
+        Returns:
+            The model, of the structure of theta.
+        """
 
     def check(self, w: Params) -> None:
-        """Raise `InvalidInput` if a concrete w has the wrong shape or lies outside the domain of psi."""
+        """Raise `InvalidInput` if a concrete w has the wrong shape or lies outside the domain of psi.
+
+        Args:
+            w: a model; a traced one is not looked at.
+
+        Raises:
+            InvalidInput: the shape, or the first value outside the domain.
+        """
         return
 
     def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
-        """grad (h + step psi)*(theta) = argmin_u h(u) + step psi(u) - <theta, u>, h this mirror map."""
+        """grad (h + step psi)*(theta) = argmin_u h(u) + step psi(u) - <theta, u>, h this mirror map.
+
+        Args:
+            psi: penalties or sets on the model's leaves.
+            theta: a dual model.
+            step: at least 0.
+
+        Returns:
+            The model, of the structure of theta.
+        """
         raise NotImplementedError
 
     def composes(self) -> tuple[str, ...]:
-        """Names of the penalties and sets for which `composite` has a closed form."""
+        """Names of the penalties and sets for which `composite` has a closed form.
+
+        Returns:
+            Names of classes of `fedsolve.geometry`; `()` for none.
+        """
         return ()
 
     def check_composite(self, who: str, psi: Blocks) -> None:
         """Whether a method can use this mirror map with psi.
+
+        Args:
+            who: the method's name, for the error.
+            psi: penalties or sets on the model's leaves.
 
         Raises:
             InvalidInput: there is no closed form; names those there are.

@@ -26,7 +26,17 @@ class Regularizer(ArrayFunction):
     """A penalty or a set: what it is on arrays, and how it is put on the leaves of a model."""
 
     def on(self, pattern: str) -> Blocks:
-        """This on each leaf whose path ends like `pattern` (such as `weight` or `hidden.*`), each apart."""
+        """This on each leaf whose path ends like `pattern` (such as `weight` or `hidden.*`), each apart.
+
+        Args:
+            pattern: names and `*` with dots between them, not empty.
+
+        Returns:
+            Blocks, which `+` adds to others.
+
+        Raises:
+            InvalidInput: a pattern that is no text.
+        """
         if not isinstance(pattern, str) or not pattern:
             raise InvalidInput(
                 f"pattern = {shown(pattern)} must be the end of a path, such as 'weight' or 'hidden.*'"
@@ -34,7 +44,11 @@ class Regularizer(ArrayFunction):
         return Blocks((Block(self, pattern, False),))
 
     def each(self) -> Blocks:
-        """This on every leaf apart, instead of on the whole parameter vector."""
+        """This on every leaf apart, instead of on the whole parameter vector.
+
+        Returns:
+            Blocks, which `+` adds to others.
+        """
         return self.on("*")
 
     def __add__(self, other: Any) -> Blocks:
@@ -47,10 +61,25 @@ class Penalty(Regularizer):
 
     @abstractmethod
     def prox(self, w: Array, step: Scalar) -> Array:
-        """argmin_u step psi(u) + (1/2) |u - w|^2, shape of w."""
+        """argmin_u step psi(u) + (1/2) |u - w|^2, shape of w.
+
+        Args:
+            w: an array.
+            step: at least 0.
+
+        Returns:
+            An array like w.
+        """
 
     def subgradient(self, w: Array) -> Array:
-        """One subgradient of psi at w, shape of w."""
+        """One subgradient of psi at w, shape of w.
+
+        Args:
+            w: an array.
+
+        Returns:
+            An array like w.
+        """
         return jax.grad(lambda u: jnp.asarray(self.value(u)))(w)
 
 
@@ -70,33 +99,87 @@ class ConvexSet(Regularizer):
 
     @abstractmethod
     def violation(self, w: Array) -> Scalar:
-        """How far w is outside, >= 0, in the units of the set's own bound (0 inside)."""
+        """How far w is outside, >= 0, in the units of the set's own bound (0 inside).
+
+        Args:
+            w: an array of any shape that the set bears.
+
+        Returns:
+            A scalar.
+        """
 
     @abstractmethod
     def vertex(self, g: Array, warm: Any = None) -> Any:
-        """The code of a minimiser of <g, s> over the set; `warm` is the code of an earlier one."""
+        """The code of a minimiser of <g, s> over the set; `warm` is the code of an earlier one.
+
+        Args:
+            g: a gradient, an array.
+            warm: a code of an array of the same shape, or None.
+
+        Returns:
+            A pytree that `fedsolve.wire` can send.
+        """
 
     def point(self, code: Any, like: Array) -> Array:
-        """The extreme point of a code, shape and type of `like`."""
+        """The extreme point of a code, shape and type of `like`.
+
+        Args:
+            code: what `vertex` gave.
+            like: an array; its values do not matter.
+
+        Returns:
+            An array like it.
+        """
         return code
 
     def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Any:
-        """The code of a vertex for a vector that comes in parts (a whole model, leaf after leaf)."""
+        """The code of a vertex for a vector that comes in parts (a whole model, leaf after leaf).
+
+        Args:
+            parts: arrays of any shapes, one vector together.
+            warm: a code of an earlier vertex, or None.
+
+        Returns:
+            A code as `point_of` takes it.
+        """
         return self.vertex(jnp.concatenate([jnp.ravel(part) for part in parts]), warm)
 
     def point_of(self, code: Any, like: Sequence[Array]) -> list[Array]:
-        """The point of a code in parts, shapes and types of `like`."""
+        """The point of a code in parts, shapes and types of `like`.
+
+        Args:
+            code: what `vertex_of` gave.
+            like: arrays; their values do not matter.
+
+        Returns:
+            Arrays like them.
+        """
         sizes = [part.size for part in like]
         whole = self.point(code, jnp.zeros(sum(sizes), jnp.result_type(*like)))
         pieces = jnp.split(whole, np.cumsum(sizes)[:-1])
         return [p.reshape(x.shape).astype(x.dtype) for p, x in zip(pieces, like, strict=True)]
 
     def lmo(self, g: Array) -> Array:
-        """argmin over the set of <g, s>, shape of g."""
+        """argmin over the set of <g, s>, shape of g.
+
+        Args:
+            g: a gradient, an array.
+
+        Returns:
+            An extreme point of the set.
+        """
         return self.point(self.vertex(g), g)
 
     def contains(self, w: Array, tolerance: float = 1e-6) -> Array:
-        """Whether w violates the set by `tolerance` at most."""
+        """Whether w violates the set by `tolerance` at most.
+
+        Args:
+            w: an array.
+            tolerance: at least 0, in the units of `violation`.
+
+        Returns:
+            bool ().
+        """
         return self.violation(w) <= tolerance
 
     def value(self, w: Array) -> Scalar:
@@ -104,7 +187,15 @@ class ConvexSet(Regularizer):
         return jnp.where(self.contains(w), 0.0, jnp.inf)
 
     def gap(self, w: Array, g: Array) -> Scalar:
-        """Frank-Wolfe gap max over s of <g, w - s>; >= 0 inside."""
+        """Frank-Wolfe gap max over s of <g, w - s>; >= 0 inside.
+
+        Args:
+            w: a point, an array.
+            g: the gradient there, of its shape.
+
+        Returns:
+            A scalar.
+        """
         return jnp.sum(g * (w - self.lmo(g)))
 
 
@@ -113,8 +204,23 @@ class ProjectableSet(ConvexSet):
 
     @abstractmethod
     def project(self, w: Array) -> Array:
-        """The point of the set nearest to w, shape of w."""
+        """The point of the set nearest to w, shape of w.
+
+        Args:
+            w: an array.
+
+        Returns:
+            An array like w; w itself inside.
+        """
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """The projection, whatever the step (also at step 0)."""
+        """The projection, whatever the step (also at step 0).
+
+        Args:
+            w: an array.
+            step: not used.
+
+        Returns:
+            An array like w.
+        """
         return self.project(w)

@@ -39,7 +39,14 @@ class ServerOptimizer(ABC):
     weighting: ClassVar[Weighting] = "examples"
 
     def check(self, local: LocalSolver) -> None:
-        """Raise `InvalidInput` if this solver does not tell what it needs."""
+        """Raise `InvalidInput` if this solver does not tell what it needs.
+
+        Args:
+            local: the clients' solver.
+
+        Raises:
+            InvalidInput: it does not; which ones do.
+        """
         if self.needs is not None and not getattr(local, self.needs):
             raise InvalidInput(
                 f"{type(self).__name__} needs clients {_NEEDS[self.needs]}; {type(local).__name__} does not"
@@ -47,18 +54,42 @@ class ServerOptimizer(ABC):
 
     @abstractmethod
     def init(self, params: Params) -> Any:
-        """The state before the first round, for a model `params`; scalars in its type."""
+        """The state before the first round, for a model `params`; scalars in its type.
+
+        Args:
+            params: the model w.
+
+        Returns:
+            A module whose scalars marked `reported` are logged.
+        """
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Any:
         """What the step needs from a client besides its displacement, reduced as its fields say.
 
         `delta` leads from `start`, the model w, to `solution.params`; `oracle` is the client's, with the terms
         that wrappers add to its losses.
+
+        Args:
+            delta: the client's displacement, of the model's structure.
+            solution: where its local work ended.
+            start: the model that it began with.
+            oracle: its data, seen through its loss.
+
+        Returns:
+            A module whose fields say how they are reduced; `()` for nothing.
         """
         return ()
 
     def direction(self, delta: Params, solution: Solution) -> Params:
-        """What a client sends to be averaged: its displacement."""
+        """What a client sends to be averaged: its displacement.
+
+        Args:
+            delta: the client's displacement, of the model's structure.
+            solution: where its local work ended.
+
+        Returns:
+            A pytree like delta.
+        """
         return delta
 
     @abstractmethod

@@ -71,24 +71,56 @@ class Fleet:
             object.__setattr__(self, "available", self._trace())
 
     def task_seconds(self, steps: Any, down: int, up: int) -> np.ndarray:
-        """Seconds of a task of each client with so many local steps, bytes down and bytes up, shape (clients,)."""
+        """Seconds of a task of each client with so many local steps, bytes down and bytes up, shape (clients,).
+
+        Args:
+            steps: local steps, one number or one for each client, shape (clients,).
+            down: bytes to a client.
+            up: bytes from it.
+
+        Returns:
+            Seconds, float64 (clients,), without jitter.
+        """
         links = self.latency + down / self.download + up / self.upload
         return links + np.asarray(steps) * self.step_seconds
 
     def task_joules(self, steps: Any, down: int, up: int) -> np.ndarray | None:
-        """Joules of a task of each client likewise, shape (clients,); None where all of its rates are 0."""
+        """Joules of a task of each client likewise, shape (clients,); None where all of its rates are 0.
+
+        Args:
+            steps: local steps, one number or one for each client, shape (clients,).
+            down: bytes to a client.
+            up: bytes from it.
+
+        Returns:
+            Joules, float64 (clients,), or None.
+        """
         links = down * self.download_joules + up * self.upload_joules
         joules = links + np.asarray(steps) * self.step_seconds * self.watts
         return joules if joules.any() else None
 
     def there(self, time: float) -> np.ndarray | None:
-        """Who can be asked at a time, shape (clients,); None if always everybody."""
+        """Who can be asked at a time, shape (clients,); None if always everybody.
+
+        Args:
+            time: seconds since the start, at least 0.
+
+        Returns:
+            bool (clients,), or None.
+        """
         if self.available is None:
             return None
         return self.available[self._slot(time) % len(self.available)]
 
     def next_slot(self, time: float) -> float:
-        """When the slot after this one begins."""
+        """When the slot after this one begins.
+
+        Args:
+            time: seconds since the start, at least 0.
+
+        Returns:
+            Seconds since the start.
+        """
         return (self._slot(time) + 1) * self.slot
 
     def _slot(self, time: float) -> int:

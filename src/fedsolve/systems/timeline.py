@@ -55,7 +55,14 @@ class Timeline:
     versions: np.ndarray | None = None
 
     def at(self, update: int) -> dict[str, float]:
-        """Seconds since the start after so many updates, and the joules by then, as an evaluation's columns."""
+        """Seconds since the start after so many updates, and the joules by then, as an evaluation's columns.
+
+        Args:
+            update: updates done, at least 0.
+
+        Returns:
+            `time` in seconds and, where the fleet has rates of energy, `energy` in joules.
+        """
         found = {"time": float(self.time[update - 1]) if update else 0.0}
         if self.joules is not None:
             found["energy"] = float(self.joules[:update].sum())

@@ -1,4 +1,9 @@
-"""Federated tasks: models, losses, metrics and the catalogue of ready problems."""
+"""Federated tasks: models, losses, metrics and the catalogue of ready problems.
+
+A model is an object with two functions: `init(key)` makes its parameters, a pytree of arrays, from a random key,
+and `model(params, x)` gives the outputs of n inputs, shape (n, ...). One that drops or changes inputs at random takes
+`key=` too: a random key in training, None in evaluation.
+"""
 
 from fedsolve.data.examples import Examples
 from fedsolve.tasks.catalogue import TASKS, TaskEntry, build

@@ -172,11 +172,27 @@ class Ridge:
         return self.loss.asks
 
     def penalty(self, params: Affine) -> Array:
-        """(l2 / 2) |w|^2."""
+        """(l2 / 2) |w|^2.
+
+        Args:
+            params: the model's; its `weight` is penalised, its bias is not.
+
+        Returns:
+            A scalar.
+        """
         return 0.5 * self.l2 * jnp.sum(jnp.square(params.weight))
 
     def each(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:
-        """The loss of each example plus the penalty, shape (n,)."""
+        """The loss of each example plus the penalty, shape (n,).
+
+        Args:
+            params: the model's.
+            batch: x and y, n examples.
+            key: for a loss that draws; None in evaluation.
+
+        Returns:
+            Floats (n,).
+        """
         return self.loss.each(params, batch, key) + self.penalty(params)
 
     def __call__(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:

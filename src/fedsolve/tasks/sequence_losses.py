@@ -46,11 +46,25 @@ class NextToken(OfOutputs):
         return jnp.sum(values, axis=-1) / jnp.maximum(counts, 1)
 
     def tokens(self, y: Array) -> Array:
-        """How many positions of each example are no padding, shape (n,)."""
+        """How many positions of each example are no padding, shape (n,).
+
+        Args:
+            y: targets, integers (n, length).
+
+        Returns:
+            Integers (n,).
+        """
         return jnp.sum(self._there(y), axis=-1)
 
     def empty(self, batch: Examples) -> np.ndarray:
-        """Which sequences have length 0, shape (n,): a task refuses them."""
+        """Which sequences have length 0, shape (n,): a task refuses them.
+
+        Args:
+            batch: x and y, each (n, length).
+
+        Returns:
+            bool (n,).
+        """
         return np.logical_not(np.any(np.asarray(self._there(batch.y)), axis=-1))
 
     def _there(self, y: Array) -> Array:

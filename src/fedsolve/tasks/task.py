@@ -132,6 +132,12 @@ class Task:
     def around(self, algorithm: Algorithm) -> Algorithm:
         """The method as runs of this task have it: with buffers beside its parameters where the task has some.
 
+        Args:
+            algorithm: the method.
+
+        Returns:
+            The method itself where the task has no buffers.
+
         Raises:
             InvalidInput: a private method of a task with buffers.
         """
@@ -144,6 +150,9 @@ class Task:
             share: in (0, 1), of every client's examples, or of the clients.
             by: "example": every client keeps the rest of its own, at least one; "client": whole clients train no more.
             seed: of the draw.
+
+        Returns:
+            A task with `validation`, and fewer training examples or clients; the test set stays.
 
         Raises:
             InvalidInput: the task has validation examples already, a share outside (0, 1), or one that holds out
@@ -192,6 +201,29 @@ class Task:
         messages, their bytes and checkpoints; `result.params` is the whole model again.
 
         `buffers` are what the model keeps beside its parameters, such as BatchNorm's statistics: see `Task.buffers`.
+
+        Args:
+            loss: (params, batch) -> scalar, as `Task.loss`.
+            params: where training starts; floating-point leaves of any shape.
+            clients: for each a pytree of arrays of shape (examples, ...), or `FederatedData`.
+            test: held-out examples, of the form of a client's; None for none.
+            validation: examples likewise that decide what is stopped, kept or chosen.
+            unseen: clients that never train, of the form of `clients`.
+            metrics: name -> (params, batch) -> scalar, a mean over the batch.
+            whole: metrics of whole sets, as `Task.whole`.
+            freeze: patterns of the paths of leaves that do not train.
+            buffers: as `Task.buffers`; None for none.
+            batch_size: examples of a local step, at least 1; None for all of a client's.
+            epochs: passes over a client's examples in a round, at least 1.
+            local_steps: steps of a client in a round, at least 1, in place of `epochs`.
+            name: what tables call it.
+
+        Returns:
+            The task; its model, as results have it, is of the structure of `params`.
+
+        Raises:
+            InvalidInput: a part of another form, clients that differ, a model with running statistics, or a pattern
+                that matches no leaf.
 
         >>> import jax.numpy as jnp, numpy as np
         >>> clients = [np.ones((4, 2), np.float32), np.zeros((3, 2), np.float32)]

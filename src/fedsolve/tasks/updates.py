@@ -66,6 +66,13 @@ class Updated:
     def start(self, key: Array, base: Params) -> UpdatedParams:
         """The model with updates of 0: D = 0, or up = 0 and down uniform within 1 / sqrt(in).
 
+        Args:
+            key: for the factors' random halves.
+            base: the model's own parameters, W0 among them.
+
+        Returns:
+            Parameters with `base` and `updates`.
+
         Raises:
             InvalidInput: a pattern that matches no leaf, or one that is no matrix.
         """
@@ -95,7 +102,14 @@ class Updated:
         return Factors(jnp.zeros((out, self.rank), dtype), down)
 
     def merged(self, params: UpdatedParams) -> Any:
-        """The model's own parameters, with W0 + D in place."""
+        """The model's own parameters, with W0 + D in place.
+
+        Args:
+            params: with `base` and `updates`.
+
+        Returns:
+            A pytree of the structure of `base`.
+        """
         paths, leaves = named_leaves(params.base)
         for path, update in params.updates.items():
             i = paths.index(path)

@@ -34,7 +34,11 @@ class Tracker(ABC):
     _failed = False
 
     def __call__(self, at: Evaluated) -> None:
-        """Send the evaluations that are new."""
+        """Send the evaluations that are new.
+
+        Args:
+            at: the evaluation.
+        """
         if self._failed and at.round:
             return
         self._failed = False
@@ -42,7 +46,11 @@ class Tracker(ABC):
             self._send(at)
 
     def ended(self, result: Any) -> None:
-        """Send the result's files and close the run; one that did not finish (None) is marked so."""
+        """Send the result's files and close the run; one that did not finish (None) is marked so.
+
+        Args:
+            result: what `fs.run` returns, or None.
+        """
         if self._sent < 0 or self._failed:
             return
         self._sent = -1
@@ -83,19 +91,38 @@ class Tracker(ABC):
 
     @abstractmethod
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
-        """A run of a method on a task begins, with its resolved settings."""
+        """A run of a method on a task begins, with its resolved settings.
+
+        Args:
+            label: the method's name in tables.
+            task: the task's name.
+            settings: name -> number or text.
+        """
 
     @abstractmethod
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """Metrics after so many rounds; what is not finite is sent as it is."""
+        """Metrics after so many rounds; what is not finite is sent as it is.
+
+        Args:
+            round: rounds done, from 0.
+            metrics: name -> value at that evaluation.
+        """
 
     @abstractmethod
     def keep(self, files: list[Path]) -> None:
-        """Files of the result: its record, evaluations, model and a picture; they are gone afterwards."""
+        """Files of the result: its record, evaluations, model and a picture; they are gone afterwards.
+
+        Args:
+            files: paths in a temporary folder.
+        """
 
     @abstractmethod
     def close(self, finished: bool) -> None:
-        """The run has ended."""
+        """The run has ended.
+
+        Args:
+            finished: whether the run ended with a result.
+        """
 
 
 def package(name: str, extra: str) -> ModuleType:

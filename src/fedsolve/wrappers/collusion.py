@@ -30,6 +30,9 @@ class Collusion(ABC):
             vectors: what the clients would send; rows that are not honest may hold anything finite.
             honest: who is, at least one.
             attackers: how many attack in this round.
+
+        Returns:
+            Shape (d,), of the type of `vectors`.
         """
 
 

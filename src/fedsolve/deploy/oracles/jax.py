@@ -86,6 +86,17 @@ class JaxOracle(LocalProblem):
         Its local work is shaped by the whole federation as in `fs.run`, so that numbers agree with the compiled
         engine to the last bit; only this client's examples are put on the device.
 
+        Args:
+            task: the task of the whole federation.
+            client: its number, 0 .. clients - 1.
+            batch_size: examples of a local step, at least 1; None for the task's.
+            epochs: passes over its examples in a round, at least 1; None for the task's.
+            local_steps: steps in a round, at least 1, in place of `epochs`.
+            matmul_dtype: as `fs.run` takes it.
+
+        Returns:
+            An oracle for `fs.flower.client_app`.
+
         Raises:
             InvalidInput: no such client, or a number of steps that is not a positive integer.
         """

@@ -125,7 +125,18 @@ class Encoder:
         return EncoderLayer(q, v, w, m, unit_norm(self.width), up, down, unit_norm(self.width))
 
     def outputs(self, params: EncoderParams, x: Int[Array, "n time"]) -> Float[Array, "n time width"]:
-        """The last layer's outputs at each position; those of padding mean nothing."""
+        """The last layer's outputs at each position; those of padding mean nothing.
+
+        Args:
+            params: the encoder's.
+            x: tokens, integers (n, time), padding 0.
+
+        Returns:
+            Floats (n, time, width).
+
+        Raises:
+            InvalidInput: longer sequences than the encoder has positions.
+        """
         if x.shape[1] > self.positions:
             raise InvalidInput(f"sequences of {x.shape[1]} tokens: the model has {self.positions} positions")
         there = x != PADDING

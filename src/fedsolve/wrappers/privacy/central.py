@@ -245,7 +245,14 @@ class DifferentialPrivacy(Wrapper):
         )
 
     def epsilon_after(self, rounds: Scalar) -> Any:
-        """epsilon of so many rounds at delta."""
+        """epsilon of so many rounds at delta.
+
+        Args:
+            rounds: at least 0; it may be traced.
+
+        Returns:
+            A scalar, by Renyi divergences.
+        """
         return renyi_epsilon(self.renyi, rounds, self.delta)
 
     def model(self, broadcast: Any) -> Params:

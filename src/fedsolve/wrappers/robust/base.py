@@ -31,6 +31,9 @@ class Reduction(ABC):
             messages: leaves of shape (clients, ...); rows that are not used may hold anything, NaN included.
             weight: of each client, shape (clients,).
             used: booleans of shape (clients,).
+
+        Returns:
+            One message, leaves of shape (...).
         """
         clean = jax.tree.map(lambda x: jnp.where(column(used, x), x, 0), messages)
         found = self.reduce(clean, jnp.where(used, weight, 0), used)
@@ -39,7 +42,16 @@ class Reduction(ABC):
 
     @abstractmethod
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """The same, where rows that are not used hold zeros and weigh nothing; anything if nobody is used."""
+        """The same, where rows that are not used hold zeros and weigh nothing; anything if nobody is used.
+
+        Args:
+            messages: leaves of shape (clients, ...).
+            weight: of each client, shape (clients,), 0 where it is not used.
+            used: booleans of shape (clients,).
+
+        Returns:
+            One message, leaves of shape (...).
+        """
 
 
 class OfVectors(Reduction):
