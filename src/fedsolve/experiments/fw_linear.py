@@ -164,6 +164,6 @@ STUDIES = {
             OF_SYNTHETIC,
         ),
         cost="",
-        minutes=29.6,
+        minutes=56.9,
     ),
 }  # fmt: skip
