@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import fedsolve as fs
@@ -45,7 +47,8 @@ def test_objects_are_told_as_a_configuration_writes_them():
 
 
 def test_no_name_is_better_than_a_wrong_one():
-    """A method put together from parts of its own; inside a wrapper as well."""
+    """A method put together from parts of its own, by no name or by that of another; inside a wrapper as well."""
     method = fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.1))
-    assert named(method) is None
-    assert named(fs.ControlVariates(method)) is None
+    called = dataclasses.replace(fs.FedAvg(0.1), server_optimizer=fs.server.Adaptive(0.1))
+    assert called.name == "FedAvg"
+    assert [named(m) for m in (method, called, fs.ControlVariates(called))] == [None] * 3
