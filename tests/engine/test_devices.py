@@ -73,6 +73,52 @@ def test_two_devices_are_one(subprocess_env):
     assert done.stdout.strip() == "same"
 
 
+PERSONAL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import jax, numpy as np
+import fedsolve as fs
+from fedsolve.callbacks import FineTuning
+from harness import make_clients, make_task
+task = make_task(make_clients()).hold_out(0.3)
+methods = {
+    "FedPer": fs.FedPer("bias", 0.3),
+    "FedRep": fs.FedRep("bias", 0.3, passes=2),
+    "Ditto": fs.Ditto(fs.FedAdam(0.3)),
+    "Personal": fs.Personal(fs.SCAFFOLD(0.3), "bias"),
+}
+for name in sys.argv[2:]:
+    runs, tuned = [], []
+    for devices in (1, 2, 4):
+        tuned.append(FineTuning(2, 0.1, rounds=[4]))
+        runs.append(fs.run(methods[name], task, rounds=4, eval_every=2, clients_per_round=3, dtype="float64",
+            devices=devices, callbacks=tuned[-1:]))
+    for run, look in zip(runs[1:], tuned[1:], strict=True):
+        for a, b in zip(jax.tree.leaves(runs[0].params), jax.tree.leaves(run.params), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14, err_msg=name)
+        for column in set(run.metrics) - {"seconds"}:
+            np.testing.assert_allclose(run.metrics[column], runs[0].metrics[column], rtol=1e-12, err_msg=column)
+        for which in ("before", "after"):
+            one, more = (getattr(x, which)[4].column("loss") for x in (tuned[0], look))
+            np.testing.assert_allclose(one, more, rtol=1e-12, err_msg=which)
+    own = runs[0].metrics["validation_loss_worst"] - runs[0].metrics["validation_loss_p10"]
+    assert own[-1] > 1e-3
+print("same")
+"""
+
+
+@pytest.mark.parametrize(
+    "names", [["FedRep", "Ditto"], pytest.param(["FedPer", "Personal"], marks=pytest.mark.full)], ids=" ".join
+)
+def test_models_of_clients_own_are_the_same_on_two_and_four_devices(subprocess_env, names):
+    """To 1e-12: the model that is sent, all metrics, each client's loss by its own model and after two steps."""
+    env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "4"}
+    command = [sys.executable, "-c", PERSONAL, str(Path(__file__).parent.parent), *names]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "same"
+
+
 def test_more_devices_than_there_are():
     """Refused, with the flag that makes as many devices as there are cores."""
     with pytest.raises(fs.InvalidInput, match=r"xla_force_host_platform_device_count=\d"):
