@@ -18,11 +18,12 @@ import fedsolve as fs
 from fedsolve.engine.keys import start_params
 
 CLIENTS = 3
+SETTINGS = {"FedRep": {"leaves": "1.*", "passes": 2}}
 TASK = fs.tasks.digits(num_clients=CLIENTS, partition="iid")
 
 
 def oracle(node):
-    return fs.flower.JaxOracle.of_task(TASK, node.client)
+    return fs.flower.JaxOracle.of_task(TASK, node.client, params=initial()[0])
 
 
 def initial():
@@ -86,6 +87,11 @@ def write(folder: Path) -> Path:
     write_app(app, "digits", "jax", 3)
     (app / "realapp" / "problem.py").write_text(PROBLEM.lstrip())
     (app / "realapp" / "client_app.py").write_text(CLIENT.lstrip())
+    server = (app / "realapp" / "server_app.py").read_text()
+    given = '{"client_lr": config["client-lr"]}'
+    assert given in server
+    more = f'{given} | problem.SETTINGS.get(config["method"], {{}})'
+    (app / "realapp" / "server_app.py").write_text(server.replace(given, more))
     toml = (app / "pyproject.toml").read_text()
     toml = toml.replace("min-replies = 2 ", "min-replies = 3 ")
     (app / "pyproject.toml").write_text(toml.rstrip() + '\nfault = ""\npopulation = 3\n')

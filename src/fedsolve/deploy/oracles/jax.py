@@ -76,6 +76,7 @@ class JaxOracle(LocalProblem):
         task: Task,
         client: int,
         *,
+        params: Params | None = None,
         batch_size: int | None = None,
         epochs: int | None = None,
         local_steps: int | None = None,
@@ -84,7 +85,9 @@ class JaxOracle(LocalProblem):
         """One client of a task, with the task's own local work unless told otherwise.
 
         Its local work is shaped by the whole federation as in `fs.run`, so that numbers agree with the compiled
-        engine to the last bit; only this client's examples are put on the device.
+        engine to the last bit; only this client's examples are put on the device. `params` is the initial model, the
+        server's: leaves that a client keeps to itself (`fs.Personal`, `fs.Ditto`) are in no message and begin as they
+        are here; by default those that `task.init` gives for `jax.random.key(0)`.
 
         Args:
             task: the task of the whole federation.
@@ -113,7 +116,8 @@ class JaxOracle(LocalProblem):
         )
         work = of_client(works_by_size(work, counts, steps), int(counts[client]))
         work = _with_products(work, matmul_dtype)
-        params = jax.tree.map(np.asarray, task.init(jax.random.key(0)))
+        start = task.init(jax.random.key(0)) if params is None else params
+        params = jax.tree.map(np.asarray, start)
         new = cls.__new__(cls)
         if task.buffers is not None:
             dtype = np.result_type(*jax.tree.leaves(params))
