@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.results.record_files import HISTORY, MODEL
+from fedsolve.results.record_files import HISTORY, MODEL, ROUNDS
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]
@@ -94,3 +96,27 @@ def test_what_is_not_a_result_is_named(saved, damage, task, words):
     with pytest.raises(fs.InvalidInput, match=words) as raised:
         fs.load(folder, task)
     assert "\n" not in str(raised.value)
+
+
+def test_the_log_of_many_rounds_is_a_file_of_its_own(saved):
+    """A few bytes a round, the same numbers and types; a folder written again with fewer has none."""
+    result, folder = saved
+    count = 10_001
+    rates = np.random.default_rng(0).random(count)
+    rates[3] = np.nan
+    rounds = {"round": np.arange(1, count + 1), "server_lr": rates, "participants": np.full(count, 4)}
+    long = dataclasses.replace(result, history=dataclasses.replace(result.history, rounds=rounds))
+    long.save(folder)
+    assert (folder / HISTORY).stat().st_size < 3000
+    found = fs.load(folder).rounds
+    assert {name: x.dtype for name, x in found.items()} == {name: x.dtype for name, x in rounds.items()}
+    for name, values in rounds.items():
+        np.testing.assert_array_equal(found[name], values)
+    for damage in (cut, lambda path: path.unlink()):
+        long.save(folder)
+        damage(folder / ROUNDS)
+        with pytest.raises(fs.InvalidInput, match=rf"{ROUNDS}, is missing or damaged .*: bring back a copy"):
+            fs.load(folder)
+    result.save(folder)
+    assert not (folder / ROUNDS).exists()
+    assert fs.load(folder).history == result.history

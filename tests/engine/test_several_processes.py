@@ -24,9 +24,20 @@ if count > 1:
     jax.distributed.initialize(address, count, index, cluster_detection_method="deactivate")
 import numpy as np
 import fedsolve as fs
+from fedsolve.engine import stream
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 4
 task = make_task(make_clients())
+many = make_task(make_clients(tuple(np.random.default_rng(0).integers(1, 9, 40))))
+stream.WINDOW_BYTES, read = 2**9, []
+class Counting(stream.Packer):
+    def pack(self, clients):
+        read.append(len(clients))
+        return super().pack(clients)
+stream.Packer = Counting
+enter, streams = stream.Stream.enter, []
+stream.Stream.enter = lambda self, state: streams.append(self) or enter(self, state)
+some = {"clients_per_round": 17, "chunk": 2, "batch_size": 2}
 cases = {
     "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": fs.sampling.Bernoulli(0.5)}),
     "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
@@ -34,13 +45,22 @@ cases = {
     "FedAvg, 0 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
     "a median": (fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Median()), {}),
     "streamed": (fs.FedAvg(0.3), {"clients_per_round": 3, "residency": "stream"}),
+    "17 of 40": (fs.FedAvg(0.3), some),
+    "17 of 40, streamed": (fs.FedAvg(0.3), some | {"residency": "stream"}),
 }
+if count > 1:
+    del cases["17 of 40"]  # the streamed one is compared to it
 stop = [lambda at: "enough" if at.round == 6 else None] if index == 0 else []
 for name, (algorithm, options) in cases.items():
-    found = fs.run(algorithm, task, rounds=9, eval_every=3, devices=4, callbacks=stop, **options)
+    work = many if "of 40" in name else task
+    found = fs.run(algorithm, work, rounds=9, eval_every=3, devices=4, callbacks=stop, **options)
     arrays = {str(i): x for i, x in enumerate(jax.tree.leaves(found.params))}
     arrays |= dict(found.rounds) | dict(found.metrics)
     arrays.pop("seconds")
+    if streams and streams[-1]._next is not None:
+        streams[-1]._next.result()  # which is read ahead
+    arrays["read"] = np.array(sum(read))
+    read.clear()
     print(json.dumps([name, {k: np.asarray(x).tobytes().hex() for k, x in arrays.items()}]))
 """
 
@@ -64,13 +84,29 @@ def outcomes(count: int, env: dict[str, str]) -> list[dict[str, dict[str, str]]]
 
 @pytest.mark.full
 def test_however_many_processes_the_bits_are_the_same(subprocess_env):
-    """Model, logs and metrics of four devices in one, two and four processes; a callback of the first ends them all."""
+    """Model, logs and metrics of four devices in one, two and four processes; a callback of the first ends them all.
+
+    Where clients are streamed, the processes together read what one alone reads, each about as much: bits are those of
+    resident clients.
+    """
     (alone,) = outcomes(1, subprocess_env)
-    assert len(alone) == 5
+    assert len(alone) == 7
     assert all(len(np.frombuffer(bytes.fromhex(found["round"]))) == 3 for found in alone.values())
+    in_all = reads(alone)
+    assert alone.pop("17 of 40") == alone["17 of 40, streamed"]
     for count in (2, 4):
-        for found in outcomes(count, subprocess_env):
-            assert found == alone
+        parts = outcomes(count, subprocess_env)
+        read = [reads(found) for found in parts]
+        assert all(found == alone for found in parts)
+        for name in alone:
+            assert sum(own[name] for own in read) == in_all[name]
+        streamed = [own["17 of 40, streamed"] for own in read]
+        assert 0 < max(streamed) < 1.3 * min(streamed)
+
+
+def reads(found: dict[str, dict[str, str]]) -> dict[str, int]:
+    """The clients that a process has read for its rounds, by case; taken out of what it found."""
+    return {name: int(np.frombuffer(bytes.fromhex(x.pop("read")), int)[0]) for name, x in found.items()}
 
 
 def test_what_runs_in_one_process(monkeypatch):

@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedsolve import trees
 from fedsolve.engine.client_states import ClientStates
 from fedsolve.engine.processes import check_alone, here, is_first
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RecordFile
 from fedsolve.engine.round import RunState, laid_out
+from fedsolve.engine.sizes import Need, check_disk
 from fedsolve.engine.stream import Stream
 from fedsolve.errors import InvalidInput
 from fedsolve.run_folder import RUN, RunFolder, check_rounds, how_to_resume
@@ -81,7 +83,7 @@ class Checkpoints:
         """
         folder, manifest = self._folder, None if self._folder is None else self._folder.manifest()
         if folder is None or self._record is None or manifest is None:
-            self._open_states(state)
+            self._check_disk(self._open_states(state))
             if self._states is not None:
                 self._states.begin()
             return state, recorder
@@ -130,6 +132,18 @@ class Checkpoints:
         self._folder.save(state, manifest)
         if self._states is not None:
             self._states.committed()
+
+    def _check_disk(self, state: RunState) -> None:
+        """Refuse a run whose first checkpoint, or whose clients' states, no disk has room for."""
+        if self._folder is not None and is_first():
+            smaller = "a smaller model, or a method that keeps less"
+            check_disk(self._folder.hold.folder, [Need("a checkpoint", trees.nbytes(state), smaller)])
+        if self._states is not None and self._stream is not None:
+            rows = self._stream.expected * self._states.row_bytes
+            kept = Need(
+                "the states of clients that take part", rows, "fewer clients a round, or fewer rounds"
+            )
+            check_disk(self._states.folder, [kept])
 
     def _open_states(self, state: RunState) -> RunState:
         """Have clients' states in a file where they are streamed; the rest of the state."""

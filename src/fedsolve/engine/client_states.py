@@ -66,6 +66,16 @@ class ClientStates:
             self._file = self._path.open("w+b", buffering=0)
 
     @property
+    def folder(self) -> Path:
+        """Where the file lies."""
+        return self._path.parent
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a client's row."""
+        return len(self._first)
+
+    @property
     def known(self) -> dict[str, np.ndarray]:
         """What a checkpoint keeps, 8 bytes a client: by it the file is read again."""
         return {"rows": self.rows, "sums": self.sums}

@@ -58,7 +58,8 @@ class Packer:
         """These clients, in their order."""
         population, data = self.population, self.population.data
         self._buffers.reverse()
-        data.read_into(clients, self._buffers[0])
+        if len(clients):
+            data.read_into(clients, self._buffers[0])
         examples = jax.tree.unflatten(jax.tree.structure(data.examples), self._buffers[0])
         counts = data.counts[clients]
         facts = (np.cumsum(counts) - counts, counts, population.steps[clients])

@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from fedsolve import trees
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.buffers import with_buffers
 from fedsolve.data.federated import FederatedData
@@ -31,6 +33,7 @@ from fedsolve.engine.processes import everywhere
 from fedsolve.engine.program import AXIS, MODEL, Program
 from fedsolve.engine.residency import is_streamed
 from fedsolve.engine.round import client_state_bytes, start
+from fedsolve.engine.sizes import check_memory, needs
 from fedsolve.engine.stream import Stream
 from fedsolve.engine.timed import fleet_of, on_the_clock
 from fedsolve.engine.traffic import traffic
@@ -101,20 +104,26 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         options.chunk, task, model, dtype, batch_size=batch, sampling=sampling, devices=sharers,
     )  # fmt: skip
     chunk = side_by_side()
-    cohort = cohort_size(sampling, len(counts)) / sharers
-    groups = group_clients(works_by_size(work, counts, steps), counts, cohort, side_by_side)
+    seats = cohort_size(sampling, len(counts))
+    groups = group_clients(works_by_size(work, counts, steps), counts, seats / sharers, side_by_side)
+    every = options.eval_every or options.rounds
+    program = Program(work, chunk, min(every, options.rounds, LONGEST_CALL), mesh, groups=groups)
     stream = None
     if everyone is not None:
-        stream = Stream(everyone, sampling, key, options.rounds, cohort_size(sampling, len(counts)), own)
+        stream = Stream(everyone, program, sampling, key, options.rounds, seats, own)
     sampled = task.eval_examples is not None and task.eval_examples < task.data.num_examples
     eval_clients, eval_ids, remarks = packed, None, ()
     if sampled:
         eval_clients, eval_ids, remarks = _eval_clients(task, packed, dtype)
     blocks = None if everyone is None or sampled else Blocks.of(everyone)
-    state = start(algorithm, params, len(counts), mesh, None if stream is None else stream.places)
-    sent = traffic(algorithm, work, packed, key, state.server, params) if timed is None else timed.sent
-    every = options.eval_every or options.rounds
-    capacity = min(every, options.rounds, LONGEST_CALL)
+    server = jax.eval_shape(algorithm.init, params)
+    sent = traffic(algorithm, work, packed, key, server, params) if timed is None else timed.sent
+    program = replace(program, variants=len(sent.up))
+    places = len(counts) if stream is None else stream.places
+    kept = None if algorithm.reduction is None else min(sent.up)
+    room = needs(program, packed, stream, trees.nbytes(server), places * own, params, seats, kept)
+    sizes = check_memory(room, trees.nbytes(packed.examples) if stream is None else 0)
+    state = start(algorithm, params, len(counts), mesh, places)
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
     diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
     if blocks is not None:
@@ -126,7 +135,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         label=label,
         rounds=options.rounds,
         eval_every=every,
-        program=Program(work, chunk, capacity, mesh, len(sent.up), groups),
+        program=program,
         packed=packed,
         shared=packed if mesh.size == 1 or stream is not None else everywhere(packed, mesh),
         stream=stream,
@@ -149,6 +158,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         remarks=(
             *task.notes,
             *([where] if where else []),
+            *([sizes] if sizes else []),
             *(_MIXING.format(name, seen) for name, seen in mixing.items()),
             *remarks,
             *([_OWN.format(name_of(algorithm))] if algorithm.personal else []),

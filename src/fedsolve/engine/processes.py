@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -46,6 +46,23 @@ def everywhere(tree: Any, mesh: Mesh, *, may_alias: bool | None = None) -> Any:
         return jax.make_array_from_single_device_arrays(x.shape, sharding, copies)
 
     return jax.tree.map(put, tree)
+
+
+def in_shares(parts: Sequence[Any], mesh: Mesh) -> Any:
+    """Arrays of which each device of the mesh has a part, one behind another along the first axis.
+
+    Args:
+        parts: those of this process's own devices, pytrees of arrays of one shape.
+        mesh: devices in a row.
+    """
+    sharding = NamedSharding(mesh, P(*mesh.axis_names))
+
+    def put(*own: Any) -> jax.Array:
+        placed = [jax.device_put(x, d) for x, d in zip(own, own_devices(mesh), strict=True)]
+        shape = (mesh.size * len(own[0]), *own[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, sharding, placed)
+
+    return jax.tree.map(put, *parts)
 
 
 def here(tree: Any) -> Any:

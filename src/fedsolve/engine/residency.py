@@ -9,6 +9,7 @@ import jax
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.layout import free_bytes, total_bytes
 from fedsolve.engine.population import row_bytes
+from fedsolve.engine.sizes import size
 from fedsolve.errors import InvalidInput
 from fedsolve.options import RunOptions
 
@@ -33,19 +34,14 @@ def is_streamed(options: RunOptions, data: FederatedData, dtype: Any, state_byte
     copies = (options.devices or 1) // jax.process_count() if on_cpu else 1
     examples = copies * data.num_examples * row_bytes(data, dtype)
     states = copies * data.num_clients * state_bytes
-    if options.residency is None and examples + states <= total_bytes() // _SHARE:
-        return False, ""
-    sizes = f"{_size(examples)} of examples" + (f", {_size(states)} of states" if states else "")
-    if options.residency != "device":
+    sizes = f"{size(examples)} of examples" + (f", {size(states)} of states" if states else "")
+    fit = options.residency is None and examples + states <= total_bytes() // _SHARE
+    if options.residency != "device" and not fit:
         return True, f"clients are streamed ({sizes})"
     free = free_bytes()
     if examples + states > free:
         raise InvalidInput(
-            f"residency = 'device' needs {_size(examples + states)} ({sizes}), and {_size(free)} are free: leave it "
-            "out, give 'stream', or take fewer clients"
+            f"residency = 'device' needs {size(examples + states)} ({sizes}), and {size(free)} are free: give "
+            "'stream', or take fewer clients"
         )
     return False, ""
-
-
-def _size(bytes: int) -> str:
-    return f"{bytes / 1e9:.1f} GB" if bytes >= 1e9 else f"{bytes / 1e6:.1f} MB"

@@ -143,14 +143,28 @@ def compiled_advance() -> Any:
     """The one compiled function of all runs; it is made when the backend is known."""
 
     def on_all_devices(program: Program, *arguments: Any) -> Any:
-        body = partial(simulate, program)
+        body, specs = partial(simulate, program), [P()] * len(arguments)
+        specs[2] = _lying(arguments[2])
         # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
         share = jax.shard_map(
-            body, mesh=program.mesh, in_specs=P(), out_specs=P(), axis_names={AXIS}, check_vma=False
+            body,
+            mesh=program.mesh,
+            in_specs=tuple(specs),
+            out_specs=P(),
+            axis_names={AXIS},
+            check_vma=False,
         )
         return share(*arguments)
 
     return jax.jit(on_all_devices, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
+
+
+def _lying(packed: PackedClients) -> Any:
+    """How clients lie on the devices: all on each, or of a window on each the examples of those that it trains."""
+    if packed.window is None:
+        return P()
+    whole = jax.tree.map(lambda _: P(), packed)
+    return replace(whole, examples=jax.tree.map(lambda _: P(AXIS), packed.examples), offsets=P(AXIS))
 
 
 def simulate(

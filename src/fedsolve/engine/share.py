@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
@@ -15,15 +16,13 @@ from fedsolve.engine.program import AXIS, Program
 from fedsolve.types import Scalar
 
 
-def share_of(
-    program: Program, packed: PackedClients, ids: Array, present: Array, devices: int
-) -> tuple[Array, Array, int]:
+def share_of(program: Program, packed: PackedClients, ids: Array, present: Array) -> tuple[Array, Array, int]:
     """This device's part of the cohort, padded to whole chunks; clients of like length share a chunk."""
-    per_device = -(-len(ids) // devices)
-    chunk = min(program.chunk, per_device)
-    per_device = -(-per_device // chunk) * chunk
-    if program.groups or (not program.work.in_step and per_device > chunk > 1):
-        length = packed.counts if program.groups else packed.steps
+    devices = program.sharers
+    per_device, chunk = _places(program, len(ids))
+    by = ordered_by(program, len(ids))
+    if by is not None:
+        length = getattr(packed, by)
         order = jnp.argsort(jnp.where(present, -length[ids], 1), stable=True)
         ids, present = ids[order], present[order]
     ids, present = _padded(ids, present, per_device * devices - len(ids))
@@ -33,6 +32,31 @@ def share_of(
     # the last chunk of a group may reach beyond its clients
     room = max((group.chunk for group in program.groups), default=0)
     return *_padded(ids, present, room), chunk
+
+
+def ordered_by(program: Program, capacity: int) -> Literal["counts", "steps"] | None:
+    """What of its clients a cohort of so many places is put in order of, the most first; None if it stays as drawn."""
+    if program.groups:
+        return "counts"
+    per_device, chunk = _places(program, capacity)
+    return "steps" if not program.work.in_step and per_device > chunk > 1 else None
+
+
+def shares_of(
+    length: np.ndarray | None, ids: np.ndarray, present: np.ndarray, devices: int
+) -> list[np.ndarray]:
+    """The clients that each device trains of a cohort, as `share_of` deals them; `length` is what it orders them by."""
+    if devices > 1 and length is not None:
+        order = np.argsort(np.where(present, -length[ids], 1), kind="stable")
+        ids, present = ids[order], present[order]
+    return [ids[d::devices][present[d::devices]] for d in range(devices)]
+
+
+def _places(program: Program, capacity: int) -> tuple[int, int]:
+    """The places of a device's part of a cohort, in whole chunks, and those of a chunk."""
+    per_device = -(-capacity // program.sharers)
+    chunk = min(program.chunk, per_device)
+    return -(-per_device // chunk) * chunk, chunk
 
 
 def _padded(ids: Array, present: Array, places: int) -> tuple[Array, Array]:

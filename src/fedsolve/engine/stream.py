@@ -2,12 +2,14 @@
 
 Who comes in a round follows from the key and the round alone, so the cohorts of the next rounds are drawn ahead, as
 many as fit a window; their clients' examples are read by a thread, and their states when the window is entered, after
-those of the one before are written back.
+those of the one before are written back. Of several devices each has the examples of the clients that it trains
+alone, and of several processes each reads its own devices'.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +25,10 @@ from fedsolve.engine.client_states import ClientStates
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.layout import free_bytes
 from fedsolve.engine.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
-from fedsolve.engine.processes import everywhere
+from fedsolve.engine.processes import everywhere, in_shares, own_devices
+from fedsolve.engine.program import Program
 from fedsolve.engine.round import RunState
+from fedsolve.engine.share import ordered_by, shares_of
 from fedsolve.engine.window import Window
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
@@ -55,6 +59,7 @@ class Stream:
     def __init__(
         self,
         population: Population,
+        program: Program,
         sampling: Sampling,
         key: Array,
         rounds: int,
@@ -65,6 +70,7 @@ class Stream:
 
         Args:
             population: the clients.
+            program: of a round, by which cohorts are dealt to devices.
             sampling, key: who comes.
             rounds: of the run.
             cohort: clients of a round, about.
@@ -75,19 +81,23 @@ class Stream:
         """
         self.population, data = population, population.data
         self._sampling, self._key, self._rounds_in_all = sampling, key, rounds
+        self._cohort = cohort
         row = row_bytes(data, population.dtype)
         self._bytes = row, state_bytes + 16
-        mean = data.num_examples / data.num_clients
+        mean, self._devices = data.num_examples / data.num_clients, program.sharers
         enough = max(math.ceil(1.25 * cohort), int(WINDOW_BYTES / (mean * row + self._bytes[1])))
         self.places = min(data.num_clients, cohort * rounds, enough)
-        self._rows = min(data.num_examples, math.ceil(self.places * mean * 1.1) + int(data.counts.max()))
+        share = math.ceil(self.places * mean * 1.1 / self._devices) + int(data.counts.max())
+        self._rows = min(data.num_examples, share)
         drawn = jax.eval_shape(partial(_cohorts, population=data.num_clients, rounds=1), *self._given(0))[
             0
         ].size
+        by = ordered_by(program, drawn)
+        self._length = {None: None, "counts": data.counts, "steps": population.steps}[by]
         most = max(1, min(rounds, _DRAWN // drawn))
         self._ahead = min(most, _rounds_in(self.places, cohort, data.num_clients))
         self._check_room()
-        self._packer: Packer | None = None
+        self._packers: list[Packer] = []
         self._states: ClientStates | None = None
         self._here: _Loaded | None = None
         self._next: Future[_Loaded] | None = None
@@ -138,11 +148,12 @@ class Stream:
         """Draw cohorts from a round on, as many as fit, and read their clients; all clients where there is room."""
         population, data = self.population, self.population.data
         with jax.enable_x64(population.dtype == jnp.float64):
-            if self.places == data.num_clients:
+            if self._devices == 1 and self.places == data.num_clients:
                 return self._everyone(first)
             drawn = _cohorts(*self._given(first), population=data.num_clients, rounds=self._ahead)
             ids, present = (np.asarray(x) for x in drawn)
-            clients, rounds = self._fitting(ids, present)
+            shares, rounds = self._fitting(ids, present)
+            clients = np.unique(np.concatenate(shares))
             slots = np.searchsorted(clients, ids[:rounds])
             window = Window(
                 first=np.int32(first),
@@ -150,40 +161,50 @@ class Stream:
                 numbers=jnp.asarray(padded(self.places, clients, data.num_clients), jnp.int32),
                 population=data.num_clients,
             )
-            packed = replace(self._pack(clients), window=window)
-            return _Loaded(
-                everywhere(packed, population.mesh),
-                clients,
-                first,
-                min(first + rounds, self._rounds_in_all),
-            )
+            packed = replace(self._pack(clients, shares), window=everywhere(window, population.mesh))
+            return _Loaded(packed, clients, first, min(first + rounds, self._rounds_in_all))
 
     def _everyone(self, first: int) -> _Loaded:
         """The whole population: the program is that of clients that lie on the device."""
         everyone = np.arange(self.places)
-        packed = everywhere(self._pack(everyone), self.population.mesh)
-        return _Loaded(packed, everyone, first, self._rounds_in_all)
+        return _Loaded(self._pack(everyone, [everyone]), everyone, first, self._rounds_in_all)
 
-    def _pack(self, clients: np.ndarray) -> PackedClients:
-        if self._packer is None or (self._packer.places, self._packer.rows) != (self.places, self._rows):
-            self._packer = Packer(self.population, self.places, self._rows)
-        return self._packer.pack(clients)
+    def _pack(self, clients: np.ndarray, shares: Sequence[np.ndarray]) -> PackedClients:
+        """A window's clients; on each device of this process the examples of those that it trains."""
+        population, mesh = self.population, self.population.mesh
+        own = [i for i, d in enumerate(mesh.devices.flat) if d in own_devices(mesh)]
+        if not self._packers or (self._packers[0].places, self._packers[0].rows) != (self.places, self._rows):
+            self._packers = [Packer(population, self.places, self._rows) for _ in own]
+        parts = []
+        for packer, device in zip(self._packers, own, strict=True):
+            packed, place = packer.pack(shares[device]), np.searchsorted(clients, shares[device])
+            first = np.zeros(self.places, np.int32)
+            first[place] = np.asarray(packed.offsets)[: len(place)]
+            parts.append((packed.examples, first))
+        examples, offsets = in_shares(parts, mesh)
+        facts = (padded(self.places, a[clients]) for a in (population.data.counts, population.steps))
+        counts, steps = everywhere([jnp.asarray(a, jnp.int32) for a in facts], mesh)
+        return PackedClients(examples, offsets, counts, steps, everywhere(population.frozen, mesh))
 
-    def _fitting(self, ids: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, int]:
-        """The clients, ascending, of as many cohorts as a window has room for, at least one; and how many cohorts."""
-        counts = self.population.data.counts
-        seen, found, clients, rows = np.zeros(len(counts), bool), [], 0, 0
+    def _fitting(self, ids: np.ndarray, present: np.ndarray) -> tuple[list[np.ndarray], int]:
+        """Each device's clients, ascending, of as many cohorts as have room, at least one; and how many cohorts."""
+        counts, devices = self.population.data.counts, self._devices
+        seen, found = np.zeros((devices, len(counts)), bool), [[] for _ in range(devices)]
+        clients, rows, fits = 0, np.zeros(devices, int), len(ids)
         for round, (cohort, here) in enumerate(zip(ids, present, strict=True)):
-            new = cohort[here]
-            new = new[~seen[new]]
-            clients, rows = clients + len(new), rows + int(counts[new].sum())
-            if clients > self.places or rows > self._rows:
+            shares = shares_of(self._length, cohort, here, devices)
+            new = [own[~known[own]] for own, known in zip(shares, seen, strict=True)]
+            clients += sum(map(len, new))
+            rows += [int(counts[own].sum()) for own in new]
+            if clients > self.places or rows.max() > self._rows:
                 if round:
-                    return np.sort(np.concatenate(found)), round
-                self._grow(clients, rows)
-            seen[new] = True
-            found.append(new)
-        return np.sort(np.concatenate(found)), len(ids)
+                    fits = round
+                    break
+                self._grow(clients, int(rows.max()))
+            for own, known, kept in zip(new, seen, found, strict=True):
+                known[own] = True
+                kept.append(own)
+        return [np.sort(np.concatenate(kept)) for kept in found], fits
 
     def _grow(self, clients: int, rows: int) -> None:
         """Make room for a larger cohort."""
@@ -192,9 +213,22 @@ class Stream:
         self._rows = min(data.num_examples, max(self._rows, math.ceil(1.25 * rows)))
         self._check_room()
 
-    def _check_room(self) -> None:
+    @property
+    def needed(self) -> int:
+        """Bytes of the windows that are in memory at once."""
         row, state = self._bytes
-        needed, free = _COPIES * (self._rows * row + self.places * state), free_bytes()
+        copies = _COPIES * len(own_devices(self.population.mesh))
+        return copies * (self._rows * row + self.places * state)
+
+    @property
+    def expected(self) -> int:
+        """Clients that take part in the whole run, about."""
+        some, population = self._cohort, self.population.data.num_clients
+        never = math.exp(self._rounds_in_all * math.log1p(-some / population)) if some < population else 0
+        return int(population * (1 - never))
+
+    def _check_room(self) -> None:
+        needed, free = self.needed, free_bytes()
         if needed > free:
             raise InvalidInput(
                 f"the clients of a cohort ({self.places:,} with {self._rows:,} examples) need {needed / 1e9:.1f} GB "

@@ -52,7 +52,7 @@ def train_cohort(
     and among `clients`, their states.
     """
     devices = program.sharers
-    ids, present, chunk = share_of(program, packed, ids, present, devices)
+    ids, present, chunk = share_of(program, packed, ids, present)
     common = (algorithm, packed, key, broadcast)
     summed = algorithm.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.reduction)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedsolve.checks import is_integer
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.columns import Columns, as_column, checked_columns
 from fedsolve.results.encoding import dumps, number
@@ -127,18 +129,31 @@ class History:
 
     def at_evaluations(self, name: str) -> np.ndarray:
         """A per-round column at the evaluated rounds, NaN where not recorded, shape (evaluations,)."""
-        values = dict(zip(self.rounds["round"].tolist(), self.rounds[name].tolist(), strict=True))
-        return np.array([values.get(r, np.nan) for r in self.evaluations["round"].tolist()], float)
+        rounds, at = self.rounds["round"], self.evaluations["round"]
+        places = np.minimum(np.searchsorted(rounds, at), max(0, len(rounds) - 1))
+        if not len(rounds):
+            return np.full(len(at), np.nan)
+        return np.where(rounds[places] == at, self.rounds[name][places], np.nan)
 
-    def to_json(self, indent: int | None = None) -> str:
-        """Standard JSON text that `from_json` turns back exactly."""
-        return dumps({f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, indent)
+    def to_json(self, indent: int | None = None, *, rounds: bool = True) -> str:
+        """Standard JSON text that `from_json` turns back exactly; without the `rounds`, only how many there are."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dumps(found if rounds else found | {"rounds": len(self.rounds["round"])}, indent)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> History:
-        """The history that `to_json` wrote; `InvalidInput` if the text is not one."""
+    def from_json(cls, text: str | bytes, rounds: Callable[[], Columns] | None = None) -> History:
+        """The history that `to_json` wrote; `InvalidInput` if the text is not one.
+
+        Args:
+            text: it.
+            rounds: () -> the rounds' columns, asked where the text leaves them out.
+        """
         try:
             data = json.loads(text)
+            if rounds is not None and is_integer(count := data["rounds"]):
+                data["rounds"] = rounds()
+                if len(data["rounds"]["round"]) != count:
+                    raise ValueError(f"it is of {count} rounds, not {len(data['rounds']['round'])}")
             for part in ("evaluations", "rounds"):
                 data[part] = {k: as_column(v) for k, v in data[part].items()}
             data["settings"] = {k: number(v) for k, v in data["settings"].items()}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
+import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from safetensors.numpy import save
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug, write_atomically
-from fedsolve.results.columns import write_jsonl
+from fedsolve.results.columns import Columns, write_jsonl
 from fedsolve.results.history import History
 from fedsolve.types import Params
 
@@ -22,9 +26,11 @@ CONFIG = "config.toml"
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 MODEL = "model.safetensors"
+ROUNDS = "rounds.npz"
 FAILURE = "diverged.txt"
 ALONE = "params"
 """The name of a model that is one array."""
+_IN_TEXT = 10_000  # rounds: of more the log is a file of its own, a few bytes a round in place of hundreds
 
 
 def write_record(folder: Path, history: History, params: Params, buffers: Any = None) -> None:
@@ -40,14 +46,26 @@ def write_record(folder: Path, history: History, params: Params, buffers: Any = 
         write_model(
             folder / MODEL, {"model": params, "buffers": buffers}, {**facts, "holds": "model, buffers"}
         )
-    write_atomically(folder / HISTORY, history.to_json(indent=1))
+    _write_history(folder, history)
 
 
 def write_failure(folder: Path, history: History, message: str) -> None:
     """The record of a run that diverged, and why."""
     write_jsonl(folder / METRICS, history.evaluations)
     write_atomically(folder / FAILURE, f"{message}\n")
-    write_atomically(folder / HISTORY, history.to_json(indent=1))
+    _write_history(folder, history)
+
+
+def _write_history(folder: Path, history: History) -> None:
+    """The record, and before it the log of its rounds where these are many: columns as NumPy's `load` gives them."""
+    many = len(history.rounds["round"]) > _IN_TEXT
+    if many:
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **history.rounds)
+        write_atomically(folder / ROUNDS, content.getvalue())
+    write_atomically(folder / HISTORY, history.to_json(indent=1, rounds=not many))
+    if not many:
+        (folder / ROUNDS).unlink(missing_ok=True)  # of a record that this one replaces
 
 
 def method_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
@@ -90,9 +108,24 @@ def read_history(folder: Path) -> History | None:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from None
     try:
-        return History.from_json(text)
+        return History.from_json(text, partial(_read_rounds, folder / ROUNDS))
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
+
+
+def _read_rounds(path: Path) -> Columns:
+    """The log of the rounds that `_write_history` wrote.
+
+    Raises:
+        InvalidInput: the file is missing or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidInput(
+            f"the log of its rounds, {path}, is missing or damaged ({error}): bring back a copy"
+        ) from None
 
 
 def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
