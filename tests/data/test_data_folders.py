@@ -58,6 +58,9 @@ def test_containers_come_back(tmp_path, examples):
 def test_a_copy_of_federated_data_has_its_names(tmp_path):
     data = FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7]))
     assert tuple(fs.data.write(data, tmp_path / "d").names) == ("3", "7")
+    unnamed = fs.data.write(FederatedData.from_clients(CLIENTS), tmp_path / "unnamed")
+    assert unnamed.names[3] == "client 3"
+    assert unnamed.digest == fs.data.write(CLIENTS, tmp_path / "list").digest
 
 
 class Stopped(Exception):
@@ -66,7 +69,10 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize("stop", [0, 1, 7])
 def test_an_interrupted_writing_goes_on(tmp_path, stop, monkeypatch):
-    """Whatever was noted of it: every client, or the last whole one before what is cut off."""
+    """Whatever was noted of it: every client, or the last whole one before what is cut off.
+
+    `FederatedData`, which is written many clients at once, gives the same folder.
+    """
     whole = fs.data.write(CLIENTS, tmp_path / "whole", names=map(str, range(20)))
     monkeypatch.setattr("fedsolve.data.writing._BETWEEN", 100)
 
@@ -84,7 +90,8 @@ def test_an_interrupted_writing_goes_on(tmp_path, stop, monkeypatch):
         other = [client(i + 1) for i in range(20)]
         with pytest.raises(fs.InvalidInput, match="is not the one that"):
             fs.data.write(other, tmp_path / "d", names=map(str, range(20)), resume=True)
-    data = fs.data.write(iter(CLIENTS), tmp_path / "d", names=map(str, range(20)), resume=True)
+    given = iter(CLIENTS) if stop == 1 else FederatedData.from_clients(CLIENTS)
+    data = fs.data.write(given, tmp_path / "d", names=map(str, range(20)), resume=True)
     same(data)
     assert data.digest == whole.digest
     assert _BETWEEN == 2**26

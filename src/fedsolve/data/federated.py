@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsolve.checks import as_array, check_integer, check_number
 from fedsolve.data.checks import as_rows, check_column
+from fedsolve.data.names import Numbered
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
@@ -48,7 +49,7 @@ class FederatedData:
         if not isinstance(self.names, Sequence) or isinstance(self.names, str):
             raise InvalidInput(f"names = {shown(self.names)} must be a list, one for each client")
         if not self.names:
-            object.__setattr__(self, "names", tuple(f"client {i}" for i in range(len(counts))))
+            object.__setattr__(self, "names", Numbered(len(counts)))
         self._check()
 
     def _check(self) -> None:

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from fedsolve.data.description import (
 )
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.gathering import gather
+from fedsolve.data.names import Numbered
 from fedsolve.errors import InvalidInput
 
 _PIECE = 2**24  # bytes that are summed at once
@@ -137,28 +137,6 @@ def _sum(mapped: mmap.mmap, start: int) -> int:
         found = zlib.crc32(content[place : place + _PIECE], found)
         mapped.madvise(mmap.MADV_DONTNEED)
     return found
-
-
-class Numbered(Sequence[str]):
-    """The names of clients that have none of their own: `client 0`, `client 1`, ..."""
-
-    def __init__(self, clients: int) -> None:
-        self._clients = clients
-
-    def __len__(self) -> int:
-        return self._clients
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
-        return self._name(range(len(self))[index])
-
-    def _name(self, client: int) -> str:
-        return f"client {client}"
 
 
 class _Names(Numbered):

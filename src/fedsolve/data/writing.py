@@ -27,6 +27,7 @@ from fedsolve.data.description import (
 )
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.data.growing import PROGRESS, Part, Progress
+from fedsolve.data.names import Numbered
 from fedsolve.data.stored import StoredData
 from fedsolve.data.stored import open as open_stored
 from fedsolve.errors import InvalidInput, shown
@@ -65,9 +66,8 @@ def write(
     """
     folder = Path(folder)
     if isinstance(clients, FederatedData):
-        names = names or clients.names
-        clients = map(clients.client, range(clients.num_clients))
-    if isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
+        names = names or (() if type(clients.names) is Numbered else clients.names)
+    elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
         raise InvalidInput(f"clients = {shown(clients)} must be a list or a generator of pytrees of arrays")
     with locked(folder):
         if (folder / DESCRIPTION).exists():
@@ -86,7 +86,7 @@ def write(
     return open_stored(folder)
 
 
-def _write(clients: Iterable[Batch], names: Iterator[str] | None, folder: Path) -> None:
+def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None, folder: Path) -> None:
     progress = Progress.read(folder)
     have = 0 if progress is None else progress.clients
     rest = iter(_from(clients, max(have - 1, 0)))
@@ -108,8 +108,12 @@ def _write(clients: Iterable[Batch], names: Iterator[str] | None, folder: Path) 
     files = [part.open(folder) for part in progress.parts]
     try:
         pending = 0
-        for client in itertools.chain([] if first is None else [first], rest):
-            pending += _append(progress, files, client, names)
+        if isinstance(clients, FederatedData):
+            blocks = _blocks(clients, progress.clients)
+        else:
+            blocks = _one_by_one(itertools.chain([] if first is None else [first], rest), progress)
+        for leaves, counts in blocks:
+            pending += _append(progress, files, leaves, counts, names)
             if pending >= _BETWEEN:
                 progress.note(folder, files)
                 pending = 0
@@ -132,34 +136,66 @@ def _write(clients: Iterable[Batch], names: Iterator[str] | None, folder: Path) 
     (folder / PROGRESS).unlink()
 
 
-def _from(clients: Iterable[Batch], start: int) -> Iterable[Batch]:
+def _from(clients: FederatedData | Iterable[Batch], start: int) -> Iterable[Batch]:
     """The clients from a number on; those before are not made where they can be left alone."""
+    if isinstance(clients, FederatedData):
+        return map(clients.client, range(start, clients.num_clients))
     if isinstance(clients, Sequence):
         return (clients[i] for i in range(start, len(clients)))
     return itertools.islice(clients, start, None)
 
 
-def _append(progress: Progress, files: Sequence[BinaryIO], client: Batch, names: Iterator[str] | None) -> int:
-    """Write one client behind the others; bytes that it took."""
-    i = progress.clients
-    leaves = [_little(a) for a in _leaves(i, client)]
-    if structure_of(client) != progress.structure:
-        raise InvalidInput(f"client {i} has fields unlike those of client 0: give all the same")
-    for part, a in zip(progress.parts, leaves, strict=False):
-        if (a.dtype.str, a.shape[1:]) != (part.dtype, part.shape):
-            raise InvalidInput(
-                f"{part.file}: client {i} has rows of shape {a.shape[1:]} and type {a.dtype}, client 0 {part.shape} "
-                f"and {np.dtype(part.dtype)}: give all the same"
-            )
-    rows = [*leaves, np.array([len(leaves[0])], "<i8")]
+def _blocks(data: FederatedData, start: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """The rows and the counts of clients from a number on, many at once: they were looked at when they were made."""
+    arrays = jax.tree.leaves(data.examples)
+    rows = max(1, _BETWEEN // max(1, sum(a.nbytes for a in arrays) // data.num_examples))
+    ends = data.offsets + data.counts
+    while start < data.num_clients:
+        first = int(data.offsets[start])
+        stop = max(start + 1, int(np.searchsorted(ends, first + rows, side="right")))
+        yield [_little(a[first : int(ends[stop - 1])]) for a in arrays], data.counts[start:stop]
+        start = stop
+
+
+def _one_by_one(
+    clients: Iterable[Batch], progress: Progress
+) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """The rows and the count of each client, which must have the types and shapes of the first."""
+    for i, client in enumerate(clients, progress.clients):
+        leaves = [_little(a) for a in _leaves(i, client)]
+        if structure_of(client) != progress.structure:
+            raise InvalidInput(f"client {i} has fields unlike those of client 0: give all the same")
+        for part, a in zip(progress.parts, leaves, strict=False):
+            if (a.dtype.str, a.shape[1:]) != (part.dtype, part.shape):
+                raise InvalidInput(
+                    f"{part.file}: client {i} has rows of shape {a.shape[1:]} and type {a.dtype}, client 0 "
+                    f"{part.shape} and {np.dtype(part.dtype)}: give all the same"
+                )
+        yield leaves, np.array([len(leaves[0])])
+
+
+def _append(
+    progress: Progress,
+    files: Sequence[BinaryIO],
+    leaves: Sequence[np.ndarray],
+    counts: np.ndarray,
+    names: Iterator[str] | None,
+) -> int:
+    """Write some clients behind the others; bytes that they took."""
+    rows = [*leaves, counts.astype("<i8")]
     if names is not None:
-        name = next(names, None)
-        if not isinstance(name, str) or not name:
-            raise InvalidInput(f"names: client {i} has {shown(name)}: give text for each client")
-        text = np.frombuffer(name.encode(), np.uint8)
-        rows += [text, np.array([progress.parts[-2].rows + len(text)], "<i8")]
+        found = list(itertools.islice(names, len(counts)))
+        for i in range(len(counts)):
+            if i >= len(found) or not isinstance(found[i], str) or not found[i]:
+                given = found[i] if i < len(found) else None
+                raise InvalidInput(
+                    f"names: client {progress.clients + i} has {shown(given)}: give text for each client"
+                )
+        texts = [name.encode() for name in found]
+        ends = progress.parts[-2].rows + np.cumsum([len(text) for text in texts])
+        rows += [np.frombuffer(b"".join(texts), np.uint8), ends.astype("<i8")]
     written = [part.append(file, own) for part, file, own in zip(progress.parts, files, rows, strict=True)]
-    progress.clients += 1
+    progress.clients += len(counts)
     return sum(written)
 
 
