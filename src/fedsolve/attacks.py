@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.checks import check_range
+from fedsolve.checks import check_integer, check_range
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
@@ -41,7 +41,7 @@ class Attack:
     One class for all, so that a sweep runs them in one program; `SignFlip`, `Scaled` and `GaussianNoise` name them.
 
     Attributes:
-        factor: times its displacement.
+        factor: times its displacement, finite.
         std: of the noise added to each coordinate, at least 0.
 
     Raises:
@@ -152,21 +152,22 @@ def choose_attackers(population: int, share: float, seed: int = 0) -> tuple[int,
     """The nearest whole number to a share of the clients, drawn at random; those of a smaller share are among them.
 
     Args:
-        population: clients of the task.
+        population: clients of the task, at least 1.
         share: of them that attack, in [0, 1].
-        seed: of the draw.
+        seed: of the draw, at least 0.
 
     Returns:
         round(share * population) numbers of clients, each in 0 .. population - 1, in the order of the draw.
 
     Raises:
-        InvalidInput: a share outside [0, 1].
+        InvalidInput: a share outside [0, 1], no client, a negative seed.
 
     >>> choose_attackers(10, 0.2, seed=1)[:1] == choose_attackers(10, 0.1, seed=1)
     True
     """
     check_range("share", share, at_least=0, at_most=1)
-    order = np.random.default_rng(seed).permutation(population)
+    check_integer("population", population, 1)
+    order = np.random.default_rng(check_integer("seed", seed)).permutation(population)
     return tuple(int(i) for i in order[: round(share * population)])
 
 

@@ -20,7 +20,7 @@ from jax import lax
 
 from fedsolve import trees
 from fedsolve.algorithm import Weighting, check_weighting
-from fedsolve.checks import check_range
+from fedsolve.checks import check_integer, check_range
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import pack
@@ -76,7 +76,7 @@ def fista(
         tolerance: of the prox-gradient, relative to the first; above 0.
         weighting: F is the mean over clients (`uniform`) or over `examples`.
         dtype: of the arithmetic.
-        seed: of the task's first model.
+        seed: of the task's first model, at least 0.
 
     Returns:
         The model, F + psi there, the last prox-gradient norm over the step, and the iterations that were done.
@@ -84,7 +84,6 @@ def fista(
     Raises:
         InvalidInput: psi has no prox, or an argument out of range.
     """
-    check_range("tolerance", tolerance, above=0)
     blocks = Blocks(()) if psi is None else require("fista", psi, "prox", "one with a prox, such as L1(0.1)")
     return _solve(task, blocks, _fista, iterations, tolerance, weighting, dtype, seed, None)
 
@@ -108,17 +107,17 @@ def frank_wolfe(
         task: the problem, its clients' data gathered.
         constraint: a set with an `lmo`, on every leaf.
         iterations: the most there are, at least 1.
-        tolerance: of the gap, relative to the first.
+        tolerance: of the gap, relative to the first; above 0.
         weighting: F is the mean over clients (`uniform`) or over `examples`.
         dtype: of the arithmetic.
-        seed: of the task's first model.
+        seed: of the task's first model, at least 0.
 
     Returns:
         The model, F there, its Frank-Wolfe gap, at least F - min F over the set where F is convex, and the iterations
         that were done.
 
     Raises:
-        InvalidInput: the set has no `lmo`, or leaves a leaf free.
+        InvalidInput: the set has no `lmo`, or leaves a leaf free; an argument out of range.
     """
     blocks = require("frank_wolfe", constraint, "lmo", "a set, such as L1Ball(10.0)")
     return _solve(task, blocks, _frank_wolfe, iterations, tolerance, weighting, dtype, seed, blocks)
@@ -149,8 +148,9 @@ def _solve(
     seed: int, inside: Any,
 ) -> Solution:  # fmt: skip
     check_weighting(weighting)
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise InvalidInput(f"iterations = {iterations!r} must be an integer of at least 1")
+    check_integer("iterations", iterations, 1)
+    check_range("tolerance", tolerance, above=0)
+    check_integer("seed", seed)
     if task.buffers is not None:
         raise InvalidInput(
             f"task {task.name} has buffers, which minibatches make: a baseline sees all at once"

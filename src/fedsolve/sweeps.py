@@ -52,7 +52,7 @@ def sweep(
         validation: share of every client's examples, in (0, 1), that is held out of training and evaluated as
             `validation_loss` and so on; None holds out nothing.
         diagnostics: instead of the task's and the method's.
-        parallel_trials: trials side by side in one program; default what fits the memory and is fast.
+        parallel_trials: trials side by side in one program; default what fits the memory and is fast; at least 1.
         out: folder that keeps what is finished, so that the sweep can be interrupted and resumed.
         resume: continue what `out` holds.
         label: the method's name in tables.

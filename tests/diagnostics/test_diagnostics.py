@@ -227,6 +227,8 @@ def test_rank():
     assert one(Rank(), w=w) == 2.0
     assert one(Rank(zero=1e-4, on="weight"), w=w) == 3.0
     assert one(Rank(zero=1.0), w=w) == 1.0
+    with pytest.raises(InvalidInput, match="zero = -1"):
+        Rank(zero=-1.0)
     with pytest.raises(InvalidInput, match=r"0 matrices: name one leaf"):
         one(Rank(on="bias"))
 

@@ -175,6 +175,8 @@ def test_fleets_by_name_have_a_source_and_follow_from_the_seed():
         one, same, other = (fs.systems.profile(name, 50, seed) for seed in (1, 1, 2))
         np.testing.assert_array_equal(one.step_seconds, same.step_seconds)
         assert name == "even" or (one.step_seconds != other.step_seconds).any()
+    with pytest.raises(fs.InvalidInput, match="seed = -1 must be an integer of at least 0"):
+        fs.systems.profile("even", 5, seed=-1)
 
 
 EVERYBODY = {"clients": 5, "step_seconds": 1.0, "download": 1.0, "upload": 1.0}

@@ -77,6 +77,8 @@ def test_it_starts_where_a_run_starts():
         (lambda: fs.baselines.frank_wolfe(task(), L1(1.0)), "needs the face 'lmo', which L1 lacks"),
         (lambda: fs.baselines.fista(task(), L1(1.0), iterations=0), "iterations = 0 must be an integer"),
         (lambda: fs.baselines.fista(task(), L1(1.0), tolerance=0), "tolerance = 0 must be finite and > 0"),
+        (lambda: fs.baselines.frank_wolfe(task(), L1Ball(1.0), tolerance=0), "tolerance = 0 must be finite"),
+        (lambda: fs.baselines.fista(task(), L1(1.0), seed=-1), "seed = -1 must be an integer of at least 0"),
         (lambda: fs.baselines.alone(task(), 3), "client = 3 must be one of 0 to 2"),
     ],
 )

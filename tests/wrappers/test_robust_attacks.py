@@ -79,6 +79,10 @@ def test_refusals():
         fs.attacks.Attacked(fs.FedAvg(), fs.attacks.SignFlip(), (0.5,))
     with pytest.raises(fs.InvalidInput, match="share"):
         fs.attacks.choose_attackers(10, 1.5)
+    with pytest.raises(fs.InvalidInput, match="population = 0 must be an integer of at least 1"):
+        fs.attacks.choose_attackers(0, 0.5)
+    with pytest.raises(fs.InvalidInput, match="seed = -1 must be an integer of at least 0"):
+        fs.attacks.choose_attackers(10, 0.5, seed=-1)
     with pytest.raises(fs.InvalidInput, match="FedFW sends no vector"):
         displacement(fs.attacks.Attacked(fs.FedFW(L1Ball(9.0)), fs.attacks.SignFlip(), (0,)))
 

@@ -99,8 +99,8 @@ class NonConvex(FrankWolfeSteps):
     With `participation` p section 4.2's form, p T + 1 in place of T (so p = 1 is not the same as none).
 
     Attributes:
-        rounds: T, the rounds of the whole run.
-        lam0: lambda_0.
+        rounds: T, the rounds of the whole run, at least 1.
+        lam0: lambda_0, > 0.
         participation: p in (0, 1], or None when all clients take part.
 
     Raises:
@@ -164,7 +164,7 @@ class OwnSteps(FrankWolfeSteps):
         step: eta, in (0, 1] at every round.
         weight: lambda, > 0.
         averaging: rho, in (0, 1] at every round; 1 uses each stochastic gradient as it is.
-        lam0: of FedFWPlus's dual step.
+        lam0: of FedFWPlus's dual step, > 0.
 
     Raises:
         InvalidInput: a step or averaging outside (0, 1], at any of the first million rounds tried.

@@ -23,10 +23,10 @@ class SGD(LocalSolver):
         g <- clip(g + weight_decay y),   b <- momentum b + g,   y <- y - lr b        (b starts at 0)
 
     Attributes:
-        lr: client learning rate eta_l, a number or a schedule by round.
+        lr: client learning rate eta_l, a number or a schedule by round; > 0.
         momentum: in [0, 1), None for none; the buffer starts anew each round.
-        weight_decay: added to the gradient as weight_decay y, None for none.
-        clip_norm: largest norm of the whole gradient (decay included), None for none.
+        weight_decay: added to the gradient as weight_decay y, None for none; at least 0.
+        clip_norm: largest norm of the whole gradient (decay included), None for none; > 0.
 
     Raises:
         InvalidInput: a rate that is not positive, momentum outside [0, 1), a negative decay or norm.

@@ -28,7 +28,7 @@ class Pachinko(Partition):
     Attributes:
         coarse_alpha: > 0, 0.1 in the paper.
         fine_alpha: > 0, 10 in the paper.
-        per_client: examples of a client; None for examples // num_clients (100 of 50,000 in the paper).
+        per_client: examples of a client; None for examples // num_clients (100 of 50,000 in the paper); at least 1.
 
     Raises:
         InvalidInput: an alpha out of its range, a per_client that is no integer from 1.

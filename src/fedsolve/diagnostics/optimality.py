@@ -94,7 +94,7 @@ class ProxGradient(Diagnostic):
 
     Attributes:
         psi: the penalty or set.
-        step: t.
+        step: t, > 0.
 
     Raises:
         InvalidInput: a psi without a prox, a step that is not positive.

@@ -49,7 +49,7 @@ class Support(Diagnostic):
 
     Attributes:
         truth: parameters of the model's shapes.
-        zero: entries up to this size count as 0.
+        zero: entries up to this size count as 0; at least 0.
         on: leaves that are compared.
 
     Raises:
@@ -79,12 +79,18 @@ class Rank(Diagnostic):
     """`rank`: singular values larger than `zero`, of the one matrix that `on` matches.
 
     Attributes:
-        zero: singular values up to this size count as 0.
+        zero: singular values up to this size count as 0; at least 0.
         on: the end of the matrix's path, such as `weight`.
+
+    Raises:
+        InvalidInput: a negative zero; when a run begins, a pattern that does not match one matrix.
     """
 
     zero: Scalar = 1e-2
     on: str = static(default="*")
+
+    def __post_init__(self) -> None:
+        check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
         """A whole number, as a float."""

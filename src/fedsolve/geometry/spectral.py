@@ -33,11 +33,11 @@ class NuclearBall(ProjectableSet):
     and none of its decompositions; `project` and `violation` take all singular values.
 
     Attributes:
-        radius: the bound.
+        radius: the bound, > 0.
         tolerance: the pair's residual |G'u - sigma v| / sigma, at least four roundings of the type (4.8e-7
             in float32). <G, vertex> is then within that share of its minimum -radius sigma_1, also where
             singular values cluster and the vectors themselves are undetermined.
-        max_products: products with G'G after which the pair is taken as it is.
+        max_products: products with G'G after which the pair is taken as it is; at least 1.
 
     Raises:
         InvalidInput: a radius that is not positive, a tolerance outside (0, 1), max_products below 1.

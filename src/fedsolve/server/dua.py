@@ -62,10 +62,10 @@ class DoublyAdaptive(ServerOptimizer):
     A coordinate with G = 0 (never moved, eps = 0) stays; a zero denominator makes eta zero.
 
     Attributes:
-        beta1: momentum of v and m, None for none.
-        beta2: decay of s, for adam.
-        eps: added to sqrt(s), 1e-9 in the paper.
-        eps_g: added to the denominator; 0 needs no tuning and is the default.
+        beta1: momentum of v and m, None for none; in [0, 1).
+        beta2: decay of s, for adam; in [0, 1).
+        eps: added to sqrt(s), 1e-9 in the paper; at least 0.
+        eps_g: added to the denominator; 0 needs no tuning and is the default; at least 0.
         preconditioner: which line updates s.
         clamp: eta at least 1, as the original FedExP.
         eps_per_client: multiply eps_g by |S|, as the public code of FedExP.

@@ -48,7 +48,8 @@ class Polyak(ServerOptimizer):
     sends two numbers more. D = 0 moves nothing, eta is then 0; a loss below f_star counts as f_star.
 
     Attributes:
-        f_star: lower bound of the losses: the minimum of F if it is known, 0 for losses that cannot be negative.
+        f_star: lower bound of the losses: the minimum of F if it is known, 0 for losses that cannot be negative;
+            finite, in units of the loss.
 
     Raises:
         InvalidInput: f_star is not finite; clients whose displacement is not a sum of gradients.
@@ -91,7 +92,8 @@ class EnvelopePolyak(Polyak):
     solved exactly, otherwise too large. One evaluation of f_i a round and two numbers more up.
 
     Attributes:
-        f_star: lower bound of all f_i, which is one of all M_i; 0 for losses that cannot be negative.
+        f_star: lower bound of all f_i, which is one of all M_i; 0 for losses that cannot be negative; finite, in
+            units of the loss.
         gamma: the proximal parameter, > 0.
 
     Raises:

@@ -25,7 +25,7 @@ class Fleet:
     standard normal by the run's seed.
 
     Args:
-        clients: how many, those of the task.
+        clients: how many, those of the task; at least 1.
         step_seconds: of a local step, above 0: one number, or one a client.
         download, upload: bytes a second, above 0: one number, or one a client.
         latency: seconds of a task besides steps and transfers, at least 0: one number, or one a client.

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.checks import check_integer
+from fedsolve.errors import unknown
 from fedsolve.systems.fleet import Fleet
 
 
@@ -81,19 +82,18 @@ def profile(name: str, clients: int, seed: int = 0) -> Fleet:
 
     Args:
         name: of `PROFILES`.
-        clients: how many.
-        seed: of the draws of speeds, links and hours.
+        clients: how many, at least 1.
+        seed: of the draws of speeds, links and hours, at least 0.
 
     Returns:
         The fleet of so many clients, with `name` as its name; the same arguments give the same one.
 
     Raises:
-        InvalidInput: an unknown name (the nearest is named), or no client.
+        InvalidInput: an unknown name (the nearest is named), no client, or a negative seed.
     """
     if name not in PROFILES:
         raise unknown("fleet", str(name), PROFILES)
-    if clients < 1:
-        raise InvalidInput(f"clients = {clients} must be an integer of at least 1")
-    fleet = PROFILES[name].make(clients, np.random.default_rng((seed, 0xF1EE7)))
+    check_integer("clients", clients, 1)
+    fleet = PROFILES[name].make(clients, np.random.default_rng((check_integer("seed", seed), 0xF1EE7)))
     object.__setattr__(fleet, "name", name)
     return fleet

@@ -64,11 +64,11 @@ def cifar10(
 
     Args:
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
-        num_clients: clients.
+        num_clients: clients, at least 1.
         partition: a partition, its name or a table of name and parameters; default Dirichlet(0.3).
         model: "resnet18" (with GroupNorm, 11 million parameters), "resnet18-16" (a quarter as wide), "cnn" (with
             dropout), "softmax", or any model of such inputs and 10 logits.
-        seed: of the partition and of the drawn examples.
+        seed: of the partition and of the drawn examples, at least 0.
         examples_per_client: after the partition each client keeps at most that many, drawn at random.
         augment: the preprocessing above; without it models see all of a picture, as bytes, in training and after.
 
@@ -104,11 +104,11 @@ def cifar100(
 
     Args:
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
-        num_clients: clients.
+        num_clients: clients, at least 1.
         partition: a partition, its name or a table of name and parameters; default Pachinko(0.1, 10).
         model: "resnet18" (with GroupNorm, 11 million parameters), "resnet18-16" (a quarter as wide), "cnn" (with
             dropout), "softmax", or any model of such inputs and 100 logits.
-        seed: of the partition and of the drawn examples.
+        seed: of the partition and of the drawn examples, at least 0.
         examples_per_client: after the partition each client keeps at most that many, drawn at random.
         augment: the preprocessing of `cifar10`; without it models see all of a picture, as bytes.
 

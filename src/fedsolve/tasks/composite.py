@@ -48,7 +48,7 @@ def lasso(dataset: int = 1, seed: int = 0) -> Task:
 
     Args:
         dataset: 1 to 4; 4 has 256 clients of 32 examples. 1 to 3 share their inputs and noise.
-        seed: of the data.
+        seed: of the data, at least 0.
 
     Returns:
         The task `lasso-1` to `lasso-4`, whose model is an `Affine` of weight (1024,) and a scalar bias, both 0.
@@ -73,7 +73,7 @@ def lowrank(dataset: int = 1, seed: int = 0) -> Task:
 
     Args:
         dataset: 1 to 4; 4 has 256 clients of 32 examples. 1 to 3 share their inputs and noise.
-        seed: of the data.
+        seed: of the data, at least 0.
 
     Returns:
         The task `lowrank-1` to `lowrank-4`, whose model is an `Affine` of weight (32, 32) and a scalar bias, both 0.

@@ -39,7 +39,7 @@ def digits(
         num_clients: clients, 1 to 1,438.
         partition: a partition, its name or a table of name and parameters; default Dirichlet(0.3).
         model: "mlp" (one hidden layer of 64), "softmax", or any model of (n, 64) inputs and 10 logits.
-        seed: of the held-out choice and the partition.
+        seed: of the held-out choice and the partition, at least 0.
 
     Returns:
         The task `digits`, with `accuracy` as its metric.

@@ -59,11 +59,11 @@ def fashion_mnist(
     Args:
         data_dir: the data folder, with the four idx files in `fashion-mnist/`; default the environment variable
             FEDSOLVE_DATA, or Debian's package dataset-fashion-mnist where that has none.
-        num_clients: clients.
+        num_clients: clients, at least 1.
         partition: a partition, its name or a table of name and parameters; default Dirichlet(0.3).
         model: "cnn" (with dropout), "mlp" (one hidden layer of 128), "softmax", or any model of such inputs and 10
             logits.
-        seed: of the partition.
+        seed: of the partition, at least 0.
 
     Returns:
         The task `fashion-mnist`, with `accuracy` as its metric.

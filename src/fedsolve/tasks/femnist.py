@@ -53,8 +53,8 @@ def femnist(
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
         model: "cnn" (that of Reddi et al., with dropout), "mlp", "softmax", or any model of such inputs and 62
             logits.
-        num_clients: that many writers, drawn at random; default all.
-        seed: of the drawn writers.
+        num_clients: that many writers, drawn at random; default all; at least 1.
+        seed: of the drawn writers, at least 0.
         flip: paper is 1 and ink 0, as in TensorFlow's federated EMNIST and in LEAF; without, ink is 1.
         dataset: "sample", or "leaf" for the writers of the folder that `fedsolve data femnist` converted.
 

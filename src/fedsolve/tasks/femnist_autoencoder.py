@@ -38,8 +38,8 @@ def femnist_autoencoder(
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
         model: "autoencoder" (the paper's, 784-1000-500-250-30 and back), "small" (784-128-30 and back), or any model
             whose outputs have the shape of its inputs.
-        num_clients: that many writers, drawn at random; default all.
-        seed: of the drawn writers.
+        num_clients: that many writers, drawn at random; default all; at least 1.
+        seed: of the drawn writers, at least 0.
         flip: paper is 1 and ink 0, as in TensorFlow's federated EMNIST and in LEAF; without, ink is 1.
         dataset: "sample", or "leaf" for the writers of the folder that `fedsolve data femnist` converted.
 

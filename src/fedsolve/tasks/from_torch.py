@@ -54,9 +54,9 @@ def from_torch(
         test: held-out examples, in the form of a client's.
         metrics: further means over a batch, name -> (outputs, targets) -> tensor as for `loss`; None for the accuracy
             where targets are classes, one for each row of outputs (n, classes, ...).
-        batch_size: examples of a local step; None is the full batch.
-        epochs: local epochs of a round.
-        local_steps: local steps of a round instead of epochs.
+        batch_size: examples of a local step; None is the full batch; at least 1.
+        epochs: local epochs of a round, at least 1.
+        local_steps: local steps of a round instead of epochs, at least 1.
         translate: False runs the module in PyTorch; True raises where it cannot be translated; None decides.
         name: what tables call the task; None for the module's class.
 

@@ -56,8 +56,8 @@ def handwriting(
         classes: 62, or 10 for the digits alone.
         model: "softmax", "mlp" (two hidden layers of 200), "cnn", or any model of such inputs and `classes`
             logits.
-        num_clients: that many writers, drawn at random; default all.
-        seed: of the drawn writers.
+        num_clients: that many writers, drawn at random; default all; at least 1.
+        seed: of the drawn writers, at least 0.
         flip: pixels 1 - x: paper is 1 and ink 0, as TensorFlow's federated EMNIST stores them. The code of
             Yuan et al. turns those into ink 1, which is what there is here without it.
         dataset: "unipen", or "femnist": the writers, split and numbers of examples are then those of the folder

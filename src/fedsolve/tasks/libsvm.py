@@ -65,7 +65,7 @@ def libsvm(
             per_client = 1 sorts by label.
         l2: weight of (1/2) |w|^2, >= 0; the bias is not penalised.
         bias: whether the margin has a bias; without one, as in the optimisation literature, by default.
-        seed: of the held-out choice and the partition.
+        seed: of the held-out choice and the partition, at least 0.
 
     Returns:
         The task of the data set's name, with `accuracy` as its metric; its model is an `Affine` of weight

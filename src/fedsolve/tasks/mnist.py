@@ -52,8 +52,9 @@ def mnist_by_writer(
     Args:
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
         model: "cnn", "mlp" (one hidden layer of 128), "softmax", or any model of such inputs and 10 logits.
-        num_clients: that many writers, drawn at random (default all), or that many clients of the partition.
-        seed: of the drawn examples and writers, and of the partition.
+        num_clients: that many writers, drawn at random (default all), or that many clients of the partition; at least
+            1.
+        seed: of the drawn examples and writers, and of the partition, at least 0.
         partition: a partition, its name or a table of name and parameters, such as
             {"name": "labels", "k": 3}; needs `num_clients`. Default (and "natural"): by writer.
         examples: that many training digits, drawn at random before anything else; default all. Writers left

@@ -160,12 +160,12 @@ class CNN:
     (taken as x / 255).
 
     Attributes:
-        classes: outputs.
+        classes: outputs, at least 1.
         height: of a picture in pixels, at least 6.
         width: likewise.
         channels: outputs of the two convolutions.
-        hidden: units of the dense layer.
-        inputs: channels of a picture: 1 for grey, 3 for colours.
+        hidden: units of the dense layer; at least 1.
+        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
         dropout: rates after the pooling and after the hidden layer, each at least 0 and below 1.
 
     Raises:

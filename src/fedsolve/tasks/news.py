@@ -48,8 +48,8 @@ def news(
         min_posts: training posts that make an author a client, >= 1; 1 gives 5,755 clients, 11,314 posts.
         vocabulary: words, those in the most training posts (of equal ones the first of the alphabet), at
             most 10,000. A post takes 4 bytes a word.
-        num_clients: that many authors, drawn at random; default all.
-        seed: of the drawn authors.
+        num_clients: that many authors, drawn at random; default all; at least 1.
+        seed: of the drawn authors, at least 0.
 
     Returns:
         The task `news`, with `recall_at_5` and `accuracy` as its metrics; its model has weight (33, vocabulary).

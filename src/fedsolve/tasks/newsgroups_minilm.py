@@ -60,14 +60,14 @@ def newsgroups_minilm(
         tuning: "all" weights train; "lora": factors of updates of the query and value matrices (Hu et al. 2022), paths
             `updates.*.up` and `.down`, which FedAvg averages apart; "update": those updates W - W0 themselves,
             paths `updates.*`, which average exactly.
-        rank: of the factors.
+        rank: of the factors, at least 1.
         freeze: further leaves that do not train, by patterns; with "all" such as `words` or `layers.0.*`.
         length: tokens of a post, 3 to 512.
         layers: the first so many of MiniLM's 6 are kept; fewer are faster, and another model.
-        min_posts: training posts that make an author a client.
-        num_clients: that many authors, drawn at random; default all.
-        seed: of the drawn authors and the drawn test posts.
-        test_examples: test posts, drawn at random; None for all 7,532.
+        min_posts: training posts that make an author a client; at least 1.
+        num_clients: that many authors, drawn at random; default all; at least 1.
+        seed: of the drawn authors and the drawn test posts, at least 0.
+        test_examples: test posts, drawn at random; None for all 7,532; at least 1.
 
     Returns:
         The task `newsgroups-minilm`, with `accuracy` as its metric; where only updates train, or with `freeze`, the

@@ -92,13 +92,13 @@ def next_word(
         model: "lstm" (the paper's: embedding of 96, one layer of 670, a dense layer of 96 before the output),
             "lstm-small" (128 in place of 670), or any model of (n, length) tokens and
             (n, length, vocabulary + 4) logits.
-        num_clients: that many senders, drawn at random; default all.
-        seed: of the drawn senders and the drawn test messages.
-        vocabulary: words.
-        length: tokens of an example; longer messages are cut.
-        min_words: of a sender.
-        max_examples: training messages of a sender.
-        test_examples: test messages, drawn at random from those of all such senders; None for all.
+        num_clients: that many senders, drawn at random; default all; at least 1.
+        seed: of the drawn senders and the drawn test messages, at least 0.
+        vocabulary: words, at least 1.
+        length: tokens of an example; longer messages are cut; at least 1.
+        min_words: of a sender, at least 1.
+        max_examples: training messages of a sender, at least 1.
+        test_examples: test messages, drawn at random from those of all such senders; None for all; at least 1.
 
     Returns:
         The task `next-word-chitchat`, with `accuracy` and `bits_per_token` as its metrics.

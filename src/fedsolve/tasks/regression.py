@@ -32,12 +32,12 @@ def anisotropic_regression(
     paper's N(0, 0.1) is read as a variance.
 
     Args:
-        seed: of the data.
-        num_clients: M, 20 in the paper.
-        examples_per_client: |D_i|, 30 in the paper.
-        features: d, 1,000 in the paper.
-        decay: the paper's beta, 1.1; 0 gives isotropic inputs.
-        client_variance: variance of each coordinate of w_i.
+        seed: of the data, at least 0.
+        num_clients: M, 20 in the paper; at least 1.
+        examples_per_client: |D_i|, 30 in the paper; at least 1.
+        features: d, 1,000 in the paper; at least 1.
+        decay: the paper's beta, 1.1; 0 gives isotropic inputs; at least 0.
+        client_variance: variance of each coordinate of w_i, at least 0.
 
     Returns:
         The task `regression`, x float (clients x examples_per_client, features), y of one number for each row.

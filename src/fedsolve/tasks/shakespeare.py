@@ -65,11 +65,11 @@ def shakespeare(
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
         model: "lstm" (embedding of 8, two layers of 256), "gru", or any model of (n, length) tokens and (n, length, 90)
             logits.
-        num_clients: that many roles, drawn at random; default all.
-        seed: of the drawn roles and the drawn test sequences.
-        length: characters of a sequence.
+        num_clients: that many roles, drawn at random; default all; at least 1.
+        seed: of the drawn roles and the drawn test sequences, at least 0.
+        length: characters of a sequence, at least 1.
         min_characters: of a role's text, at least 2.
-        test_examples: test sequences, drawn at random from those of all such roles; None for all.
+        test_examples: test sequences, drawn at random from those of all such roles; None for all; at least 1.
         dataset: "roles", or "leaf" for LEAF's own, which `fedsolve data shakespeare-leaf` converted: its lines are
             the speeches, cut here as above.
 

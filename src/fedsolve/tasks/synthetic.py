@@ -51,9 +51,9 @@ def synthetic(
     Args:
         alpha: >= 0; keep 1 with `iid`, where it has no meaning.
         beta: >= 0; keep 1 with `iid`, where it has no meaning.
-        num_clients: 30 in the paper.
+        num_clients: 30 in the paper; at least 1.
         iid: identical clients but for their sizes.
-        seed: of the data.
+        seed: of the data, at least 0.
         labels_per_client: labels of a client, 1 to 10; default all. Not with `iid`.
         model: "softmax", "mlp" (two hidden layers of 20), or any model of 60 inputs and 10 logits.
         max_examples: at most so many examples of a client, held-out ones included, >= 5; default no limit

@@ -64,9 +64,9 @@ class Task:
         whole: metrics of whole sets, computed on the host: name -> `Whole` (scikit-learn's F1 or AUC of gathered
             predictions), or a function of the parameters and a whole set as NumPy arrays, called as it is. They
             are logged as `train_NAME` and `test_NAME`; clients have none of their own.
-        batch_size: examples of a local step unless the run says otherwise; None is the full batch.
-        epochs: local epochs of a round unless the run says otherwise.
-        local_steps: local steps of a round instead of epochs.
+        batch_size: examples of a local step unless the run says otherwise; None is the full batch; at least 1.
+        epochs: local epochs of a round unless the run says otherwise; at least 1.
+        local_steps: local steps of a round instead of epochs; at least 1.
         citation: key of the paper it comes from (see `fedsolve cite`), '' if none.
         eval_examples: training metrics look at whole clients, drawn at random, of at least so many examples
             together; None looks at all.

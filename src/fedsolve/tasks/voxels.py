@@ -41,7 +41,7 @@ def voxels(
         data_dir: the data folder; default the environment variable FEDSOLVE_DATA.
         test_runs: runs held out, 1 to 11.
         classes: two of rest, face, house, shoe, cat, scissors, scrambledpix, bottle, chair.
-        seed: of the held-out runs.
+        seed: of the held-out runs, at least 0.
 
     Returns:
         The task `voxels`, with `accuracy` as its metric; clients are runs, 18 examples of each class.

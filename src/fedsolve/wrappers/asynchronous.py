@@ -88,7 +88,7 @@ class Buffered(Asynchronous):
 
     Args:
         inner: the method, such as `FedAdam(...)`.
-        buffer: K, messages of an update (10, as the paper's experiments).
+        buffer: K, messages of an update (10, as the paper's experiments); at least 1.
         power: a >= 0 (1/2, the paper's); 0 weighs all alike.
 
     Raises:
@@ -179,7 +179,7 @@ def FedBuff(
 
     Args:
         client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
-        buffer: K, messages of an update (10, as the paper's experiments).
+        buffer: K, messages of an update (10, as the paper's experiments); at least 1.
         power: a >= 0 (1/2, the paper's); 0 weighs all alike.
         server_lr: eta_g > 0, a number or a schedule by round. 1 is where to begin: the paper tunes it.
         weighting: `uniform` (1/K, the paper's) or by `examples`.

@@ -28,10 +28,10 @@ class CausalTransformer:
 
     Attributes:
         vocabulary: tokens, numbered from 0.
-        length: the longest sequence.
+        length: the longest sequence, at least 1.
         width: numbers of a position; the dense layers between have four times as many.
-        layers: blocks of attention and dense layers.
-        heads: of attention; must divide the width.
+        layers: blocks of attention and dense layers; at least 1.
+        heads: of attention; must divide the width; at least 1.
         dropout: rate after the embedding, attention and dense layers, at least 0 and below 1.
 
     Raises:

@@ -72,12 +72,12 @@ class Encoder:
     no dropout.
 
     Attributes:
-        classes: outputs.
-        vocabulary: tokens, padding among them.
-        positions: the longest sequence.
-        width: numbers of a token.
-        layers: blocks of attention and dense layers.
-        heads: of attention; must divide the width.
+        classes: outputs, at least 1.
+        vocabulary: tokens, padding among them; at least 1.
+        positions: the longest sequence, at least 1.
+        width: numbers of a token, at least 1.
+        layers: blocks of attention and dense layers; at least 1.
+        heads: of attention; must divide the width; at least 1.
         inner: width of the dense layers between.
         epsilon: of the norms, above 0.
 

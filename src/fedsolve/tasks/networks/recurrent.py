@@ -110,10 +110,10 @@ class LSTM(_Recurrent):
 
     Attributes:
         vocabulary: tokens, numbered from 0.
-        embedding: numbers of a token.
-        hidden: units of a layer.
-        layers: how many.
-        projection: units of a linear layer before the logits; 0 for none.
+        embedding: numbers of a token, at least 1.
+        hidden: units of a layer, at least 1.
+        layers: how many, at least 1.
+        projection: units of a linear layer before the logits; 0 for none; at least 0.
 
     Raises:
         InvalidInput: a number out of its range; when it is used, x without a position.
@@ -140,10 +140,10 @@ class GRU(_Recurrent):
 
     Attributes:
         vocabulary: tokens, numbered from 0.
-        embedding: numbers of a token.
-        hidden: units of a layer.
-        layers: how many.
-        projection: units of a linear layer before the logits; 0 for none.
+        embedding: numbers of a token, at least 1.
+        hidden: units of a layer, at least 1.
+        layers: how many, at least 1.
+        projection: units of a linear layer before the logits; 0 for none; at least 0.
 
     Raises:
         InvalidInput: a number out of its range; when it is used, x without a position.

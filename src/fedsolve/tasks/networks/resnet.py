@@ -53,10 +53,10 @@ class ResNet18:
     places; logits. x has shape (n, height, width, inputs), numbers or bytes (taken as x / 255).
 
     Attributes:
-        classes: outputs.
+        classes: outputs, at least 1.
         width: channels of the first stage; 64 is the usual network (11,173,962 parameters with 10 classes).
         groups: of each norm, at most its channels; must divide them.
-        inputs: channels of a picture: 1 for grey, 3 for colours.
+        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
 
     Raises:
         InvalidInput: a number out of its range, or groups that do not divide the width.

@@ -27,13 +27,13 @@ class ViT:
     or bytes (taken as x / 255).
 
     Attributes:
-        classes: outputs.
+        classes: outputs, at least 1.
         image: side of a picture in pixels, a multiple of the patch's.
-        patch: side of a patch.
-        inputs: channels of a picture: 1 for grey, 3 for colours.
+        patch: side of a patch, at least 1.
+        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
         width: numbers of a patch; the dense layers between have four times as many.
-        layers: blocks of attention and dense layers.
-        heads: of attention; must divide the width.
+        layers: blocks of attention and dense layers; at least 1.
+        heads: of attention; must divide the width; at least 1.
         dropout: rate after the embedding, attention and dense layers, at least 0 and below 1.
 
     Raises:

@@ -51,9 +51,9 @@ def epsilon(
 
     Args:
         noise_multiplier: z, at least 0; no noise is epsilon = infinity.
-        rounds: rounds in which cohorts were drawn, those that came out empty included.
-        population: clients N.
-        cohort: clients m of a round, under `poisson` on average (q = m/N).
+        rounds: rounds in which cohorts were drawn, those that came out empty included; at least 0.
+        population: clients N, at least 1.
+        cohort: clients m of a round, under `poisson` on average (q = m/N); in (0, N].
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn; `none` counts on no amplification by sampling.
         accountant: `rdp` (Renyi, an upper bound in closed form), or `pld` (privacy loss distributions, tighter,
@@ -96,8 +96,8 @@ def noise_multiplier_for(
     Args:
         epsilon: the budget, above 0.
         rounds: rounds in which cohorts are drawn.
-        population: clients N.
-        cohort: clients m of a round, under `poisson` on average.
+        population: clients N, at least 1.
+        cohort: clients m of a round, under `poisson` on average; in (0, N].
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn; `none` counts on no amplification.
         accountant: `rdp` or `pld`, as `epsilon` has them.

@@ -87,8 +87,8 @@ class DifferentialPrivacy(Wrapper):
         inner: the method, without client state and weighting clients alike.
         noise_multiplier: z, standard deviation of the noise on the sum in units of C, at least 0.
         clip_norm: C > 0, in units of the displacement; with adaptive clipping its first value.
-        cohort: clients of a round m; on average under `poisson`.
-        population: clients N.
+        cohort: clients of a round m; on average under `poisson`; in (0, N].
+        population: clients N, at least 1.
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn: see `fedsolve.wrappers.privacy.accounting`, also for who are neighbours.
         clipping: `fixed`, or `adaptive`: C follows the quantile gamma of the displacements' norms.

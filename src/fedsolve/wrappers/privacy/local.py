@@ -61,7 +61,7 @@ class LocalDifferentialPrivacy(Wrapper):
         clip_norm: C > 0, in units of the displacement.
         epsilon: of one message, > 0; or give noise_multiplier.
         delta: in (0, 1).
-        noise_multiplier: z, standard deviation of a message's noise in units of C; from epsilon if not given.
+        noise_multiplier: z, standard deviation of a message's noise in units of C; from epsilon if not given; > 0.
         scalars: bounds b_j by name; 0 leaves one out (see `wrappers.parts`).
         share: part of the budget that all scalars together take, in (0, 1).
 

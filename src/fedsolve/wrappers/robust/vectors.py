@@ -41,7 +41,7 @@ class GeometricMedian(OfVectors):
     iterations would not come back. Clients of less than half the weight cannot carry it off.
 
     Attributes:
-        iterations: of Weiszfeld, a fixed number (the paper does with 3).
+        iterations: of Weiszfeld, a fixed number (the paper does with 3); at least 1.
         smoothing: nu, > 0, in units of the displacement (1e-6 in the paper).
 
     Raises:
