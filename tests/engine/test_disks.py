@@ -72,11 +72,13 @@ def test_a_run_goes_on_where_the_disk_of_its_states_was_full(disk, tmp_path, mon
     monkeypatch.setattr("fedsolve.engine.pace._CALL_SECONDS", 1e-9)
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**16)
     task = fs.Task("disks", MODEL.init, CrossEntropy(MODEL), fs.FederatedData.from_clients(clients()))
-    options = {"rounds": 8, "clients_per_round": 2, "eval_every": 4, "residency": "stream"}
+    options = {"clients_per_round": 2, "eval_every": 4, "residency": "stream"}
 
-    def run(out, resume=False):
-        return fs.run(fs.SCAFFOLD(0.1), task, out=out, resume=resume, **options)
+    def run(out, resume=False, rounds=3):
+        return fs.run(fs.SCAFFOLD(0.1), task, rounds=rounds, out=out, resume=resume, **options)
 
+    with pytest.raises(fs.InvalidInput, match=r"disk at least .* for the states of clients that take part"):
+        run(place / "long", rounds=8)
     with pytest.raises(fs.InvalidInput, match="No space left on device") as error:
         run(place / "run")
     assert "\n" not in str(error.value)

@@ -135,15 +135,17 @@ class Checkpoints:
 
     def _check_disk(self, state: RunState) -> None:
         """Refuse a run whose first checkpoint, or whose clients' states, no disk has room for."""
-        if self._folder is not None and is_first():
-            smaller = "a smaller model, or a method that keeps less"
-            check_disk(self._folder.hold.folder, [Need("a checkpoint", trees.nbytes(state), smaller)])
+        found, place = [], None
         if self._states is not None and self._stream is not None:
-            rows = self._stream.expected * self._states.row_bytes
-            kept = Need(
-                "the states of clients that take part", rows, "fewer clients a round, or fewer rounds"
-            )
-            check_disk(self._states.folder, [kept])
+            rows, place = self._stream.expected * self._states.row_bytes, self._states.folder
+            fewer = "fewer clients a round, or fewer rounds"
+            found.append(Need("the states of clients that take part", rows, fewer))
+        if self._folder is not None and is_first():
+            place = self._folder.hold.folder
+            smaller = "a smaller model, or a method that keeps less"
+            found.append(Need("a checkpoint", trees.nbytes(state), smaller))
+        if place is not None:
+            check_disk(place, found)
 
     def _open_states(self, state: RunState) -> RunState:
         """Have clients' states in a file where they are streamed; the rest of the state."""
