@@ -15,7 +15,7 @@ import fedsolve as fs
 from fedsolve.engine.reduce import reduce_stacked, sum_messages
 from fedsolve.geometry import L1, L2Ball
 from fedsolve.types import module, reduced
-from fedsolve.wrappers.robust.base import vector_of
+from fedsolve.wrappers.robust.base import middle, vector_of
 from fedsolve.wrappers.robust.catalogue import REDUCTIONS, build_reduction
 from fedsolve.wrappers.robust.vectors import krum_scores
 from wrappers import reduction_transcript as numpy_says
@@ -102,6 +102,21 @@ def test_median_of_odd_and_even_numbers(n, expected):
     sent = Up(values[:, None], values, values)
     found = reduced_by(fs.robust.Median(), sent, np.ones(n), np.ones(n, bool))
     assert float(found.delta[0]) == float(found.loss) == float(found.step) == expected
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(40_001,), (20_000, 2), (9, 3, 2), (6,), (4, 0)])
+def test_medians_are_those_of_sorted_values(kind, shape):
+    """To the bit: both signs, ties, infinities, a fifth not used; coordinates at once and in parts."""
+    rng = np.random.default_rng(5)
+    x = np.where(rng.random(shape) < 0.3, 0.5, rng.standard_normal(shape)).astype(kind)
+    x.reshape(-1)[:2] = [-np.inf, np.inf][: x.size]
+    for used in (np.ones(len(x), bool), rng.random(len(x)) < 0.8):
+        ordered = np.sort(x[used], axis=0)
+        low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+        got = jax.jit(middle)(x, used)
+        assert got.dtype == kind
+        np.testing.assert_array_equal(got, low / kind(2) + high / kind(2))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedsolve.types import Scalar, is_module, reductions, replace
+from fedsolve.wrappers.robust.selection import medians
 
 
 class Reduction(ABC):
@@ -121,9 +122,7 @@ def in_order(x: Array, used: Array) -> Array:
 
 def middle(x: Array, used: Array) -> Array:
     """The median over the first axis of the rows that are used, the mean of the middle two of an even number."""
-    ordered, count = in_order(x, used), jnp.sum(used)
-    low, high = ordered[jnp.maximum(count - 1, 0) // 2], ordered[count // 2]
-    return low / 2 + high / 2  # halves first: a sum can overflow
+    return medians(jnp.where(column(used, x), x, jnp.inf), jnp.maximum(jnp.sum(used), 1))
 
 
 def first(count: Scalar, score: Array, ties: Array, used: Array) -> Array:
