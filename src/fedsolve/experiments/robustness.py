@@ -150,6 +150,6 @@ STUDY = Study(
     },
     deviations=DEVIATIONS,
     cost="",
-    minutes=11.2,
+    minutes=4.1,
     needs_data=False,
 )
