@@ -40,7 +40,7 @@ task = dataclasses.replace(task, diagnostics=measured)
 
 # %% [markdown]
 # A step along a subgradient leaves no weight at exactly 0; a proximal step does. FedMiD takes it on the clients and on
-# the server, so that psi counts for about twice what it says; FedDualAvg averages before it thresholds, by all rates
+# the server, so that $\psi$ counts for about twice what it says; FedDualAvg averages before it thresholds, by all rates
 # so far. Below, the former finds the support sooner, and the latter has fewer weights on the way.
 
 # %%

@@ -115,6 +115,17 @@ def test_formulas_of_pages_are_read_by_both_who_show_them():
     assert not [found for found in inline if re.search(r"\\[^A-Za-z]", found) or found != found.strip()]
 
 
+def test_symbols_in_prose_are_typeset_and_names_are_not(tools):
+    from formulas import with_formulas
+
+    shown = with_formulas("Up: c_i+ - c_i, |D|^2.\n\nArgs:\n    b_c: eta_l of `x_i`, eps_g, |S| of a_ij.")
+    assert shown == (
+        r"Up: :math:`c_{i}^{+}` - :math:`c_{i}`, :math:`\lVert D \rVert^{2}`."
+        "\n\nArgs:\n"
+        r"    b_c: :math:`\eta_{\ell}` of `x_i`, eps_g, \|S\| of a_ij."
+    )
+
+
 def test_each_diagram_is_drawn_as_it_is_written(tools):
     """`python tools/site/diagrams.py` draws them; the picture of another text is kept under another name."""
     from diagrams import BLOCK, as_pictures, name_of

@@ -1,13 +1,18 @@
-"""For the site: paragraphs of a docstring that are formulas are typeset; tables and code in them keep their lines."""
+"""For the site: formulas of a docstring are typeset, as paragraphs and as symbols; tables and code keep their lines."""
 
 from __future__ import annotations
 
 import inspect
 import re
 
-from latex import latex
+from latex import latex, statement
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):", re.MULTILINE)
+_LETTER = r"(?:[A-Za-z]|eta|tau|mu|lambda|alpha|beta|gamma|sigma|theta|rho)_[a-z](?!\w)"
+_SYMBOL = re.compile(
+    rf"(?P<symbol>(?<![\w\\.+*/^|<])(?:{_LETTER}|\|D(?:_i)?\|)(?:\^2|\+(?=[\s,.;)]))?(?=[\s,.;)']|$))"
+    r"|[|*]|(?<=\w)_(?!\w)"
+)
 _FORMULA = re.compile(r"<-|\S {2,}\S|^ {4}\S", re.MULTILINE)
 
 
@@ -39,10 +44,16 @@ def _block(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Plain text for Sphinx: signs that would be markup there stand for themselves, outside names in backquotes.
+    """Plain text for Sphinx: symbols are typeset, other signs that would be markup there stand for themselves.
+
+    Not so inside names in backquotes.
 
     >>> print(_prose("mean |D_i|^2 of `a|b` * 2"))
-    mean \\|D_i\\|^2 of `a|b` \\* 2
+    mean :math:`\\lVert D_{i} \\rVert^{2}` of `a|b` \\* 2
     """
     parts = re.split(r"(`[^`]*`|^\s*\*{1,2}\w+:|^\s*\* |^>>> .*$)", text, flags=re.MULTILINE)
-    return "".join(p if i % 2 else re.sub(r"([|*]|(?<=\w)_(?!\w))", r"\\\1", p) for i, p in enumerate(parts))
+    return "".join(p if i % 2 else _SYMBOL.sub(_typeset, p) for i, p in enumerate(parts))
+
+
+def _typeset(found: re.Match[str]) -> str:
+    return f":math:`{statement(found[0])}`" if found["symbol"] else f"\\{found[0]}"
