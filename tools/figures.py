@@ -85,7 +85,7 @@ def markdown() -> str:
     ]
     lines += [
         "",
-        "`fedsolve reproduce NAME` runs one; the same as a page: `experiments/index.html`. Made by `make generate`.",
+        "`fedsolve reproduce NAME` runs one; [the same as a page](../experiments/index.html). Made by `make generate`.",
     ]
     for heading, rows in _sections(shown):
         lines += ["", f"## {heading}", "", "| | shows | size | repeated by |", "|---|---|---|---|"]

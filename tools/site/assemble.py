@@ -46,6 +46,8 @@ def assemble() -> None:
     (PAGES / "changelog.md").write_text((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), encoding="utf-8")
     extra = PAGES.parent / "extra" / "experiments"
     shutil.rmtree(extra, ignore_errors=True)
+    extra.mkdir(parents=True)
+    shutil.copy(ROOT / "experiments" / "index.html", extra)
     for page in sorted((ROOT / "experiments").glob("*/page.html")):
         (extra / page.parent.name).mkdir(parents=True)
         shutil.copy(page, extra / page.parent.name)

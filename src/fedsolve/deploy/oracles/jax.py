@@ -85,13 +85,14 @@ class JaxOracle(LocalProblem):
         """One client of a task, with the task's own local work unless told otherwise.
 
         Its local work is shaped by the whole federation as in `fs.run`, so that numbers agree with the compiled
-        engine to the last bit; only this client's examples are put on the device. `params` is the initial model, the
-        server's: leaves that a client keeps to itself (`fs.Personal`, `fs.Ditto`) are in no message and begin as they
-        are here; by default those that `task.init` gives for `jax.random.key(0)`.
+        engine to the last bit; only this client's examples are put on the device.
 
         Args:
             task: the task of the whole federation.
             client: its number, 0 .. clients - 1.
+            params: the initial model, the server's: leaves that a client keeps to itself (`fs.Personal`, `fs.Ditto`)
+                are in no message and begin as they are here; None for those that `task.init` gives for
+                `jax.random.key(0)`.
             batch_size: examples of a local step, at least 1; None for the task's.
             epochs: passes over its examples in a round, at least 1; None for the task's.
             local_steps: steps in a round, at least 1, in place of `epochs`.
