@@ -53,8 +53,6 @@ def study_in(path: Path) -> Study:
         seeds=tuple(seeds),
         statements=tuple(Statement(c.says, c.theirs, c.build(name)) for c in config.claim),
         pictures=_pictures(problem, methods),
-        deviations=(),
-        cost="",
         needs_data=False,
     )
 

@@ -11,10 +11,10 @@ from fedsolve.experiments.axes import Reached, along, edges, grid_of
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells, ends
+from fedsolve.studies.intervals import Interval, beyond, interval, intervals, listed
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.verdicts import Rule, beyond, interval
+from fedsolve.studies.verdicts import Rule
 
-Interval = tuple[float, float, float]
 Series = Callable[[Cells, str], list[tuple[np.ndarray, np.ndarray]]]
 """From a method's name to two series for each seed."""
 Where = tuple[str, str, tuple[float, float] | None]
@@ -32,8 +32,8 @@ def flat(
     """Along an axis each method's worst value is at most `most` times its best."""
 
     def rule(cells: Cells) -> Judged:
-        found = {m: interval(spread(along(cells, problem, m, axis, between)), len(methods)) for m in methods}
-        held, which = beyond(_ends(found), np.log(most), -1)
+        found = intervals({m: spread(along(cells, problem, m, axis, between)) for m in methods})
+        held, which = beyond(found.items(), np.log(most), -1)
         ours = f"largest over smallest along {axis}{_part(between)}: {_factors(found)}"
         return Judged(
             ours,
@@ -49,15 +49,16 @@ def flatter(problem: str, pairs: Sequence[tuple[Where, Where]]) -> Rule:
     """In each pair the first method varies less along its axis than the second along its own, by a factor."""
 
     def rule(cells: Cells) -> Judged:
-        found, words = {}, []
+        apart, words = {}, []
         for a, b in pairs:
             ours, theirs = (spread(along(cells, problem, *one)) for one in (a, b))
-            found[f"{a[0]} against {b[0]}"] = interval(theirs - ours, len(pairs))
+            apart[f"{a[0]} against {b[0]}"] = theirs - ours
             words += [
                 f"{m} {np.exp(v.mean()):.3g} along {axis}{_part(part)}"
                 for (m, axis, part), v in ((a, ours), (b, theirs))
             ]
-        held, which = beyond(_ends(found), 0.0)
+        found = intervals(apart)
+        held, which = beyond(found.items(), 0.0)
         return Judged(
             f"largest over smallest: {', '.join(dict.fromkeys(words))}; the second over the first: {_factors(found)}",
             held,
@@ -77,18 +78,19 @@ def nearly_best(problem: str, methods: Sequence[str], axis: str, value: float, m
     def rule(cells: Cells) -> Judged:
         metric = describe(cells.problem(problem).metric)
         sign = -1 if metric.higher_is_better else 1
-        found, words = {}, []
+        worse, words = {}, []
         for m in methods:
             reached = along(cells, problem, m, axis)
             at, others = reached.values.index(value), np.arange(len(reached.values))
             others = others[others != at]
             best = others[np.argmin(sign * reached.ends[others].mean(axis=1))]
-            found[m] = interval(sign * np.log(reached.ends[at] / reached.ends[best]), len(methods))
+            worse[m] = sign * np.log(reached.ends[at] / reached.ends[best])
             shown = [
                 f"{metric.scale * reached.ends[i].mean():.4g} at {reached.values[i]:g}" for i in (at, best)
             ]
             words.append(f"{m} {' and '.join(shown)}")
-        held, which = beyond(_ends(found), np.log(most), -1)
+        found = intervals(worse)
+        held, which = beyond(found.items(), np.log(most), -1)
         return Judged(
             f"{metric.label} at {axis} {value:g} and at the best other: {', '.join(words)}; worse by a factor of "
             f"{_factors(found)}",
@@ -123,13 +125,12 @@ def goes(
         for m in methods:
             by_seed = np.array([rank_correlation(x, y) for x, y in series(cells, m)])
             mean, low, high = interval(by_seed, len(methods))
-            found[m] = mean, max(low, -1.0), min(high, 1.0)
-        held, which = beyond(_ends(found), 0.0, 1 if rising else -1)
-        words = ", ".join(f"{m} {mean:.2f} [{low:.2f}, {high:.2f}]" for m, (mean, low, high) in found.items())
+            found[m] = Interval(mean, max(low, -1.0), min(high, 1.0))
+        held, which = beyond(found.items(), 0.0, 1 if rising else -1)
         side = "above" if rising else "below"
         reason = f"{side} 0 by the 95 % interval{_over(cells, problem)}{which}"
         weak = _provisional(at_edge(cells, m) for m in methods)
-        return Judged(f"rank correlation of {what}: {words}", held, reason, weak)
+        return Judged(f"rank correlation of {what}: {listed(found, '.2f')}", held, reason, weak)
 
     return rule
 
@@ -151,12 +152,10 @@ def easier(problem: str, pairs: Sequence[tuple[str, str]], near: float, **at: fl
         }
         best = np.max([np.nanmax(r, axis=0) for r in reached.values()], axis=0)
         shares = {m: 100 * (r >= (1 - near) * best).mean(axis=0) for m, r in reached.items()}
-        found = {f"{a} over {b}": interval(shares[a] - shares[b], len(pairs)) for a, b in pairs}
-        held, which = beyond(_ends(found), 0.0)
+        found = intervals({f"{a} over {b}": shares[a] - shares[b] for a, b in pairs})
+        held, which = beyond(found.items(), 0.0)
         words = ", ".join(f"{m} {s.mean():.3g} %" for m, s in shares.items())
-        gaps = ", ".join(
-            f"{n} {mean:+.3g} points [{low:.3g}, {high:.3g}]" for n, (mean, low, high) in found.items()
-        )
+        gaps = ", ".join(f"{name} {one.told('+.3g', 'points')}" for name, one in found.items())
         where = ", ".join(f"{axis} {v:g}" for axis, v in at.items())
         return Judged(
             f"settings within {100 * near:g} % of the best of all methods at {where}: {words}; {gaps}",
@@ -167,15 +166,8 @@ def easier(problem: str, pairs: Sequence[tuple[str, str]], near: float, **at: fl
     return rule
 
 
-def _ends(found: Mapping[str, Interval]) -> list[tuple[str, float, float]]:
-    return [(name, low, high) for name, (_, low, high) in found.items()]
-
-
 def _factors(found: Mapping[str, Interval]) -> str:
-    return ", ".join(
-        f"{name} {np.exp(mean):.3g} [{np.exp(low):.3g}, {np.exp(high):.3g}]"
-        for name, (mean, low, high) in found.items()
-    )
+    return listed({name: one.factor for name, one in found.items()}, ".3g")
 
 
 def _part(between: tuple[float, float] | None) -> str:

@@ -152,8 +152,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    cost="",
     minutes=13.3,
     tuned_on=TUNING_SEED,
 )
-"""For `fedsolve reproduce composite-league`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -12,7 +11,8 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Difference, Rule, interval, judged, provisional, shown_final
+from fedsolve.studies.intervals import Interval, decided, interval
+from fedsolve.studies.verdicts import Difference, Rule, judged, provisional, shown_final
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.99)
 """Of F1: a verdict at one of them is shown at all."""
@@ -41,24 +41,23 @@ FOUND = Arrival("the F1 score of the support stays at {:g} or above", _found, TH
 """A problem's F1 score."""
 
 
-def reaches(problem: str, method: str, threshold: float) -> Rule:
-    """The metric, of which more is better, is at least the threshold: its mean over the seeds, by the interval."""
-    return _beside(problem, method, threshold, 1, THRESHOLDS)
+def reaches(
+    problem: str, method: str, threshold: float, thresholds: tuple[float, ...] = THRESHOLDS, side: int = 1
+) -> Rule:
+    """The metric is at least the threshold: its mean over the seeds, by the interval; with side -1 it is below."""
+
+    def rule(cells: Cells) -> Judged:
+        found = against(cells, problem, cells.final(problem, method), threshold, thresholds, side)
+        return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
+
+    return rule
 
 
 def stays_below(
     problem: str, method: str, threshold: float, thresholds: tuple[float, ...] = THRESHOLDS
 ) -> Rule:
-    """The metric is below the threshold: its mean over the seeds, by the interval."""
-    return _beside(problem, method, threshold, -1, thresholds)
-
-
-def _beside(problem: str, method: str, threshold: float, side: int, thresholds: tuple[float, ...]) -> Rule:
-    def rule(cells: Cells) -> Judged:
-        found = against(cells, problem, cells.final(problem, method), threshold, side, thresholds)
-        return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
-
-    return rule
+    """The metric is below the threshold."""
+    return reaches(problem, method, threshold, thresholds, side=-1)
 
 
 def against(
@@ -66,8 +65,8 @@ def against(
     problem: str,
     values: np.ndarray,
     threshold: float,
-    side: int = 1,
     thresholds: tuple[float, ...] = THRESHOLDS,
+    side: int = 1,
 ) -> Judged:
     """Whether the mean of values in the problem's metric, shape (seeds,), is at least the threshold, or below it.
 
@@ -76,23 +75,21 @@ def against(
         problem: its name.
         values: NaN where a run diverged, which then found nothing.
         threshold: one of the `thresholds`.
-        side: 1 for at least, -1 for below.
         thresholds: at which the verdict is shown.
+        side: 1 for at least, -1 for below.
     """
     title, replicates = describe(cells.problem(problem).metric).title, cells.problem(problem).replicates
     there = values[np.isfinite(values)]
-    given: dict[float, Verdict]
     if len(there) == len(values):
-        mean, low, high = interval(values)
-        given = {bar: _side(side * (low - bar), side * (high - bar)) for bar in thresholds}
-        ours = f"{title} {mean:.3f} [{low:.3f}, {high:.3f}], least {values.min():.3f}"
+        found = interval(values)
+        ours = f"{title} {found:.3f}, least {values.min():.3f}"
     else:
-        given = {bar: _side(-side, -side) for bar in thresholds}
+        found = Interval(-np.inf, -np.inf, -np.inf)
         ours = f"diverged on {len(values) - len(there)} of {len(values)} {replicates}"
         ours += f"; {title} {there.mean():.3f} on the others" if len(there) else ""
+    given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in thresholds}
     what = f"{'at least' if side > 0 else 'below'} {threshold:g} by the 95 % interval of the mean"
-    reason = f"{what} over {replicates}; {_elsewhere(given, threshold)}"
-    return Judged(ours, given[threshold], reason)
+    return Judged(ours, given[threshold], f"{what} over {replicates}; {_elsewhere(given, threshold)}")
 
 
 def sooner(problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival = FOUND) -> Rule:
@@ -122,13 +119,15 @@ def comes_within(problem: str, method: str, rounds: int, threshold: float, arriv
     """The method is there for good in less than so many rounds: their mean over the seeds, by the interval."""
 
     def rule(cells: Cells) -> Judged:
-        given: dict[float, Verdict] = {}
-        for bar in arrival.thresholds:
-            _, low, high = interval(until_reached(cells, problem, method, bar, arrival)[0])
-            given[bar] = (
-                "reproduced" if high < rounds else "not reproduced" if low >= rounds else "underpowered"
-            )
-        _, low, high = interval(until_reached(cells, problem, method, threshold, arrival)[0])
+        found = {
+            bar: interval(until_reached(cells, problem, method, bar, arrival)[0])
+            for bar in arrival.thresholds
+        }
+        # whole rounds: exactly so many are not less
+        given: dict[float, Verdict] = {
+            bar: decided(one, np.nextafter(rounds, 0), -1) for bar, one in found.items()
+        }
+        _, low, high = found[threshold]
         ours = f"rounds until {arrival.words.format(threshold)}: "
         ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
         reason = (
@@ -140,23 +139,20 @@ def comes_within(problem: str, method: str, rounds: int, threshold: float, arriv
     return rule
 
 
-def times(
-    problem: str, a: str, b: str, factor: float, factors: tuple[float, ...], side: Literal[1, -1] = 1
-) -> Rule:
+def times(problem: str, a: str, b: str, factor: float, factors: tuple[float, ...], side: int = 1) -> Rule:
     """The metric of `a` is at least `factor` times that of `b`, or with side -1 at most, by the mean ratio."""
 
     def rule(cells: Cells) -> Judged:
-        one, other = (cells.final(problem, name) for name in (a, b))
         words = ", ".join(f"{name} {shown_final(cells, problem, name, 'tuned')}" for name in (a, b))
         weak = provisional(cells, problem, "tuned", (a, b))
-        ratio = one / other
+        ratio = cells.final(problem, a) / cells.final(problem, b)
         if not np.isfinite(ratio).all():
             return Judged(words, "underpowered", "no ratio: a run diverged", weak)
-        mean, low, high = interval(ratio)
-        given: dict[float, Verdict] = {bar: _side(side * (low - bar), side * (high - bar)) for bar in factors}
-        ours = f"{words}; {mean:.3g} times as large [{low:.3g}, {high:.3g}]"
+        found = interval(ratio)
+        given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in factors}
         what = f"{'at least' if side > 0 else 'at most'} {factor:g} times"
         reason = f"{what} by the 95 % interval, paired over {cells.problem(problem).replicates}"
+        ours = f"{words}; {found.told('.3g', 'times as large')}"
         return Judged(ours, given[factor], f"{reason}; {_elsewhere(given, factor)}", weak)
 
     return rule
@@ -189,11 +185,6 @@ def _words(cells: Cells, problem: str, method: str, threshold: float, arrival: A
         return "never"
     never = f" (never on {(~ever).sum()} of {len(ever)})" if not ever.all() else ""
     return f"{rounds[ever].mean():.0f}{never}"
-
-
-def _side(low: float, high: float) -> Verdict:
-    low, high = min(low, high), max(low, high)
-    return "reproduced" if low >= 0 else "not reproduced" if high < 0 else "underpowered"
 
 
 def _elsewhere(given: Mapping[float, Verdict], threshold: float) -> str:

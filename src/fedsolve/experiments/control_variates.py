@@ -17,8 +17,9 @@ from fedsolve.server.base import ServerOptimizer
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.across import better_in_each
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import Interval, beyond, decided, interval
 from fedsolve.studies.pictures import Along, Curves
-from fedsolve.studies.verdicts import Rule, beyond, interval
+from fedsolve.studies.verdicts import Rule
 from fedsolve.studies.views import by_metric
 from fedsolve.tasks.task import Task
 
@@ -92,10 +93,10 @@ def diversity(problems: Sequence[str], names: Sequence[str], side: int) -> Rule:
         words, ends = [], []
         for m in names:
             found = [_log_interval(cells, p, m, len(problems) * len(names)) for p in problems]
-            means = [float(np.exp(mean)) for mean, _, _ in found]
+            means = [one.factor.mean for one in found]
             words.append(f"{m} {min(means):.3g} to {max(means):.3g}")
-            ends += [(m, low, high) for _, low, high in found]
-        held = sum(high < np.log(NEAR) if side > 0 else low > np.log(NEAR) for _, low, high in ends)
+            ends += [(m, one) for one in found]
+        held = sum(decided(one, np.log(NEAR), -side) == "reproduced" for _, one in ends)
         ours = f"geometric mean over the last {LAST} rounds, least and greatest of {len(problems)} problems: "
         what = (
             f"{'at most' if side > 0 else 'above'} {NEAR:g} by the 95 % interval of the mean over data sets"
@@ -106,7 +107,7 @@ def diversity(problems: Sequence[str], names: Sequence[str], side: int) -> Rule:
     return rule
 
 
-def _log_interval(cells: Cells, problem: str, name: str, comparisons: int) -> tuple[float, float, float]:
+def _log_interval(cells: Cells, problem: str, name: str, comparisons: int) -> Interval:
     rounds, values = cells.curve(problem, name, metric="diversity")
     counted = rounds > rounds[-1] - LAST
     return interval(np.log(values[:, counted]).mean(axis=1), comparisons)
@@ -212,8 +213,6 @@ STUDY = Study(
         "equal sizes (Hsu et al. 2019). All clients take part and batches are whole, as the theory asks.",
         "FedExP is FedDuA with G = I. Five data sets: each seed deals the digits anew, and holds out another fifth.",
     ),
-    cost="",
     minutes=1.8,
     needs_data=False,
 )
-"""Control variates and FedDuA, for `fedsolve reproduce control-variates`."""

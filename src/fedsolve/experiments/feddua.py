@@ -204,8 +204,6 @@ STUDY = Study(
         "The paper's figure of sensitivity is of accuracies on real data. epsilon_g is added to v'G^-1 v, which falls "
         "with the loss and comes below the paper's 1e-3 to 1e-1 here.",
     ),
-    cost="",
     minutes=7.6,
     needs_data=False,
 )
-"""FedDuA's synthetic problem, for `fedsolve reproduce feddua-synthetic`."""

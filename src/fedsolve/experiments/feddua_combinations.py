@@ -200,8 +200,6 @@ STUDY = Study(
         "regression, epsilon = 1e-9 and epsilon_g = 0 on digits, where clients weigh by their examples.",
         "SCAFFOLD is option II; the paper does not say which.",
     ),
-    cost="",
     minutes=10.9,
     needs_data=False,
 )
-"""SCAFFOLD, FedProx and FedDuA, for `fedsolve reproduce feddua-combinations`."""

@@ -227,7 +227,5 @@ STUDY = Study(
         "FedLi-LS is not tuned, FedAvg is, over 18 pairs of rates by F on the first data set; both see the same "
         "cohorts. FedLi-LU has a client rate of 0.1.",
     ),
-    cost="",
     minutes=1.6,
 )
-"""FedLi on convex losses, for `fedsolve reproduce fedli-convex`."""

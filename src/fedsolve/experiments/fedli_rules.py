@@ -11,7 +11,8 @@ from fedsolve.experiments.fedli_problems import L2, STEPS, smoothness
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Rule, beyond, interval
+from fedsolve.studies.intervals import beyond, decided, interval, intervals
+from fedsolve.studies.verdicts import Rule
 
 ROUNDING = 1e-10
 """Of float64 and of w*, whose gradient is not quite 0: less is no rise and no distance."""
@@ -87,20 +88,19 @@ def lasts(problems: Sequence[str], method: str) -> Rule:
     """log10 of F - F* falls as much in the second half of the rounds as in the first: half of that at least."""
 
     def rule(cells: Cells) -> Judged:
-        words, ends = [], []
+        words, apart = [], {}
         for p in problems:
             _, gaps = cells.curve(p, method, metric="suboptimality")
             logs = np.log10(np.maximum(gaps, 1e-16))
             middle = logs.shape[1] // 2
             first, second = logs[:, 0] - logs[:, middle], logs[:, middle] - logs[:, -1]
-            _, low, high = interval(second - first / 2, len(problems))
-            ends.append((p, low, high))
+            apart[p] = second - first / 2
             words.append(f"{p} {first.mean():.2f} and {second.mean():.2f}")
         ours = f"decades that F - F* falls in the halves of the rounds: {'; '.join(words)}"
         reason = (
             "it lasts where the second half brings at least half of the first, by the 95 % intervals together"
         )
-        return Judged(ours, beyond(ends, 0.0)[0], reason)
+        return Judged(ours, beyond(intervals(apart).items(), 0.0)[0], reason)
 
     return rule
 
@@ -125,10 +125,9 @@ def adapts(problems: Sequence[str], method: str) -> Rule:
     def rule(cells: Cells) -> Judged:
         gammas = np.stack([cells.curve(p, method, metric="gamma")[1][:, 1:] for p in problems])
         shares = (gammas < 1).mean(axis=(0, 2))
-        _, low, high = interval(shares)
-        verdict: Verdict = "reproduced" if low >= 0.5 else "not reproduced" if high < 0.5 else "underpowered"
         ours = f"gamma < 1 in {100 * shares.mean():.1f} % of {gammas.size} rounds, least {gammas.min():.3g}"
-        return Judged(ours, verdict, "in at least half of the rounds, by the 95 % interval over data sets")
+        reason = "in at least half of the rounds, by the 95 % interval over data sets"
+        return Judged(ours, decided(interval(shares), 0.5), reason)
 
     return rule
 

@@ -177,7 +177,5 @@ STUDY = Study(
         "cohorts, shuffles), by whose mean settings are chosen.",
         "There is no SCAFFOLD, no learning-rate decay, no Shakespeare, CIFAR or autoencoder.",
     ),
-    cost="",
     minutes=17.1,
 )
-"""How easy adaptive methods are to tune, for `fedsolve reproduce fedopt-tuning`."""

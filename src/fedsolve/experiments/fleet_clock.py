@@ -125,7 +125,5 @@ STUDY = Study(
         "Each seed draws other writers, another fleet and another order of events; the test images are of all 300 "
         "writers.",
     ),
-    cost="",
     minutes=2.0,
 )
-"""Time to accuracy, for `fedsolve reproduce fleet-clock`."""

@@ -123,6 +123,5 @@ STUDY = Study(
         "not how sure another would be.",
         f"The paper does not give lambda: {LAMBDA} for all methods and the baselines.",
     ),
-    cost="",
     minutes=0.5,
 )

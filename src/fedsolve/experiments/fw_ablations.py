@@ -15,16 +15,9 @@ from fedsolve.experiments.fw_linear import problem
 from fedsolve.sampling import Bernoulli
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import interval
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.verdicts import (
-    Difference,
-    Rule,
-    better_than_all,
-    each_better,
-    grade,
-    interval,
-    together,
-)
+from fedsolve.studies.verdicts import Difference, Rule, better_than_all, each_better, grade, together
 from fedsolve.studies.views import at_round, by_metric
 
 ROUNDS, EVERY, CLIENTS, MOST = 100, 2, 10, 200
@@ -143,7 +136,6 @@ PARTICIPATION = Study(
         "number.",
         "The networks' step is (p T + 1)^(-2/3), which the paper leaves open; lambda is also tuned from 1e-4 to 1.",
     ),
-    cost="",
     minutes=1.8,
     needs_data=False,
 )  # fmt: skip
@@ -214,7 +206,6 @@ PENALTY = Study(
         f"The table and the page's numbers are means over the rounds; the gap is that of rounds {EVERY} to {FIRST}.",
         "Each client takes part with probability p, independently; p is 0.5 for MNIST, 1 for networks, as there.",
     ),
-    cost="",
     minutes=1.1,
 )  # fmt: skip
 STUDIES = {"fw-participation": PARTICIPATION, "fw-penalty": PENALTY}

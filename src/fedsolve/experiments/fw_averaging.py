@@ -118,7 +118,6 @@ STUDY = Study(
         "The paper computes the first step by hand; lambda_0 = 1 and the number of rounds are ours. The averaged steps "
         "are those of the public code with one local step. In double precision.",
     ),
-    cost="",
     minutes=0.1,
     needs_data=False,
 )  # fmt: skip

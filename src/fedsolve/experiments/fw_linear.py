@@ -142,7 +142,6 @@ STUDIES = {
             "8 for each method.",
             *DEVIATIONS,
         ),
-        cost="",
         minutes=34.7,
     ),
     "fw-stochastic": Study(
@@ -163,7 +162,6 @@ STUDIES = {
             *DEVIATIONS,
             OF_SYNTHETIC,
         ),
-        cost="",
         minutes=56.9,
     ),
 }  # fmt: skip

@@ -67,7 +67,5 @@ STUDY = Study(
         *DEVIATIONS,
         OF_SYNTHETIC,
     ),
-    cost="",
     minutes=5.6,
 )
-"""Table 2, for `fedsolve reproduce fw-nonconvex`."""

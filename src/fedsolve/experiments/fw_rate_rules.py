@@ -12,9 +12,10 @@ from fedsolve.experiments.fw_theorems import Constants
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import beyond, interval, intervals
 from fedsolve.studies.panels import Line, Panel, Panelled
 from fedsolve.studies.study import Study
-from fedsolve.studies.verdicts import Difference, Rule, beyond, grade, interval
+from fedsolve.studies.verdicts import Difference, Rule, grade
 
 FLOOR = 1e-12
 """F - F* below this is rounding."""
@@ -72,14 +73,14 @@ def falls(problems: tuple[str, ...], method: str, rate: float) -> Rule:
     """Slopes over the last decade of rounds are at most -rate, by their intervals over data sets together."""
 
     def rule(cells: Cells) -> Judged:
-        words, found = [], []
+        slopes = {}
         for problem in problems:
             rounds, apart = cells.curve(problem, method)
-            mean, low, high = interval(np.array([slope(rounds, one) for one in apart]), len(problems))
-            words.append(f"{problem} {mean:.2f} [{low:.2f}, {high:.2f}]")
-            found.append((problem, low, high))
+            slopes[problem] = np.array([slope(rounds, one) for one in apart])
+        found = intervals(slopes)
+        words = "; ".join(f"{problem} {one:.2f}" for problem, one in found.items())
         reason = f"95 % intervals over data sets, all {len(problems)} together"
-        return Judged(f"slopes {'; '.join(words)}", beyond(found, -rate, -1)[0], reason)
+        return Judged(f"slopes {words}", beyond(found.items(), -rate, -1)[0], reason)
 
     return rule
 

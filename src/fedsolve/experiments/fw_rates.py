@@ -161,8 +161,6 @@ STUDY = Study(
         "Slopes are fitted on log-log axes over the last decade of rounds, above 1e-12.",
         f"F - F* is read every {EVERY} rounds, the gap every hundredth part of T.",
     ),
-    cost="",
     minutes=1.5,
     needs_data=False,
 )  # fmt: skip
-"""Theorems 1 to 3, for `fedsolve reproduce fw-rates`."""

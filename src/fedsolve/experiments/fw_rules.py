@@ -9,7 +9,8 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Difference, Rule, difference, grade, interval
+from fedsolve.studies.intervals import interval
+from fedsolve.studies.verdicts import Difference, Rule, difference, grade
 
 Pair = tuple[str, str, str]
 """A column, and two methods on it of which the first is said to be better."""

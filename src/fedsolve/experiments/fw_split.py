@@ -17,8 +17,9 @@ from fedsolve.diagnostics import Diagnostic, Feasibility, Point
 from fedsolve.geometry import Box, LInfBall
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import decided, interval
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.verdicts import Rule, better, interval
+from fedsolve.studies.verdicts import Rule, better
 from fedsolve.studies.views import by_metric
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar, module
@@ -87,13 +88,9 @@ def at_most(method: str, bar: float) -> Rule:
     """The metric at the end is at most a number, by the interval of its mean."""
 
     def rule(cells: Cells) -> Judged:
-        mean, low, high = interval(cells.final(NAME, method))
-        verdict = "reproduced" if high <= bar else "not reproduced" if low > bar else "underpowered"
-        return Judged(
-            f"{mean:.3g} [{low:.3g}, {high:.3g}]",
-            verdict,
-            f"at most {bar:g} by the 95 % interval, 5 data sets",
-        )
+        found = interval(cells.final(NAME, method))
+        reason = f"at most {bar:g} by the 95 % interval, 5 data sets"
+        return Judged(f"{found:.3g}", decided(found, bar, -1), reason)
 
     return rule
 
@@ -148,7 +145,6 @@ STUDY = Study(
         "F* is FISTA's on the gathered data, over the intersection. The numbers that the claims name were set after "
         "that trial on the first of the five data sets.",
     ),
-    cost="",
     minutes=0.2,
     needs_data=False,
 )  # fmt: skip

@@ -115,7 +115,6 @@ def study(dataset: int) -> Study:
             ),
         },
         deviations=DEVIATIONS,
-        cost="",
         minutes=MINUTES[dataset],
         needs_data=False,
     )

@@ -59,7 +59,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    cost="",
     minutes=24.2,
     tuned_on=TUNING_SEED,
 )

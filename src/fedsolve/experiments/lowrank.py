@@ -134,7 +134,6 @@ def study(dataset: int) -> Study:
             ),
         },
         deviations=DEVIATIONS,
-        cost="",
         minutes=MINUTES[dataset],
         needs_data=False,
     )  # fmt: skip

@@ -16,7 +16,8 @@ from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.across import better_in_each
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.verdicts import Rule, beyond, interval
+from fedsolve.studies.intervals import decided, interval
+from fedsolve.studies.verdicts import Rule
 from fedsolve.studies.winners import WinnerMap, winner
 from fedsolve.tasks.task import Task
 
@@ -107,10 +108,10 @@ def unaffected(method: str, steps: int, most: float = 1.1) -> Rule:
 
     def rule(cells: Cells) -> Judged:
         skewed, even = (cells.final(name_of(alpha, steps), method) for alpha in (ALPHAS[0], ALPHAS[-1]))
-        mean, low, high = np.exp(interval(np.log(skewed / even)))
-        ours = f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {mean:.3g} "
+        ratio = interval(np.log(skewed / even)).factor
+        ours = f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {ratio:.3g}"
         reason = f"a ratio of at most {most:g} by the 95 % interval over data sets"
-        return Judged(f"{ours}[{low:.3g}, {high:.3g}]", beyond([(method, low, high)], most, -1)[0], reason)
+        return Judged(ours, decided(ratio, most, -1), reason)
 
     return rule
 
@@ -180,8 +181,6 @@ STUDY = Study(
         "Equal sizes, class shares from Dirichlet(alpha) (Hsu et al. 2019): alpha changes the labels of a client "
         "alone.",
     ),
-    cost="",
     minutes=12.1,
     needs_data=False,
 )
-"""The phase diagram, for `fedsolve reproduce phase-diagram`."""

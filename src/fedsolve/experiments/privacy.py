@@ -13,7 +13,8 @@ from fedsolve.experiments.leakage import SIGNALS, SmoothNet, attack, gradient
 from fedsolve.experiments.leakage_figures import GREY, Leak, curves, gallery
 from fedsolve.report.markup import PageTable
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
-from fedsolve.studies.verdicts import Difference, beyond, grade, interval
+from fedsolve.studies.intervals import decided, interval
+from fedsolve.studies.verdicts import Difference, grade
 
 IMAGES, RESTARTS, LOOKS, EVERY = 5, 2, 16, 50
 SEEN = 20.0
@@ -130,13 +131,11 @@ def claims(final: Mapping[str, np.ndarray], labels: float) -> list[Claim]:
 
 def _above(values: np.ndarray) -> Verdict:
     """Whether the mean is above 0, by its interval."""
-    _, low, high = interval(values)
-    return beyond([("", low, high)], 0.0)[0]
+    return decided(interval(values), 0.0)
 
 
 def _words(values: np.ndarray, comparisons: int = 1) -> str:
-    mean, low, high = interval(values, comparisons)
-    return f"{mean:.1f} dB [{low:.1f}, {high:.1f}]"
+    return interval(values, comparisons).told(".1f", "dB")
 
 
 def _spread(values: np.ndarray) -> str:

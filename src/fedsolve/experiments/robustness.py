@@ -149,7 +149,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    cost="",
     minutes=4.1,
     needs_data=False,
 )

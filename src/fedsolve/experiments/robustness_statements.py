@@ -9,7 +9,8 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged, Statement
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Rule, at_least_as_good, beyond, each_better, interval
+from fedsolve.studies.intervals import Interval, beyond, interval
+from fedsolve.studies.verdicts import Rule, at_least_as_good, each_better
 
 CLIENTS, WORST, SHARES = 30, 12, (10, 20, 40)
 """Clients; attackers that reductions are told to expect, as many as there are at most; per cent that attack."""
@@ -61,11 +62,10 @@ def _all(pairs: Sequence[tuple[str, str]], side: int) -> Rule:
         words, found = [], []
         for method, problem in pairs:
             values, label = lost(cells, problem, method), problem if one_method else method
-            mean, low, high = interval(values, len(pairs)) if np.isfinite(values).all() else (np.inf,) * 3
-            words.append(
-                f"{label} {mean:.1f} [{low:.1f}, {high:.1f}]" if mean < np.inf else f"{label} diverged"
-            )
-            found.append((label, low, high))
+            alive = np.isfinite(values).all()
+            lost_points = interval(values, len(pairs)) if alive else Interval(np.inf, np.inf, np.inf)
+            words.append(f"{label} {lost_points:.1f}" if alive else f"{label} diverged")
+            found.append((label, lost_points))
         verdict, which = beyond(found, MARGIN, side)
         reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}"
         return Judged(f"points lost: {', '.join(words)}", verdict, reason)
@@ -82,12 +82,12 @@ def more_harm(a: str, b: str, methods: Sequence[str]) -> Rule:
             first, second = lost(cells, a, method), lost(cells, b, method)
             if np.isinf(first).any() or np.isinf(second).any():
                 more = bool(np.isinf(first).any() and not np.isinf(second).any())
-                low = high = np.inf if more else -np.inf
+                apart = Interval(*(np.inf if more else -np.inf,) * 3)
                 words.append(f"{method} diverged at {a if more else b}")
             else:
-                mean, low, high = interval(first - second, len(methods))
-                words.append(f"{method} {mean:+.1f} [{low:.1f}, {high:.1f}]")
-            found.append((method, low, high))
+                apart = interval(first - second, len(methods))
+                words.append(f"{method} {apart:+.1f}")
+            found.append((method, apart))
         verdict, which = beyond(found, 0.0)
         return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, INTERVALS + which)
 

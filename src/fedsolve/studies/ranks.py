@@ -12,8 +12,9 @@ from scipy.stats import rankdata, studentized_range
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.intervals import LEVEL, Interval, beyond
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import LEVEL, Rule, beyond
+from fedsolve.studies.verdicts import Rule
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def ranks_above(a: str, others: Sequence[str], ranked: Ranked) -> Rule:
         room = ranks.critical_difference
         apart = [(b, ranks.of(b) - ranks.of(a)) for b in others]
         below = ", ".join(b for b, d in apart if d < -room)
-        verdict, which = beyond([(b, d - room, d + room) for b, d in apart], 0.0)
+        verdict, which = beyond([(b, Interval(d, d - room, d + room)) for b, d in apart], 0.0)
         reason = (
             f"mean ranks of {len(ranks.methods)} methods on {ranks.by_problem.shape[1]} problems: Friedman's p = "
             f"{ranks.p:.2g}, Nemenyi's critical difference {room:.2f}"

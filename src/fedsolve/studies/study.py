@@ -65,7 +65,7 @@ class Study:
         statements, pictures: what is judged and drawn.
         theory: what is shown beside the runs, paragraphs with a blank line between them; "" for none.
         deviations: where it departs from the paper, one sentence each.
-        cost: what the full size would take, and how that was reckoned.
+        cost: what the full size would take, and how that was reckoned; "" where there is none.
         minutes: what `problems` took on 2 cores, None where that was not measured.
         needs_data: whether it reads the data folder.
         tuned_on: the seed that grids run on, None for the first of `seeds`.
@@ -80,8 +80,8 @@ class Study:
     seeds: tuple[int, ...]
     statements: tuple[Statement, ...]
     pictures: Mapping[str, Picture]
-    deviations: tuple[str, ...]
-    cost: str
+    deviations: tuple[str, ...] = ()
+    cost: str = ""
     theory: str = ""
     full: Mapping[str, Problem] = field(default_factory=dict)
     minutes: float | None = None

@@ -8,8 +8,9 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import interval
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Difference, Rule, grade, interval
+from fedsolve.studies.verdicts import Difference, Rule, grade
 
 
 def time_to(cells: Cells, problem: str, method: str, target: float) -> np.ndarray:
@@ -34,11 +35,11 @@ def sooner(problems: Sequence[str], a: str, b: str, target: float) -> Rule:
                 found.append(Difference(a, b, np.nan, -np.inf, np.inf))
                 words.append(f"{title}: not reached with every seed by {' and '.join(lost)}")
                 continue
-            mean, low, high = interval(np.log(theirs / ours), len(problems))
-            found.append(Difference(a, b, mean, low, high))
+            ratio = interval(np.log(theirs / ours), len(problems))
+            found.append(Difference(a, b, *ratio))
             words.append(
                 f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, "
-                f"{np.exp(mean):.2f} times as fast [{np.exp(low):.2f}, {np.exp(high):.2f}]"
+                f"{ratio.factor.told('.2f', 'times as fast')}"
             )
         metric = describe(cells.problem(problems[0]).metric)
         reason = (

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.intervals import Interval, beyond, decided, interval
 from fedsolve.studies.study import Judged
 
-LEVEL = 0.95
-"""Of the intervals; several comparisons in one rule share it (Bonferroni), rules taken `together` have each its own."""
 Rule = Callable[[Cells], Judged]
 
 
@@ -40,7 +38,7 @@ class Difference:
         """Such as 'FedAdam over FedAvg +3.1 [1.2, 5.0]'."""
         if not np.isfinite(self.mean):
             return f"{self.b if self.mean > 0 else self.a} diverged against {self.a if self.mean > 0 else self.b}"
-        return f"{self.a} over {self.b} {self.mean:+.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}"
 
 
 def difference(
@@ -60,16 +58,6 @@ def difference(
         return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
     same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
     return Difference(a, b, *interval((ours - theirs)[: 1 if same else None], comparisons))
-
-
-def interval(values: np.ndarray, comparisons: int = 1) -> tuple[float, float, float]:
-    """Mean, lower and upper end of Student's interval of the mean; endless for a single value."""
-    mean = float(values.mean())
-    if len(values) < 2:
-        return mean, -np.inf, np.inf
-    quantile = student.ppf(1 - (1 - LEVEL) / (2 * comparisons), len(values) - 1)
-    half = float(quantile * values.std(ddof=1) / np.sqrt(len(values)))
-    return mean, mean - half, mean + half
 
 
 def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
@@ -107,7 +95,7 @@ def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which =
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
 
     def graded(found: Difference) -> Verdict:
-        return beyond([(found.b, found.low, found.high)], -margin)[0]
+        return decided(Interval(found.mean, found.low, found.high), -margin)
 
     return _by_margin(problem, a, b, margin, which, graded, "better, or worse by less than {}")
 
@@ -167,27 +155,8 @@ def judged(
 def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
     """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
     one = len({d.a for d in found}) == 1
-    intervals = [(d.b if one else f"{d.a} over {d.b}", d.low, d.high) for d in found]
-    return beyond(intervals, 0.0)
-
-
-def beyond(intervals: Sequence[tuple[str, float, float]], bar: float, side: int = 1) -> tuple[Verdict, str]:
-    """The verdict that all of several intervals lie above a bar, or (side -1) below it, and which do if some do.
-
-    Args:
-        intervals: of each what it is of, its lower and its upper end.
-        bar: what they are compared with; an interval that holds it decides nothing.
-        side: 1 for above, -1 for below.
-    """
-    above = [name for name, low, _ in intervals if low > bar]
-    below = [name for name, _, high in intervals if high < bar]
-    holds, fails = (above, below) if side > 0 else (below, above)
-    if len(holds) == len(intervals):
-        return "reproduced", ""
-    if not holds:
-        return ("not reproduced" if fails else "underpowered"), ""
-    contrary = f", the contrary in {len(fails)} ({', '.join(fails)})" if fails else ""
-    return "partly", f": it holds in {len(holds)} of {len(intervals)} ({', '.join(holds)}){contrary}"
+    named = [(d.b if one else f"{d.a} over {d.b}", Interval(d.mean, d.low, d.high)) for d in found]
+    return beyond(named, 0.0)
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:

@@ -121,4 +121,3 @@ STUDY = Study(
         metric="train_loss",
     ),
 )  # fmt: skip
-"""The autoencoder, for `fedsolve reproduce autoencoder`."""

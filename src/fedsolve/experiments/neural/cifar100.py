@@ -150,4 +150,3 @@ STUDY = Study(
     "(measured, width 8, on loaded cores): two to three hours on 2 quiet cores.",
     quick=QUICK,
 )
-"""CIFAR-100, for `fedsolve reproduce cifar100`."""

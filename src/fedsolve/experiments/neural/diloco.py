@@ -173,4 +173,3 @@ STUDY = Study(
         metric="test_loss",
     ),
 )  # fmt: skip
-"""DiLoCo, for `fedsolve reproduce diloco`."""

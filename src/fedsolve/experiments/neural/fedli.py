@@ -209,4 +209,3 @@ STUDY = Study(
     "each: under three hours on 2 quiet cores.",
     quick=replace(QUICK, options={"rounds": 2, "clients_per_round": 4}, select="train_loss"),
 )
-"""FedLi's tables, for `fedsolve reproduce fedli-neural`."""

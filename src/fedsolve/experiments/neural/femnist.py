@@ -138,4 +138,3 @@ STUDY = Study(
     minutes=64,
     quick=QUICK,
 )
-"""FEMNIST, for `fedsolve reproduce femnist`."""

@@ -17,10 +17,11 @@ from fedsolve.algorithm import Cohort
 from fedsolve.geometry import L2Ball, NuclearBall, NuclearNorm
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import decided, interval
 from fedsolve.studies.panels import Line, Panel, panels
 from fedsolve.studies.problem import Method, Problem
 from fedsolve.studies.study import Judged, Statement, Study
-from fedsolve.studies.verdicts import Rule, interval, shown_final
+from fedsolve.studies.verdicts import Rule, shown_final
 from fedsolve.tasks.networks.encoder import Encoder
 from fedsolve.tasks.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
 from fedsolve.tasks.task import Examples, Task
@@ -164,12 +165,11 @@ def not_worse(a: Named, b: Named, margin: float) -> Rule:
         ends = f"{_shown(cells, a)}; {_shown(cells, b)}"
         if not np.isfinite(apart).all():
             return Judged(ends, "underpowered", "a seed diverged")
-        mean, low, high = interval(apart)
-        verdict = "reproduced" if low > -margin else "not reproduced" if high < -margin else "underpowered"
+        found = interval(apart)
         reason = (
             f"better, or worse by less than {margin:g} points, by the whole 95 % interval, paired by seed"
         )
-        return Judged(f"{ends}; difference {mean:+.3g} [{low:.3g}, {high:.3g}]", verdict, reason)
+        return Judged(f"{ends}; difference {found:+.3g}", decided(found, -margin), reason)
 
     return rule
 

@@ -119,4 +119,3 @@ STUDY = Study(
     ),
     needs_data=False,
 )  # fmt: skip
-"""The next word, for `fedsolve reproduce next-word`."""

@@ -10,7 +10,8 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.verdicts import Rule, beyond, interval, provisional, shown_final
+from fedsolve.studies.intervals import beyond, decided, interval, intervals
+from fedsolve.studies.verdicts import Rule, provisional, shown_final
 
 _BESIDE = "at the end"
 
@@ -30,16 +31,16 @@ def ahead_early(
     def rule(cells: Cells) -> Judged:
         metric = describe(cells.problem(problem).metric)
         sign = metric.scale * (1 if metric.higher_is_better else -1)
-        words, found = [], []
+        apart = {}
         for a, b in pairs:
             ours, theirs = (sign * _early(cells, problem, name, share, which) for name in (a, b))
-            mean, least, most = interval(ours - theirs, len(pairs))
-            words.append(f"{a} over {b} {mean:+.3g} [{least:.3g}, {most:.3g}]")
-            found.append((a, least, most))
+            apart[f"{a} over {b}"] = ours - theirs
+        found = intervals(apart)
         names = [name for pair in pairs for name in pair]
         reason = f"mean of the curve over the first {share:.0%} of the rounds, 95 % intervals, paired by seed"
         weak = provisional(cells, problem, which, names)
-        return Judged("; ".join(words), beyond(found, 0.0)[0], reason, weak)
+        words = "; ".join(f"{pair} {one:+.3g}" for pair, one in found.items())
+        return Judged(words, beyond(found.items(), 0.0)[0], reason, weak)
 
     return rule
 
@@ -49,14 +50,13 @@ def times_lower(problem: str, a: str, b: str, factor: float, which: Which = "tun
 
     def rule(cells: Cells) -> Judged:
         ours, theirs = (cells.final(problem, name, which) for name in (a, b))
-        mean, low, high = np.exp(interval(np.log(theirs) - np.log(ours)))
+        ratio = interval(np.log(theirs) - np.log(ours)).factor
         ends = ", ".join(f"{name} {shown_final(cells, problem, name, which)}" for name in (a, b))
-        verdict = beyond([("", low, high)], factor)[0]
         reason = (
             f"{b}'s error more than {factor:g} times {a}'s, by the 95 % interval of the ratio, paired by seed"
         )
-        ours = f"{ends}; {mean:.3g} times [{low:.3g}, {high:.3g}]"
-        return Judged(ours, verdict, reason, provisional(cells, problem, which, (a, b)))
+        weak = provisional(cells, problem, which, (a, b))
+        return Judged(f"{ends}; {ratio.told('.3g', 'times')}", decided(ratio, factor), reason, weak)
 
     return rule
 

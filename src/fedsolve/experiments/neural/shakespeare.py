@@ -156,4 +156,3 @@ STUDY = Study(
         select="validation-accuracy",
     ),
 )
-"""Shakespeare, for `fedsolve reproduce shakespeare`."""

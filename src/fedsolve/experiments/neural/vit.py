@@ -140,4 +140,3 @@ STUDY = Study(
     "hours on 2 quiet cores.",
     quick=replace(QUICK, title="scikit-learn's digits, tiny ViT", task=_quick_task),
 )
-"""ResNet against ViT, for `fedsolve reproduce vit`."""

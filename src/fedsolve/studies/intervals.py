@@ -1,0 +1,76 @@
+"""Student's intervals of means over seeds: how they are told, and what they decide against a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t as student
+
+from fedsolve.studies.experiment import Verdict
+
+LEVEL = 0.95
+"""Of the intervals; several in one rule share it (Bonferroni), rules taken `together` have each its own."""
+
+
+class Interval(NamedTuple):
+    """A mean with the ends of its interval, infinite where nothing is known; `f"{found:.3g}"` is '2 [1.5, 2.5]'."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def factor(self) -> Interval:
+        """Of a mean of logarithms: the geometric mean and its ends."""
+        return Interval(*(float(x) for x in np.exp(self)))
+
+    def told(self, form: str, unit: str = "") -> str:
+        """In words: a sign that the format asks for stands at the mean alone, and the unit after it."""
+        ends = form.lstrip("+")
+        return f"{self.mean:{form}}{unit and ' ' + unit} [{self.low:{ends}}, {self.high:{ends}}]"
+
+    def __format__(self, form: str) -> str:
+        """As `told`."""
+        return self.told(form)
+
+
+def interval(values: np.ndarray, comparisons: int = 1) -> Interval:
+    """The mean's, by Student's t at a level of 1 - 0.05 / comparisons; endless for a single value."""
+    mean = float(values.mean())
+    if len(values) < 2:
+        return Interval(mean, -np.inf, np.inf)
+    quantile = student.ppf(1 - (1 - LEVEL) / (2 * comparisons), len(values) - 1)
+    half = float(quantile * values.std(ddof=1) / np.sqrt(len(values)))
+    return Interval(mean, mean - half, mean + half)
+
+
+def intervals(values: Mapping[str, np.ndarray]) -> dict[str, Interval]:
+    """Of several comparisons, which share the 5 %."""
+    return {name: interval(one, len(values)) for name, one in values.items()}
+
+
+def listed(found: Mapping[str, Interval], form: str) -> str:
+    """Each with its name, such as 'FedAdam 2 [1.5, 2.5], FedYogi 3 [2, 4]'."""
+    return ", ".join(f"{name} {one:{form}}" for name, one in found.items())
+
+
+def decided(found: Interval, bar: float, side: int = 1) -> Verdict:
+    """Whether the whole interval lies above a bar, or (side -1) below it; one that holds the bar decides nothing."""
+    if found.low <= bar <= found.high or np.isnan(found.low + found.high):
+        return "underpowered"
+    return "reproduced" if (found.low > bar) == (side > 0) else "not reproduced"
+
+
+def beyond(found: Iterable[tuple[str, Interval]], bar: float, side: int = 1) -> tuple[Verdict, str]:
+    """The verdict that all of several intervals lie above a bar, or (side -1) below it, and which do if some do."""
+    verdicts = [(name, decided(one, bar, side)) for name, one in found]
+    holds = [name for name, verdict in verdicts if verdict == "reproduced"]
+    fails = [name for name, verdict in verdicts if verdict == "not reproduced"]
+    if len(holds) == len(verdicts):
+        return "reproduced", ""
+    if not holds:
+        return ("not reproduced" if fails else "underpowered"), ""
+    contrary = f", the contrary in {len(fails)} ({', '.join(fails)})" if fails else ""
+    return "partly", f": it holds in {len(holds)} of {len(verdicts)} ({', '.join(holds)}){contrary}"
