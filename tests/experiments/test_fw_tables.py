@@ -11,8 +11,8 @@ import pytest
 from fedsolve.errors import InvalidInput
 from fedsolve.experiments import fw_claims, fw_linear
 from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.fw_claims import CONVEX, NONCONVEX, STOCHASTIC
 from fedsolve.experiments.fw_columns import Pictures, halved, judged, synthetic
-from fedsolve.experiments.fw_published import CONVEX, NONCONVEX, STOCHASTIC
 from fedsolve.experiments.fw_rules import columns, with_equal_bytes
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep

@@ -9,11 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+import fedsolve as fs
 from fedsolve.diagnostics import Point
-from fedsolve.experiments import handwriting
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.handwriting import BALLS, STUDY, Ball
-from fedsolve.experiments.handwriting_statements import L2, NAMES
+from fedsolve.experiments.handwriting import BALLS, L2, NAMES, STUDY, Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells
@@ -77,7 +76,7 @@ def test_a_ball_is_on_the_weights_alone_and_holds_the_start():
     for ball in BALLS.values():
         assert [part.pattern for part in ball.psi.parts] == ["weight"]
     tight = Ball(2, 3.0)
-    usual = handwriting.made_here(None)
+    usual = fs.tasks.digits(10, model="softmax")
     shapes = jax.eval_shape(usual.init, jax.random.key(0))
     twos = jax.tree.map(lambda leaf: np.full(leaf.shape, 2.0, np.float32), shapes)
     task = tight.around(replace(usual, init=lambda key: twos))

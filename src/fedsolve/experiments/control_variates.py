@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
@@ -21,18 +20,11 @@ from fedsolve.studies.intervals import Interval, beyond, decided, interval
 from fedsolve.studies.pictures import Along, Curves
 from fedsolve.studies.verdicts import Rule
 from fedsolve.studies.views import by_metric
-from fedsolve.tasks.task import Task
 
 CLIENTS, ROUNDS, LAST, SEEDS = 20, 100, 20, (0, 1, 2, 3, 4)
 ALPHAS, STEPS, WORK = (0.1, 1.0, 10.0), (1, 10, 30), (1.0, 10.0, 100.0)
 NEAR = 1.1
 """Displacements count as equal up to a diversity of so much."""
-
-
-@lru_cache(maxsize=len(ALPHAS) * len(SEEDS))
-def task(alpha: float, seed: int) -> Task:
-    """The digits of a seed, dealt to 20 clients."""
-    return label_skew.digits(alpha, CLIENTS, seed)
 
 
 def name_of(alpha: float, steps: int, work: float = 1.0) -> str:
@@ -43,13 +35,10 @@ def name_of(alpha: float, steps: int, work: float = 1.0) -> str:
 def problem(alpha: float, steps: int, work: float = 1.0) -> Problem:
     """One deal with so many local steps."""
 
-    def drawn(data_dir: Path | None, seed: int) -> Task:
-        return task(alpha, seed)
-
     return Problem(
         name_of(alpha, steps, work),
         f"{CLIENTS} clients of 71 examples, all in each round, whole batches",
-        drawn,
+        lambda data_dir, seed: label_skew.digits(alpha, CLIENTS, seed),
         {"rounds": ROUNDS, "local_steps": steps, "batch_size": "full", "eval_every": 2},
         metric="diversity",
         last=LAST,

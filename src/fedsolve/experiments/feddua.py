@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import fedsolve as fs
 from fedsolve.experiments.axes import along, along_axes, edges
 from fedsolve.experiments.axis_rules import flat, flatter, goes, nearly_best
-from fedsolve.experiments.feddua_methods import CLIENT_LR, MAKE, METHODS, MOMENTUM, PLAIN, decades, tuned
+from fedsolve.experiments.feddua_methods import (
+    CLIENT_LR,
+    MAKE,
+    METHODS,
+    MOMENTUM,
+    PLAIN,
+    SMALL,
+    decades,
+    regression,
+    tuned,
+)
 from fedsolve.experiments.feddua_pictures import families
 from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.verdicts import Rule, better_than_all, together
 from fedsolve.studies.views import at_round, in_decades
-from fedsolve.tasks.task import Task
 
 ROUNDS, SHORT, SEEDS = 500, 50, (0, 1, 2, 3, 4)
 EPS_G = (0.0, 1e-5, 1e-4, *decades(-3, -1), 1.0)
@@ -27,19 +34,11 @@ EARLIER = (25, 50, 100, 200)
 REGRESSION, RATES, EPSILON = "regression", "epsilon_g and eta_g", "epsilon"
 
 
-def _regression(data_dir: Path | None, seed: int) -> Task:
-    return fs.tasks.build("regression", seed=seed)
-
-
-def _small(data_dir: Path | None, seed: int) -> Task:
-    return fs.tasks.build("regression", seed=seed, num_clients=4, examples_per_client=8, features=40)
-
-
 def _problem(title: str, rounds: int, every: int, **more: Any) -> Problem:
     return Problem(
         title,
         "20 clients of 30 examples, 1,000 weights, all in each round, 20 full-batch steps: the paper's",
-        _regression,
+        regression,
         {"rounds": rounds, "eval_every": every, "dtype": "float64"},
         metric="train_loss",
         select=f"train_loss:{2 * every}",
@@ -162,9 +161,7 @@ STUDY = Study(
     summary="Eight server optimisers on the paper's synthetic problem: tuned curves, learning rates, sensitivity.",
     paper="takakura2025feddua",
     problems=PROBLEMS,
-    quick=Problem(
-        "small", "4 clients of 8 examples", _small, {"rounds": 2}, metric="train_loss", data_by_seed=True
-    ),
+    quick=SMALL,
     methods=methods,
     seeds=SEEDS,
     statements=STATEMENTS,

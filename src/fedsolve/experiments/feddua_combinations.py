@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.experiments.feddua_methods import MeanOfTwo, decades
+from fedsolve.experiments.feddua_methods import SMALL, MeanOfTwo, decades, regression
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.panels import Line, Panel, Panelled
 from fedsolve.studies.verdicts import Rule, at_least_as_good, better_than_all, each_better, together
 from fedsolve.studies.views import in_decades
-from fedsolve.tasks.task import Task
 
 ROUNDS, SEEDS, MU = 200, (0, 1, 2, 3, 4), (0.01, 0.1)
 LOCALS = ("", "SCAFFOLD", "FedProx")
@@ -73,19 +71,11 @@ def methods(problem: str) -> dict[str, Method]:
     return found
 
 
-def _regression(data_dir: Path | None, seed: int) -> Task:
-    return fs.tasks.build("regression", seed=seed)
-
-
-def _small(data_dir: Path | None, seed: int) -> Task:
-    return fs.tasks.build("regression", seed=seed, num_clients=4, examples_per_client=8, features=40)
-
-
 PROBLEMS = {
     REGRESSION: Problem(
         "Regression",
         "the paper's synthetic problem: 20 clients of 30 examples, all in each round, 20 full-batch steps",
-        _regression,
+        regression,
         {"rounds": ROUNDS, "eval_every": 5, "dtype": "float64"},
         metric="train_loss",
         select="train_loss:10",
@@ -177,9 +167,7 @@ STUDY = Study(
     summary="Local training by plain SGD, SCAFFOLD and FedProx under five server steps, on regression and digits.",
     paper="takakura2025feddua",
     problems=PROBLEMS,
-    quick=Problem(
-        "small", "4 clients of 8 examples", _small, {"rounds": 2}, metric="train_loss", data_by_seed=True
-    ),
+    quick=SMALL,
     methods=methods,
     seeds=SEEDS,
     statements=tuple(s for problem in PROBLEMS for s in _statements(problem)),

@@ -1,15 +1,18 @@
-"""The eight methods of the FedDuA paper with their grids, and the iterate by which each is judged."""
+"""The FedDuA paper's synthetic problem, its eight methods with their grids, and the iterate that judges each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm, Cohort
-from fedsolve.studies import Method
+from fedsolve.studies import Method, Problem
+from fedsolve.tasks.task import Task
 from fedsolve.types import Params, module
 from fedsolve.wrappers.base import Wrapper
 
@@ -21,6 +24,18 @@ def decades(first: float, last: float, step: float = 0.5) -> tuple[float, ...]:
     (0.1, 0.316228, 1.0)
     """
     return tuple(float(f"{10 ** (first + k * step):.6g}") for k in range(round((last - first) / step) + 1))
+
+
+def regression(data_dir: Path | None, seed: int, **smaller: int) -> Task:
+    """The regression on the data of a seed."""
+    return fs.tasks.build("regression", seed=seed, **smaller)
+
+
+SMALL = Problem(
+    "small", "4 clients of 8 examples", partial(regression, num_clients=4, examples_per_client=8, features=40),
+    {"rounds": 2}, metric="train_loss", data_by_seed=True,
+)  # fmt: skip
+"""For the quick forms."""
 
 
 @module

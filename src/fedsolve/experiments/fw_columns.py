@@ -120,12 +120,17 @@ def halved(x: np.ndarray) -> np.ndarray:
     return x.reshape(n, height // 2, 2, width // 2, 2, channels).mean((2, 4)).astype(np.float32)
 
 
+def _both(task: Task, change: Callable[[np.ndarray], np.ndarray]) -> tuple[Examples, Examples]:
+    """All training and all test examples of a task, their pictures changed."""
+    both: Any = (task.data.examples, task.test)
+    pool, test = (Examples(change(e.x), e.y) for e in both)
+    return pool, test
+
+
 @lru_cache(maxsize=1)
 def _mnist(data_dir: Path | None) -> tuple[Examples, Examples]:
     task = fs.tasks.mnist_by_writer(data_dir, "softmax", 1, 0, IID())
-    both: Any = (task.data.examples, task.test)
-    pool, test = (Examples(np.rint(255 * e.x).astype(np.uint8), e.y) for e in both)
-    return pool, test
+    return _both(task, lambda x: np.rint(255 * x).astype(np.uint8))
 
 
 @lru_cache(maxsize=1)
@@ -136,18 +141,12 @@ def _small_mnist(data_dir: Path | None) -> tuple[Examples, Examples]:
 
 @lru_cache(maxsize=1)
 def _cifar(data_dir: Path | None) -> tuple[Examples, Examples]:
-    task = fs.tasks.cifar10(data_dir, 1, IID(), model="softmax", augment=False)
-    both: Any = (task.data.examples, task.test)
-    pool, test = (Examples(halved(e.x), e.y) for e in both)
-    return pool, test
+    return _both(fs.tasks.cifar10(data_dir, 1, IID(), model="softmax", augment=False), halved)
 
 
 @lru_cache(maxsize=1)
 def _femnist(data_dir: Path | None) -> tuple[Examples, Examples]:
-    task = fs.tasks.femnist(data_dir, "softmax", flip=False)
-    both: Any = (task.data.examples, task.test)
-    pool, test = (Examples(halved(e.x), e.y) for e in both)
-    return pool, test
+    return _both(fs.tasks.femnist(data_dir, "softmax", flip=False), halved)
 
 
 def _digits(data_dir: Path | None) -> tuple[Examples, Examples]:

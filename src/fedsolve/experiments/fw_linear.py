@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import fedsolve as fs
-from fedsolve.experiments.fw_claims import OF_TABLE1, OF_TABLE3, PLUS, PUBLIC_DR, PUBLIC_FW, Column, title
+from fedsolve.experiments.fw_claims import (
+    CONVEX,
+    OF_TABLE1,
+    OF_TABLE3,
+    PLUS,
+    PUBLIC_DR,
+    PUBLIC_FW,
+    STOCHASTIC,
+    Column,
+    title,
+)
 from fedsolve.experiments.fw_columns import BALLS, DATA, judged
 from fedsolve.experiments.fw_public_code import CLIENT_LR, MinibatchSteps, OverwrittenFrankWolfe, public_feddr
-from fedsolve.experiments.fw_published import CONVEX, STOCHASTIC
 from fedsolve.studies import Method, Problem, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.tasks.task import Task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class EqualDirichlet(Partition):
         return left[rng.choice(len(left), p=chances / chances.sum())].pop()
 
 
+@lru_cache(maxsize=20)
 def digits(alpha: float, clients: int, seed: int) -> Task:
     """8x8 digits, softmax regression from zero, without a test set: what is compared is the training loss.
 

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.diagnostics import Diagnostic, Objective, Point, Rank
-from fedsolve.experiments.composite import CENTRAL, METHODS, PAPER_GRID, beside, method, solved
-from fedsolve.experiments.lowrank_pictures import Spectra
+from fedsolve.experiments.composite import (
+    CENTRAL,
+    METHODS,
+    NUMERAL,
+    OTHERS,
+    PAPER_GRID,
+    beside,
+    method,
+    on_both_grids,
+    solved,
+)
 from fedsolve.experiments.lowrank_statements import (
     FIGURE,
-    OTHERS,
     RANKS,
-    ROUNDS,
+    SIDE,
     ZERO,
     singular_values,
     statements,
 )
 from fedsolve.geometry import NuclearNorm, decompositions
 from fedsolve.geometry.blocks import chosen_leaves
-from fedsolve.studies import Problem, Study
+from fedsolve.studies import Study
+from fedsolve.studies.cells import Cells
 from fedsolve.studies.maps import Maps
+from fedsolve.studies.panels import Line, Panel, panels
 from fedsolve.studies.pictures import Several
 from fedsolve.tasks.task import Task
 from fedsolve.types import module
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 LAMBDA, SEEDS = 0.3, tuple(range(5))
 PENALTY = NuclearNorm(LAMBDA).on("weight")
-NUMERAL = {1: "I", 2: "II", 3: "III", 4: "IV"}
 SHOWN = ("objective", "test_loss", "rank", "recovery_error")
 MINUTES = {1: 20.6, 2: 19.2, 3: 19.4, 4: 12.3}
+_FLOOR = 1e-4
+"""Where the log scale ends: below lies rounding."""
 
 
 @module
@@ -56,31 +71,41 @@ def task(dataset: int, seed: int) -> Task:
     return beside(drawn, {CENTRAL: solved(drawn, PENALTY, tolerance=1e-4)})
 
 
-def problem(dataset: int) -> Problem:
-    """One of the four data sets, drawn anew for each seed."""
+@dataclass(frozen=True)
+class Spectra:
+    """Singular values by number, at the last evaluation: a line a method, the range over data sets shaded.
 
-    def drawn(data_dir: Path | None, seed: int) -> Task:
-        return task(dataset, seed)
+    Attributes:
+        caption: what it shows.
+        rank: of the truth, whose singular values are ones and zeros.
+    """
 
-    clients = "256 clients of 32" if dataset == 4 else "64 clients of 128"
-    return Problem(
-        f"low rank {NUMERAL[dataset]}",
-        f"the paper's: {clients} examples, 10 a round, batches of 10, one epoch",
-        drawn,
-        {"rounds": ROUNDS, "clients_per_round": 10, "eval_every": 10},
-        metric="recovery_error",
-        last=100,
-        select="recovery-error",
-        tuning={"eval_every": 25},
-        data_by_seed=True,
-    )
+    caption: str
+    rank: int
+
+    def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
+        """Its caption and the figure."""
+        name = next(iter(study.problems))
+        methods, at = cells.methods(name), np.arange(1, SIDE + 1)
+        lines = [Line(method, at, _last(cells, name, method)) for method in methods]
+        lines.append(Line(CENTRAL, at, _last(cells, name, methods[0], f"{CENTRAL}_"), reference=True))
+        lines.append(Line("truth", at, (at <= self.rank)[None] * 1.0))
+        both = [Panel("", lines, "singular value", "its number", ylog=log) for log in (False, True)]
+        figure = panels([both], study.title, width=5.4, height=3.6)
+        right = figure.axes[1]
+        right.set_ylim(bottom=_FLOOR)
+        right.axhline(ZERO, color="0.6", linewidth=0.8)
+        return self.caption, figure
 
 
-METHODS_OF = {
-    False: {name: method(build, PENALTY) for name, build in METHODS.items()},
-    True: {name: method(METHODS[name], PENALTY, PAPER_GRID) for name in ("FedDualAvg", *OTHERS)},
-}
-"""On the wider grid, and those of the paper's figures on the paper's grid."""
+def _last(cells: Cells, problem: str, method: str, prefix: str = "") -> np.ndarray:
+    """The singular values at the last evaluation, shape (seeds, SIDE): NaN where a seed diverged."""
+    columns = (cells.curve(problem, method, metric=f"{prefix}{name}")[1] for name in singular_values())
+    return np.stack([values[:, -1] for values in columns], axis=1)
+
+
+WIDE = {name: method(build, PENALTY) for name, build in METHODS.items()}
+NARROW = {name: method(METHODS[name], PENALTY, PAPER_GRID) for name in ("FedDualAvg", *OTHERS)}
 
 DEVIATIONS = (
     f"The paper does not give lambda: {LAMBDA} for all data sets; the first claim is whether its solution has the "
@@ -98,15 +123,15 @@ DEVIATIONS = (
 
 def study(dataset: int) -> Study:
     """The figure of one of the four data sets."""
-    wide, rank = problem(dataset), RANKS[dataset]
-    narrow = replace(wide, title=f"{wide.title} on the paper's grid", grid_of=wide.title)
+    wide, narrow = on_both_grids("low rank", dataset, task, "recovery_error", every=25)
+    rank = RANKS[dataset]
     return Study(
         title=f"Low rank {NUMERAL[dataset]}: which federated methods find a matrix of rank {rank} ({FIGURE[dataset]})",
         summary=f"Nuclear-norm regression of a 32 x 32 matrix of rank {rank}: five methods, two grids, five data sets.",
         paper="yuan2021fco",
         problems={wide.title: wide, narrow.title: narrow},
         quick=wide,
-        methods=lambda name: METHODS_OF[name == narrow.title],
+        methods=lambda name: NARROW if name == narrow.title else WIDE,
         seeds=SEEDS,
         statements=statements(dataset, wide.title, narrow.title),
         pictures={

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.experiments.composite import CENTRAL
+from fedsolve.experiments.composite import CENTRAL, OTHERS
 from fedsolve.experiments.composite_rules import Arrival, comes_within, sooner, stays_below, times
 from fedsolve.studies import Judged, Statement
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.verdicts import Rule, better, better_than_all
 from fedsolve.studies.views import at_round, by_metric
 
-ROUNDS, SIDE = 500, 32
+SIDE = 32
 RANKS = {1: 16, 2: 4, 3: 1, 4: 16}
 FIGURE = {1: "Figure 4", 2: "Figure 9", 3: "Figure 10", 4: "Figure 11"}
 SECTION = {1: "Section 5.2", 2: "A.3.2", 3: "A.3.2", 4: "A.3.3"}
 BY = {1: 100, 2: 100, 3: 100, 4: 200}
 """Rounds by which the paper says that FedDualAvg has the exact rank."""
-OTHERS = ("FedDualAvgOSP", "FedMiD", "FedMiDOSP")
-"""What the paper's figures compare FedDualAvg with."""
 SLOW = ("FedMiD", "FedMiDOSP")
 ZERO, ZEROS = 1e-2, (3e-3, 1e-2, 3e-2)
 """Singular values up to the paper's 1e-2 count as zero; verdicts are shown at its neighbours too."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +17,6 @@ from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import decided, interval
 from fedsolve.studies.verdicts import Rule
 from fedsolve.studies.winners import WinnerMap, winner
-from fedsolve.tasks.task import Task
 
 CLIENTS, ROUNDS, SEEDS = 50, 50, (0, 1, 2, 3, 4)
 ALPHAS, STEPS = (0.05, 0.3, 1.0, 10.0), (1, 3, 10)
@@ -27,12 +24,6 @@ SKEWED, MANY = ALPHAS[:2], STEPS[1:]
 CLIENT_LR = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 AVERAGING = {"client_lr": CLIENT_LR, "server_lr": (0.3, 1.0, 3.0, 10.0)}
 ADAPTIVE = {"client_lr": CLIENT_LR, "server_lr": (0.03, 0.1, 0.3, 1.0)}
-
-
-@lru_cache(maxsize=len(ALPHAS) * len(SEEDS))
-def task(alpha: float, seed: int) -> Task:
-    """The digits of a seed, dealt to 50 clients."""
-    return label_skew.digits(alpha, CLIENTS, seed)
 
 
 def name_of(alpha: float, steps: int) -> str:
@@ -43,13 +34,10 @@ def name_of(alpha: float, steps: int) -> str:
 def problem(alpha: float, steps: int) -> Problem:
     """One cell."""
 
-    def drawn(data_dir: Path | None, seed: int) -> Task:
-        return task(alpha, seed)
-
     return Problem(
         name_of(alpha, steps),
         f"{CLIENTS} clients of 28 examples, 10 a round, batches of 14",
-        drawn,
+        lambda data_dir, seed: label_skew.digits(alpha, CLIENTS, seed),
         {
             "rounds": ROUNDS, "clients_per_round": 10, "local_steps": steps, "batch_size": 14, "eval_every": 5,
         },
