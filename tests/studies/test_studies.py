@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 from dataclasses import replace
@@ -18,6 +19,7 @@ from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies import verdicts as rules
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.intervals import Interval, decided
 from fedsolve.studies.maps import Maps
 from fedsolve.studies.pictures import Against, Along, Curves, Several
 from fedsolve.studies.runner import outcome, solve
@@ -26,6 +28,7 @@ from fedsolve.studies.styles import styles
 from fedsolve.studies.tables import tables
 from fedsolve.studies.views import at_round, by_metric, in_decades
 
+YES, NO, UNSURE = "reproduced", "not reproduced", "underpowered"
 SIZES = {"num_clients": 3, "examples_per_client": 4, "features": 5}
 
 
@@ -288,6 +291,21 @@ def test_quick_and_full_sizes(tmp_path):
     assert not found.claims
     assert json.dumps(found.settings)
     assert STUDY.at_full_size().problems["small"].options["rounds"] == 6
+
+
+def test_what_a_rule_lacks_is_told_before_anything_runs():
+    assert list(inspect.signature(rules.better).parameters) == ["problem", "a", "b", "which"]
+    with pytest.raises(TypeError, match="'b'"):
+        rules.better("digits", "FedAdam")
+
+
+def test_an_interval_that_holds_the_bar_decides_nothing():
+    found = Interval(2.0, 1.0, 3.0)
+    assert f"{found:+.3g}" == "+2 [1, 3]"
+    assert [decided(found, bar) for bar in (0.5, 1.0, 3.0, 3.5)] == [YES, UNSURE, UNSURE, NO]
+    assert [decided(found, bar, -1) for bar in (0.5, 1.0, 3.0, 3.5)] == [NO, UNSURE, UNSURE, YES]
+    lost = Interval(np.inf, np.inf, np.inf)  # a run that diverged is above any bar
+    assert (decided(lost, 5.0), decided(lost, 5.0, -1)) == (YES, NO)
 
 
 def test_rules_decide_by_paired_intervals():

@@ -18,7 +18,7 @@ from fedsolve.studies.budgets import budget, budgeted
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.rank_pictures import CriticalDifference
 from fedsolve.studies.ranks import Ranks, ends, rank, ranks_above
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import rule
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 5
 BUDGETS = (1, 3, 10, 30)
@@ -60,24 +60,22 @@ def _off(cells: Cells, problem: str, method: str) -> np.ndarray:
     return np.abs(cells.final(problem, method, metric="rank") - LOW_RANK[problem])
 
 
-def finds_all(method: str) -> Rule:
+@rule
+def finds_all(cells: Cells, method: str) -> Judged:
     """At its tuned settings the method finds every true support but for an F1 score of 0.01, and every rank."""
 
     def counts(cells: Cells, name: str) -> tuple[int, int]:
         supports = sum(int((_f1(cells, p, name) >= WHOLE).sum()) for p in SPARSE)
         return supports, sum(int((_off(cells, p, name) == 0).sum()) for p in LOW_RANK)
 
-    def rule(cells: Cells) -> Judged:
-        of = len(SPARSE) * len(cells.seeds), len(LOW_RANK) * len(cells.seeds)
-        found = {name: counts(cells, name) for name in cells.methods(SPARSE[0])}
-        ours = ", ".join(f"{name} {a} and {b}" for name, (a, b) in found.items())
-        return Judged(
-            f"of {of[0]} supports and {of[1]} ranks: {ours}",
-            "consistent" if found[method] == of else "refuted",
-            f"an F1 score of {WHOLE} or more, the exact rank; refuted by one data set",
-        )
-
-    return rule
+    of = len(SPARSE) * len(cells.seeds), len(LOW_RANK) * len(cells.seeds)
+    found = {name: counts(cells, name) for name in cells.methods(SPARSE[0])}
+    ours = ", ".join(f"{name} {a} and {b}" for name, (a, b) in found.items())
+    return Judged(
+        f"of {of[0]} supports and {of[1]} ranks: {ours}",
+        "consistent" if found[method] == of else "refuted",
+        f"an F1 score of {WHOLE} or more, the exact rank; refuted by one data set",
+    )
 
 
 _SUPERIOR = "Section 6: “superior performance of FedDualAvg over natural baselines”"

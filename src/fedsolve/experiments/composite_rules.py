@@ -12,7 +12,7 @@ from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import Interval, decided, interval
-from fedsolve.studies.verdicts import Difference, Rule, judged, provisional, shown_final
+from fedsolve.studies.verdicts import Difference, Rule, judged, provisional, rule, shown_final
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.99)
 """Of F1: a verdict at one of them is shown at all."""
@@ -41,16 +41,18 @@ FOUND = Arrival("the F1 score of the support stays at {:g} or above", _found, TH
 """A problem's F1 score."""
 
 
+@rule
 def reaches(
-    problem: str, method: str, threshold: float, thresholds: tuple[float, ...] = THRESHOLDS, side: int = 1
-) -> Rule:
+    cells: Cells,
+    problem: str,
+    method: str,
+    threshold: float,
+    thresholds: tuple[float, ...] = THRESHOLDS,
+    side: int = 1,
+) -> Judged:
     """The metric is at least the threshold: its mean over the seeds, by the interval; with side -1 it is below."""
-
-    def rule(cells: Cells) -> Judged:
-        found = against(cells, problem, cells.final(problem, method), threshold, thresholds, side)
-        return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
-
-    return rule
+    found = against(cells, problem, cells.final(problem, method), threshold, thresholds, side)
+    return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
 
 
 def stays_below(
@@ -92,70 +94,62 @@ def against(
     return Judged(ours, given[threshold], f"{what} over {replicates}; {_elsewhere(given, threshold)}")
 
 
-def sooner(problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival = FOUND) -> Rule:
+@rule
+def sooner(
+    cells: Cells, problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival = FOUND
+) -> Judged:
     """`a` needs fewer rounds than each of the others until it is there for good.
 
     A run that never comes there counts as if it did one evaluation after the last.
     """
-
-    def rule(cells: Cells) -> Judged:
-        found = {bar: _differences(cells, problem, a, others, bar, arrival) for bar in arrival.thresholds}
-        verdicts = {bar: judged(cells, problem, "tuned", d, (a, *others)) for bar, d in found.items()}
-        counts = ", ".join(
-            f"{name} {_words(cells, problem, name, threshold, arrival)}" for name in (a, *others)
-        )
-        ours = f"rounds until {arrival.words.format(threshold)}: {counts}"
-        ours += "; fewer by " + ", ".join(
-            f"{d.mean:.0f} [{d.low:.0f}, {d.high:.0f}] than {d.b}" for d in found[threshold]
-        )
-        elsewhere = _elsewhere({bar: one.verdict for bar, one in verdicts.items()}, threshold)
-        one = verdicts[threshold]
-        return replace(one, ours=ours, reason=f"{one.reason}; {elsewhere}")
-
-    return rule
+    found = {bar: _differences(cells, problem, a, others, bar, arrival) for bar in arrival.thresholds}
+    verdicts = {bar: judged(cells, problem, "tuned", d, (a, *others)) for bar, d in found.items()}
+    counts = ", ".join(f"{name} {_words(cells, problem, name, threshold, arrival)}" for name in (a, *others))
+    ours = f"rounds until {arrival.words.format(threshold)}: {counts}"
+    ours += "; fewer by " + ", ".join(
+        f"{d.mean:.0f} [{d.low:.0f}, {d.high:.0f}] than {d.b}" for d in found[threshold]
+    )
+    elsewhere = _elsewhere({bar: one.verdict for bar, one in verdicts.items()}, threshold)
+    one = verdicts[threshold]
+    return replace(one, ours=ours, reason=f"{one.reason}; {elsewhere}")
 
 
-def comes_within(problem: str, method: str, rounds: int, threshold: float, arrival: Arrival) -> Rule:
+@rule
+def comes_within(
+    cells: Cells, problem: str, method: str, rounds: int, threshold: float, arrival: Arrival
+) -> Judged:
     """The method is there for good in less than so many rounds: their mean over the seeds, by the interval."""
-
-    def rule(cells: Cells) -> Judged:
-        found = {
-            bar: interval(until_reached(cells, problem, method, bar, arrival)[0])
-            for bar in arrival.thresholds
-        }
-        # whole rounds: exactly so many are not less
-        given: dict[float, Verdict] = {
-            bar: decided(one, np.nextafter(rounds, 0), -1) for bar, one in found.items()
-        }
-        _, low, high = found[threshold]
-        ours = f"rounds until {arrival.words.format(threshold)}: "
-        ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
-        reason = (
-            f"less than {rounds} by the 95 % interval of the mean over {cells.problem(problem).replicates}"
-        )
-        weak = provisional(cells, problem, "tuned", (method,))
-        return Judged(ours, given[threshold], f"{reason}; {_elsewhere(given, threshold)}", weak)
-
-    return rule
+    found = {
+        bar: interval(until_reached(cells, problem, method, bar, arrival)[0]) for bar in arrival.thresholds
+    }
+    # whole rounds: exactly so many are not less
+    given: dict[float, Verdict] = {
+        bar: decided(one, np.nextafter(rounds, 0), -1) for bar, one in found.items()
+    }
+    _, low, high = found[threshold]
+    ours = f"rounds until {arrival.words.format(threshold)}: "
+    ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
+    reason = f"less than {rounds} by the 95 % interval of the mean over {cells.problem(problem).replicates}"
+    weak = provisional(cells, problem, "tuned", (method,))
+    return Judged(ours, given[threshold], f"{reason}; {_elsewhere(given, threshold)}", weak)
 
 
-def times(problem: str, a: str, b: str, factor: float, factors: tuple[float, ...], side: int = 1) -> Rule:
+@rule
+def times(
+    cells: Cells, problem: str, a: str, b: str, factor: float, factors: tuple[float, ...], side: int = 1
+) -> Judged:
     """The metric of `a` is at least `factor` times that of `b`, or with side -1 at most, by the mean ratio."""
-
-    def rule(cells: Cells) -> Judged:
-        words = ", ".join(f"{name} {shown_final(cells, problem, name, 'tuned')}" for name in (a, b))
-        weak = provisional(cells, problem, "tuned", (a, b))
-        ratio = cells.final(problem, a) / cells.final(problem, b)
-        if not np.isfinite(ratio).all():
-            return Judged(words, "underpowered", "no ratio: a run diverged", weak)
-        found = interval(ratio)
-        given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in factors}
-        what = f"{'at least' if side > 0 else 'at most'} {factor:g} times"
-        reason = f"{what} by the 95 % interval, paired over {cells.problem(problem).replicates}"
-        ours = f"{words}; {found.told('.3g', 'times as large')}"
-        return Judged(ours, given[factor], f"{reason}; {_elsewhere(given, factor)}", weak)
-
-    return rule
+    words = ", ".join(f"{name} {shown_final(cells, problem, name, 'tuned')}" for name in (a, b))
+    weak = provisional(cells, problem, "tuned", (a, b))
+    ratio = cells.final(problem, a) / cells.final(problem, b)
+    if not np.isfinite(ratio).all():
+        return Judged(words, "underpowered", "no ratio: a run diverged", weak)
+    found = interval(ratio)
+    given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in factors}
+    what = f"{'at least' if side > 0 else 'at most'} {factor:g} times"
+    reason = f"{what} by the 95 % interval, paired over {cells.problem(problem).replicates}"
+    ours = f"{words}; {found.told('.3g', 'times as large')}"
+    return Judged(ours, given[factor], f"{reason}; {_elsewhere(given, factor)}", weak)
 
 
 def _differences(
@@ -191,22 +185,19 @@ def _elsewhere(given: Mapping[float, Verdict], threshold: float) -> str:
     return "at " + ", ".join(f"{bar:g}: {verdict}" for bar, verdict in given.items() if bar != threshold)
 
 
-def with_known(names: Sequence[str], rule: Rule) -> Rule:
+@rule
+def with_known(cells: Cells, names: Sequence[str], rule: Rule) -> Judged:
     """The rule on cells in which solutions that the columns of every run tell of stand beside the methods."""
-
-    def judge(cells: Cells) -> Judged:
-        found = dict(cells.by_name)
-        for problem in cells.problems:
-            run = next(
-                one for m in cells.methods(problem) if (one := cells.cell(problem, m).of("tuned")) is not None
-            )
-            for name in names:
-                own = {
-                    key.removeprefix(f"{name}_"): x
-                    for key, x in run.metrics.items()
-                    if key.startswith(f"{name}_")
-                }
-                found[problem, name] = Cell(replace(run, label=name, metrics=own), None, None)
-        return rule(replace(cells, by_name=found))
-
-    return judge
+    found = dict(cells.by_name)
+    for problem in cells.problems:
+        run = next(
+            one for m in cells.methods(problem) if (one := cells.cell(problem, m).of("tuned")) is not None
+        )
+        for name in names:
+            own = {
+                key.removeprefix(f"{name}_"): x
+                for key, x in run.metrics.items()
+                if key.startswith(f"{name}_")
+            }
+            found[problem, name] = Cell(replace(run, label=name, metrics=own), None, None)
+    return rule(replace(cells, by_name=found))

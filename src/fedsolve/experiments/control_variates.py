@@ -18,7 +18,7 @@ from fedsolve.studies.across import better_in_each
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import Interval, beyond, decided, interval
 from fedsolve.studies.pictures import Along, Curves
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import Rule, rule
 from fedsolve.studies.views import by_metric
 
 CLIENTS, ROUNDS, LAST, SEEDS = 20, 100, 20, (0, 1, 2, 3, 4)
@@ -75,25 +75,20 @@ def methods(problem: str) -> dict[str, Method]:
     }
 
 
-def diversity(problems: Sequence[str], names: Sequence[str], side: int) -> Rule:
+@rule
+def diversity(cells: Cells, problems: Sequence[str], names: Sequence[str], side: int) -> Judged:
     """The geometric mean of the diversity over the last rounds is at most 1.1 in all cells, or (side -1) above it."""
-
-    def rule(cells: Cells) -> Judged:
-        words, ends = [], []
-        for m in names:
-            found = [_log_interval(cells, p, m, len(problems) * len(names)) for p in problems]
-            means = [one.factor.mean for one in found]
-            words.append(f"{m} {min(means):.3g} to {max(means):.3g}")
-            ends += [(m, one) for one in found]
-        held = sum(decided(one, np.log(NEAR), -side) == "reproduced" for _, one in ends)
-        ours = f"geometric mean over the last {LAST} rounds, least and greatest of {len(problems)} problems: "
-        what = (
-            f"{'at most' if side > 0 else 'above'} {NEAR:g} by the 95 % interval of the mean over data sets"
-        )
-        reason = f"{what}, all {len(ends)} together; it holds in {held} of {len(ends)} cells"
-        return Judged(ours + ", ".join(words), beyond(ends, np.log(NEAR), -side)[0], reason)
-
-    return rule
+    words, ends = [], []
+    for m in names:
+        found = [_log_interval(cells, p, m, len(problems) * len(names)) for p in problems]
+        means = [one.factor.mean for one in found]
+        words.append(f"{m} {min(means):.3g} to {max(means):.3g}")
+        ends += [(m, one) for one in found]
+    held = sum(decided(one, np.log(NEAR), -side) == "reproduced" for _, one in ends)
+    ours = f"geometric mean over the last {LAST} rounds, least and greatest of {len(problems)} problems: "
+    what = f"{'at most' if side > 0 else 'above'} {NEAR:g} by the 95 % interval of the mean over data sets"
+    reason = f"{what}, all {len(ends)} together; it holds in {held} of {len(ends)} cells"
+    return Judged(ours + ", ".join(words), beyond(ends, np.log(NEAR), -side)[0], reason)
 
 
 def _log_interval(cells: Cells, problem: str, name: str, comparisons: int) -> Interval:

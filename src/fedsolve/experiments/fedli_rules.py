@@ -12,7 +12,7 @@ from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import beyond, decided, interval, intervals
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import rule
 
 ROUNDING = 1e-10
 """Of float64 and of w*, whose gradient is not quite 0: less is no rise and no distance."""
@@ -22,114 +22,98 @@ def _bound(violated: bool) -> Verdict:
     return "refuted" if violated else "consistent"
 
 
-def descends(problems: Sequence[str], methods: Sequence[str]) -> Rule:
+@rule
+def descends(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> Judged:
     """F rises in no round of no data set: a single rise, where nothing is drawn, is a counter-example."""
-
-    def rule(cells: Cells) -> Judged:
-        words, total = [], 0
-        for method in methods:
-            rises = {p: np.diff(cells.curve(p, method, metric="suboptimality")[1]) for p in problems}
-            count = sum(int((r > ROUNDING).sum()) for r in rises.values())
-            total += count
-            most = max(rises, key=lambda p: rises[p].max())
-            words.append(
-                f"{method}: F rises in {count} of {sum(r.size for r in rises.values())} rounds"
-                + (f", by up to {rises[most].max():.2g} ({most})" if count else "")
-            )
-        reason = f"refuted by one rise of more than {ROUNDING:g}, full batches, all clients, server step 1, float64"
-        return Judged("; ".join(words), _bound(total > 0), reason)
-
-    return rule
+    words, total = [], 0
+    for method in methods:
+        rises = {p: np.diff(cells.curve(p, method, metric="suboptimality")[1]) for p in problems}
+        count = sum(int((r > ROUNDING).sum()) for r in rises.values())
+        total += count
+        most = max(rises, key=lambda p: rises[p].max())
+        words.append(
+            f"{method}: F rises in {count} of {sum(r.size for r in rises.values())} rounds"
+            + (f", by up to {rises[most].max():.2g} ({most})" if count else "")
+        )
+    reason = (
+        f"refuted by one rise of more than {ROUNDING:g}, full batches, all clients, server step 1, float64"
+    )
+    return Judged("; ".join(words), _bound(total > 0), reason)
 
 
-def theorem_1(problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Rule:
+@rule
+def theorem_1(cells: Cells, problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Judged:
     """The mean of F - F* over the rounds, which is at least F at the mean iterate less F*, is within (15)."""
-
-    def rule(cells: Cells) -> Judged:
-        shares = {}
-        for p in problems:
-            rounds, gaps = cells.curve(p, method, metric="suboptimality")
-            _, squares = cells.curve(p, method, metric="squared_distance")
-            means = np.cumsum(gaps[:, :-1], axis=1) / rounds[1:]  # of w_0 to w_{T-1}
-            bound = theorems.sublinear(smoothness(dataset(p)), STEPS, 1, 1.0) * squares[:, :1] / rounds[1:]
-            shares[p] = float((means / bound).max())
-        most = max(shares, key=lambda p: shares[p])
-        ours = f"the mean of F - F* is at most {shares[most]:.2g} of the bound, in any round of any data set ({most})"
-        reason = "R, K and the condition on c computed with L and eta_max of the run"
-        return Judged(ours, _bound(shares[most] > 1), reason)
-
-    return rule
+    shares = {}
+    for p in problems:
+        rounds, gaps = cells.curve(p, method, metric="suboptimality")
+        _, squares = cells.curve(p, method, metric="squared_distance")
+        means = np.cumsum(gaps[:, :-1], axis=1) / rounds[1:]  # of w_0 to w_{T-1}
+        bound = theorems.sublinear(smoothness(dataset(p)), STEPS, 1, 1.0) * squares[:, :1] / rounds[1:]
+        shares[p] = float((means / bound).max())
+    most = max(shares, key=lambda p: shares[p])
+    ours = f"the mean of F - F* is at most {shares[most]:.2g} of the bound, in any round of any data set ({most})"
+    reason = "R, K and the condition on c computed with L and eta_max of the run"
+    return Judged(ours, _bound(shares[most] > 1), reason)
 
 
-def theorem_2(problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Rule:
+@rule
+def theorem_2(cells: Cells, problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Judged:
     """|w_T - w*|^2 is within (16) in every round; begun at w* the bound is 0."""
-
-    def rule(cells: Cells) -> Judged:
-        worst, violated = [], False
-        for p in problems:
-            rounds, squares = cells.curve(p, method, metric="squared_distance")
-            bound = theorems.linear(smoothness(dataset(p)), STEPS, L2, squares[:, :1], rounds)
-            over = squares - bound
-            broken = over > ROUNDING
-            violated |= bool(broken[:, 1:].any())
-            at = np.unravel_index(np.argmax(over[:, 1:]), over[:, 1:].shape)
-            seed, t = int(at[0]), int(at[1]) + 1
-            worst.append(f"{p}: {squares[seed, t]:.2g} and {bound[seed, t]:.2g} after {rounds[t]}")
-        ours = (
-            "|w_T - w*|^2 and the bound in the round where it is nearest to it or furthest above: "
-            + "; ".join(worst)
-        )
-        return Judged(ours, _bound(violated), f"refuted by one that is larger by more than {ROUNDING:g}")
-
-    return rule
+    worst, violated = [], False
+    for p in problems:
+        rounds, squares = cells.curve(p, method, metric="squared_distance")
+        bound = theorems.linear(smoothness(dataset(p)), STEPS, L2, squares[:, :1], rounds)
+        over = squares - bound
+        broken = over > ROUNDING
+        violated |= bool(broken[:, 1:].any())
+        at = np.unravel_index(np.argmax(over[:, 1:]), over[:, 1:].shape)
+        seed, t = int(at[0]), int(at[1]) + 1
+        worst.append(f"{p}: {squares[seed, t]:.2g} and {bound[seed, t]:.2g} after {rounds[t]}")
+    ours = (
+        "|w_T - w*|^2 and the bound in the round where it is nearest to it or furthest above: "
+        + "; ".join(worst)
+    )
+    return Judged(ours, _bound(violated), f"refuted by one that is larger by more than {ROUNDING:g}")
 
 
-def lasts(problems: Sequence[str], method: str) -> Rule:
+@rule
+def lasts(cells: Cells, problems: Sequence[str], method: str) -> Judged:
     """log10 of F - F* falls as much in the second half of the rounds as in the first: half of that at least."""
-
-    def rule(cells: Cells) -> Judged:
-        words, apart = [], {}
-        for p in problems:
-            _, gaps = cells.curve(p, method, metric="suboptimality")
-            logs = np.log10(np.maximum(gaps, 1e-16))
-            middle = logs.shape[1] // 2
-            first, second = logs[:, 0] - logs[:, middle], logs[:, middle] - logs[:, -1]
-            apart[p] = second - first / 2
-            words.append(f"{p} {first.mean():.2f} and {second.mean():.2f}")
-        ours = f"decades that F - F* falls in the halves of the rounds: {'; '.join(words)}"
-        reason = (
-            "it lasts where the second half brings at least half of the first, by the 95 % intervals together"
-        )
-        return Judged(ours, beyond(intervals(apart).items(), 0.0)[0], reason)
-
-    return rule
+    words, apart = [], {}
+    for p in problems:
+        _, gaps = cells.curve(p, method, metric="suboptimality")
+        logs = np.log10(np.maximum(gaps, 1e-16))
+        middle = logs.shape[1] // 2
+        first, second = logs[:, 0] - logs[:, middle], logs[:, middle] - logs[:, -1]
+        apart[p] = second - first / 2
+        words.append(f"{p} {first.mean():.2f} and {second.mean():.2f}")
+    ours = f"decades that F - F* falls in the halves of the rounds: {'; '.join(words)}"
+    reason = (
+        "it lasts where the second half brings at least half of the first, by the 95 % intervals together"
+    )
+    return Judged(ours, beyond(intervals(apart).items(), 0.0)[0], reason)
 
 
-def searches(problems: Sequence[str], methods: Sequence[str]) -> Rule:
+@rule
+def searches(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> Judged:
     """Loss evaluations a local step."""
-
-    def rule(cells: Cells) -> Judged:
-        shown = []
-        for method in methods:
-            trials = [cells.curve(p, method, metric="loss_evaluations")[1][:, 1:] / STEPS for p in problems]
-            shown.append(f"{method} {np.mean(trials):.2f}, at most {np.max(trials):.2f}")
-        ours = f"loss evaluations a local step, beside its gradient: {'; '.join(shown)}"
-        return Judged(ours, "not the paper's problem", "there is no figure to compare with")
-
-    return rule
+    shown = []
+    for method in methods:
+        trials = [cells.curve(p, method, metric="loss_evaluations")[1][:, 1:] / STEPS for p in problems]
+        shown.append(f"{method} {np.mean(trials):.2f}, at most {np.max(trials):.2f}")
+    ours = f"loss evaluations a local step, beside its gradient: {'; '.join(shown)}"
+    return Judged(ours, "not the paper's problem", "there is no figure to compare with")
 
 
-def adapts(problems: Sequence[str], method: str) -> Rule:
+@rule
+def adapts(cells: Cells, problems: Sequence[str], method: str) -> Judged:
     """gamma is below 1 in at least half of the rounds."""
-
-    def rule(cells: Cells) -> Judged:
-        gammas = np.stack([cells.curve(p, method, metric="gamma")[1][:, 1:] for p in problems])
-        shares = (gammas < 1).mean(axis=(0, 2))
-        ours = f"gamma < 1 in {100 * shares.mean():.1f} % of {gammas.size} rounds, least {gammas.min():.3g}"
-        reason = "in at least half of the rounds, by the 95 % interval over data sets"
-        return Judged(ours, decided(interval(shares), 0.5), reason)
-
-    return rule
+    gammas = np.stack([cells.curve(p, method, metric="gamma")[1][:, 1:] for p in problems])
+    shares = (gammas < 1).mean(axis=(0, 2))
+    ours = f"gamma < 1 in {100 * shares.mean():.1f} % of {gammas.size} rounds, least {gammas.min():.3g}"
+    reason = "in at least half of the rounds, by the 95 % interval over data sets"
+    return Judged(ours, decided(interval(shares), 0.5), reason)
 
 
 def remark_2(cells: Cells) -> Judged:

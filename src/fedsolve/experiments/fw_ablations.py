@@ -17,7 +17,7 @@ from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import interval
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.verdicts import Difference, Rule, better_than_all, each_better, grade, together
+from fedsolve.studies.verdicts import Difference, Rule, better_than_all, each_better, grade, rule, together
 from fedsolve.studies.views import at_round, by_metric
 
 ROUNDS, EVERY, CLIENTS, MOST = 100, 2, 10, 200
@@ -60,14 +60,11 @@ ABOVE = tuple((more, less) for less, more in pairwise(NAMES))
 """Each share, and the next smaller one."""
 
 
-def _on(name: str, rule: Rule) -> Rule:
+@rule
+def _on(cells: Cells, name: str, rule: Rule) -> Judged:
     """The rule, its words with the problem's name."""
-
-    def judge(cells: Cells) -> Judged:
-        found = rule(cells)
-        return replace(found, ours=f"{name}: {found.ours}")
-
-    return judge
+    found = rule(cells)
+    return replace(found, ours=f"{name}: {found.ours}")
 
 
 def _falls(problems: Any, metric: str, which: Any = "published") -> Rule:

@@ -15,7 +15,7 @@ from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import beyond, interval, intervals
 from fedsolve.studies.panels import Line, Panel, Panelled
 from fedsolve.studies.study import Study
-from fedsolve.studies.verdicts import Difference, Rule, grade
+from fedsolve.studies.verdicts import Difference, grade, rule
 
 FLOOR = 1e-12
 """F - F* below this is rounding."""
@@ -23,36 +23,30 @@ Bound = Callable[[Constants, Any], Any]
 Series = Mapping[str, Mapping[int, str]]
 
 
-def within(problems: tuple[str, ...], bounds: Mapping[str, Bound]) -> Rule:
+@rule
+def within(cells: Cells, problems: tuple[str, ...], bounds: Mapping[str, Bound]) -> Judged:
     """F - F* is within a method's bound at every evaluation after the start, by the interval over data sets."""
-
-    def rule(cells: Cells) -> Judged:
-        shares = {}
-        for problem in problems:
-            for method, bound in bounds.items():
-                rounds, apart = cells.curve(problem, method)
-                most = bound(constants(cells, problem, method), rounds[1:])
-                shares[f"{method} on {problem}"] = apart[:, 1:] / most
-        return _held(shares, "F - F*")
-
-    return rule
+    shares = {}
+    for problem in problems:
+        for method, bound in bounds.items():
+            rounds, apart = cells.curve(problem, method)
+            most = bound(constants(cells, problem, method), rounds[1:])
+            shares[f"{method} on {problem}"] = apart[:, 1:] / most
+    return _held(shares, "F - F*")
 
 
-def least(series: Series, bounds: Mapping[str, Bound]) -> Rule:
+@rule
+def least(cells: Cells, series: Series, bounds: Mapping[str, Bound]) -> Judged:
     """The smallest gap of a run is within a method's bound at every T."""
-
-    def rule(cells: Cells) -> Judged:
-        shares = {}
-        for name, horizons in series.items():
-            for method, bound in bounds.items():
-                found = [
-                    smallest(cells, problem, method) / bound(constants(cells, problem, method), rounds)[:, 0]
-                    for rounds, problem in horizons.items()
-                ]
-                shares[f"{method}, {name}"] = np.stack(found, axis=1)
-        return _held(shares, "the smallest gap")
-
-    return rule
+    shares = {}
+    for name, horizons in series.items():
+        for method, bound in bounds.items():
+            found = [
+                smallest(cells, problem, method) / bound(constants(cells, problem, method), rounds)[:, 0]
+                for rounds, problem in horizons.items()
+            ]
+            shares[f"{method}, {name}"] = np.stack(found, axis=1)
+    return _held(shares, "the smallest gap")
 
 
 def _held(shares: Mapping[str, np.ndarray], what: str) -> Judged:
@@ -69,35 +63,29 @@ def smallest(cells: Cells, problem: str, method: str) -> np.ndarray:
     return cells.curve(problem, method, metric="gap")[1].min(axis=1)
 
 
-def falls(problems: tuple[str, ...], method: str, rate: float) -> Rule:
+@rule
+def falls(cells: Cells, problems: tuple[str, ...], method: str, rate: float) -> Judged:
     """Slopes over the last decade of rounds are at most -rate, by their intervals over data sets together."""
-
-    def rule(cells: Cells) -> Judged:
-        slopes = {}
-        for problem in problems:
-            rounds, apart = cells.curve(problem, method)
-            slopes[problem] = np.array([slope(rounds, one) for one in apart])
-        found = intervals(slopes)
-        words = "; ".join(f"{problem} {one:.2f}" for problem, one in found.items())
-        reason = f"95 % intervals over data sets, all {len(problems)} together"
-        return Judged(f"slopes {words}", beyond(found.items(), -rate, -1)[0], reason)
-
-    return rule
+    slopes = {}
+    for problem in problems:
+        rounds, apart = cells.curve(problem, method)
+        slopes[problem] = np.array([slope(rounds, one) for one in apart])
+    found = intervals(slopes)
+    words = "; ".join(f"{problem} {one:.2f}" for problem, one in found.items())
+    reason = f"95 % intervals over data sets, all {len(problems)} together"
+    return Judged(f"slopes {words}", beyond(found.items(), -rate, -1)[0], reason)
 
 
-def nearer(problems: tuple[str, ...], a: str, others: tuple[str, ...]) -> Rule:
+@rule
+def nearer(cells: Cells, problems: tuple[str, ...], a: str, others: tuple[str, ...]) -> Judged:
     """F - F* of `a` ends below that of each of the others on every problem, by their ratio, in decades."""
-
-    def rule(cells: Cells) -> Judged:
-        count, found = len(problems) * len(others), []
-        for problem in problems:
-            logs = {m: np.log10(np.maximum(cells.final(problem, m), FLOOR)) for m in (a, *others)}
-            found += [Difference(a, f"{b} on {problem}", *interval(logs[b] - logs[a], count)) for b in others]
-        verdict, where = grade(found)
-        reason = f"95 % intervals over data sets of the ratio, all {count} together{where}"
-        return Judged(f"decades of F - F* at the end: {'; '.join(d.words for d in found)}", verdict, reason)
-
-    return rule
+    count, found = len(problems) * len(others), []
+    for problem in problems:
+        logs = {m: np.log10(np.maximum(cells.final(problem, m), FLOOR)) for m in (a, *others)}
+        found += [Difference(a, f"{b} on {problem}", *interval(logs[b] - logs[a], count)) for b in others]
+    verdict, where = grade(found)
+    reason = f"95 % intervals over data sets of the ratio, all {count} together{where}"
+    return Judged(f"decades of F - F* at the end: {'; '.join(d.words for d in found)}", verdict, reason)
 
 
 def slope(rounds: np.ndarray, values: np.ndarray, points: int = 25) -> float:

@@ -10,29 +10,23 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import interval
-from fedsolve.studies.verdicts import Difference, Rule, difference, grade
+from fedsolve.studies.verdicts import Difference, difference, grade, rule
 
 Pair = tuple[str, str, str]
 """A column, and two methods on it of which the first is said to be better."""
 
 
-def columns(pairs: Sequence[Pair]) -> Rule:
+@rule
+def columns(cells: Cells, pairs: Sequence[Pair]) -> Judged:
     """In every column the first is better; partly, with which, if it is in some. The columns share the 5 %."""
-
-    def rule(cells: Cells) -> Judged:
-        found = [difference(cells, *pair, comparisons=len(pairs)) for pair in pairs]
-        return _counted(cells, pairs, found)
-
-    return rule
+    found = [difference(cells, *pair, comparisons=len(pairs)) for pair in pairs]
+    return _counted(cells, pairs, found)
 
 
-def with_equal_bytes(pairs: Sequence[Pair]) -> Rule:
+@rule
+def with_equal_bytes(cells: Cells, pairs: Sequence[Pair]) -> Judged:
     """In every column the first ends better than the second was when it had sent as many bytes up."""
-
-    def rule(cells: Cells) -> Judged:
-        return _counted(cells, pairs, [_with_equal_bytes(cells, *pair, len(pairs)) for pair in pairs])
-
-    return rule
+    return _counted(cells, pairs, [_with_equal_bytes(cells, *pair, len(pairs)) for pair in pairs])
 
 
 def _with_equal_bytes(cells: Cells, problem: str, a: str, b: str, comparisons: int) -> Difference:

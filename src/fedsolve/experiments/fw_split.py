@@ -19,7 +19,7 @@ from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import decided, interval
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.verdicts import Rule, better
+from fedsolve.studies.verdicts import better, rule
 from fedsolve.studies.views import by_metric
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar, module
@@ -84,15 +84,12 @@ def method(make: Callable[..., Algorithm], lam0: float, split: bool) -> Method:
     return Method(build, {"lam0": lam0})
 
 
-def at_most(method: str, bar: float) -> Rule:
+@rule
+def at_most(cells: Cells, method: str, bar: float) -> Judged:
     """The metric at the end is at most a number, by the interval of its mean."""
-
-    def rule(cells: Cells) -> Judged:
-        found = interval(cells.final(NAME, method))
-        reason = f"at most {bar:g} by the 95 % interval, 5 data sets"
-        return Judged(f"{found:.3g}", decided(found, bar, -1), reason)
-
-    return rule
+    found = interval(cells.final(NAME, method))
+    reason = f"at most {bar:g} by the 95 % interval, 5 data sets"
+    return Judged(f"{found:.3g}", decided(found, bar, -1), reason)
 
 
 NAME = "least squares in a box"

@@ -19,7 +19,7 @@ from fedsolve.studies import Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.maps import Maps
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.verdicts import Rule, better_than_all, each_better, together
+from fedsolve.studies.verdicts import Rule, better_than_all, each_better, rule, together
 from fedsolve.studies.views import by_metric
 from fedsolve.tasks.models import MLP
 from fedsolve.tasks.task import Task
@@ -121,22 +121,17 @@ def alike(name: str, pairs: Sequence[tuple[str, str]]) -> Rule:
     return together(*(times(name, a, b, ALIKE, ALIKES, side=-1) for a, b in both))
 
 
-def never_outside(radii: dict[str, float]) -> Rule:
+@rule
+def never_outside(cells: Cells, radii: dict[str, float]) -> Judged:
     """No model of any tuned run lies outside its ball by more than rounding."""
-
-    def rule(cells: Cells) -> Judged:
-        worst = {
-            name: max(
-                float(cells.curve(name, m, metric="infeasibility")[1].max()) for m in cells.methods(name)
-            )
-            for name in radii
-        }
-        held = all(worst[name] <= ROUNDING * radius for name, radius in radii.items())
-        ours = "largest violation " + ", ".join(f"{worst[name]:.1e} ({name})" for name in radii)
-        reason = f"at most {ROUNDING:g} of the radius, at every evaluation of every seed at the tuned rates"
-        return Judged(ours, "consistent" if held else "refuted", reason)
-
-    return rule
+    worst = {
+        name: max(float(cells.curve(name, m, metric="infeasibility")[1].max()) for m in cells.methods(name))
+        for name in radii
+    }
+    held = all(worst[name] <= ROUNDING * radius for name, radius in radii.items())
+    ours = "largest violation " + ", ".join(f"{worst[name]:.1e} ({name})" for name in radii)
+    reason = f"at most {ROUNDING:g} of the radius, at every evaluation of every seed at the tuned rates"
+    return Judged(ours, "consistent" if held else "refuted", reason)
 
 
 def of_a_ball(name: str, figure: str) -> tuple[Statement, ...]:
@@ -192,9 +187,7 @@ def statements(radii: dict[str, float]) -> tuple[Statement, ...]:
     """Of every figure, by the radius of each problem's ball."""
     return (
         Statement(
-            "Models are always in the feasible region",
-            "A.5.1, of all four algorithms",
-            never_outside(radii),
+            "Models are always in the feasible region", "A.5.1, of all four algorithms", never_outside(radii)
         ),
         *of_a_ball(L1, "Figure 13"),
         *of_a_ball(L2, "Figure 14"),

@@ -10,7 +10,7 @@ from fedsolve.studies import Judged, Statement
 from fedsolve.studies.budgets import budget
 from fedsolve.studies.cells import Cells, exploded
 from fedsolve.studies.ranks import Ranked, Ranks, ends, ranks_above
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import rule
 
 POPULAR = ("FedAvg", "FedProx", "SCAFFOLD", "FedAdam", "FedExP")
 """What FedLi's paper compares with."""
@@ -35,20 +35,17 @@ def untuned(method: str) -> Ranked:
     return ranked
 
 
-def fails_nowhere(method: str) -> Rule:
+@rule
+def fails_nowhere(cells: Cells, method: str) -> Judged:
     """At its default the method's training loss ends below its start with every seed on every problem."""
-
-    def rule(cells: Cells) -> Judged:
-        found = {name: _failures(cells, name) for name in cells.methods(next(iter(cells.problems)))}
-        others = ", ".join(f"{name} {len(on)}" for name, on in found.items() if name != method)
-        return Judged(
-            f"diverges or ends above its start on {', '.join(found[method]) or 'none'} of {len(cells.problems)} "
-            f"problems; the others on as many: {others}",
-            "refuted" if found[method] else "consistent",
-            "refuted by one problem on which a seed fails",
-        )
-
-    return rule
+    found = {name: _failures(cells, name) for name in cells.methods(next(iter(cells.problems)))}
+    others = ", ".join(f"{name} {len(on)}" for name, on in found.items() if name != method)
+    return Judged(
+        f"diverges or ends above its start on {', '.join(found[method]) or 'none'} of {len(cells.problems)} "
+        f"problems; the others on as many: {others}",
+        "refuted" if found[method] else "consistent",
+        "refuted by one problem on which a seed fails",
+    )
 
 
 def _failures(cells: Cells, method: str) -> list[str]:

@@ -22,14 +22,7 @@ from fedsolve.experiments.composite import (
     on_both_grids,
     solved,
 )
-from fedsolve.experiments.lowrank_statements import (
-    FIGURE,
-    RANKS,
-    SIDE,
-    ZERO,
-    singular_values,
-    statements,
-)
+from fedsolve.experiments.lowrank_statements import FIGURE, RANKS, SIDE, ZERO, singular_values, statements
 from fedsolve.geometry import NuclearNorm, decompositions
 from fedsolve.geometry.blocks import chosen_leaves
 from fedsolve.studies import Study

@@ -8,7 +8,7 @@ from fedsolve.experiments.composite import CENTRAL, OTHERS
 from fedsolve.experiments.composite_rules import Arrival, comes_within, sooner, stays_below, times
 from fedsolve.studies import Judged, Statement
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Rule, better, better_than_all
+from fedsolve.studies.verdicts import Rule, better, better_than_all, rule
 from fedsolve.studies.views import at_round, by_metric
 
 SIDE = 32
@@ -41,18 +41,13 @@ def exact(rank: int) -> Arrival:
     return Arrival(f"the rank stays {rank}, of singular values above {{:g}}", holds, ZEROS)
 
 
-def centrally_exact(problem: str, rank: int) -> Rule:
+@rule
+def centrally_exact(cells: Cells, problem: str, rank: int) -> Judged:
     """The centralised solution has the rank on every data set: any method's record has its numbers."""
-
-    def rule(cells: Cells) -> Judged:
-        ranks = cells.final(problem, "FedDualAvg", metric=f"{CENTRAL}_rank")
-        hits = int((ranks == rank).sum())
-        ours = (
-            f"rank {rank} on {hits} of {len(ranks)} data sets, {ranks.min():.0f} to {ranks.max():.0f} on all"
-        )
-        return Judged(ours, "reproduced" if hits == len(ranks) else "partly" if hits else "not reproduced")
-
-    return rule
+    ranks = cells.final(problem, "FedDualAvg", metric=f"{CENTRAL}_rank")
+    hits = int((ranks == rank).sum())
+    ours = f"rank {rank} on {hits} of {len(ranks)} data sets, {ranks.min():.0f} to {ranks.max():.0f} on all"
+    return Judged(ours, "reproduced" if hits == len(ranks) else "partly" if hits else "not reproduced")
 
 
 def of_the_figure(dataset: int, name: str, where: str = "") -> tuple[Statement, ...]:

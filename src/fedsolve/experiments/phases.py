@@ -15,7 +15,7 @@ from fedsolve.studies.across import better_in_each
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import decided, interval
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import rule
 from fedsolve.studies.winners import WinnerMap, winner
 
 CLIENTS, ROUNDS, SEEDS = 50, 50, (0, 1, 2, 3, 4)
@@ -55,10 +55,7 @@ def _mean_of_two(build: Callable[..., Algorithm]) -> Method:
 METHODS = {
     "FedAvg": Method(fs.FedAvg, grid=AVERAGING),
     "FedAvgM": Method(fs.FedAvgM, grid=AVERAGING),
-    "FedProx": Method(
-        fs.FedProx,
-        grid={"client_lr": CLIENT_LR, "mu": (0.001, 0.01, 0.1, 1.0)},
-    ),
+    "FedProx": Method(fs.FedProx, grid={"client_lr": CLIENT_LR, "mu": (0.001, 0.01, 0.1, 1.0)}),
     "SCAFFOLD": Method(fs.SCAFFOLD, grid=AVERAGING),
     "FedAdagrad": Method(fs.FedAdagrad, grid=ADAPTIVE),
     "FedAdam": Method(fs.FedAdam, grid=ADAPTIVE),
@@ -72,36 +69,34 @@ CELLS = [name for row in GRID for name in row]
 HARD = [name_of(alpha, steps) for alpha in SKEWED for steps in MANY]
 
 
-def one_wins() -> Rule:
+@rule
+def one_wins(
+    cells: Cells,
+) -> Judged:
     """One method is best in every cell; contradicted where even the most frequent winner is significantly worse."""
-
-    def rule(cells: Cells) -> Judged:
-        found = {name: winner(cells, name) for name in CELLS}
-        counts = {m: sum(w.name == m for w in found.values()) for m in cells.methods(CELLS[0])}
-        alone = {m: sum(w.name == m and not w.tied for w in found.values()) for m in counts}
-        most = max(counts, key=lambda m: counts[m])
-        beaten = [name for name, w in found.items() if w.name != most and most not in w.tied]
-        verdict: Verdict = "not reproduced" if beaten else "underpowered"
-        verdict = "reproduced" if counts[most] == len(CELLS) else verdict
-        words = ", ".join(f"{m} {n} ({alone[m]})" for m, n in counts.items() if n)
-        ours = f"cells of {len(CELLS)} with the least mean loss (and better than all others): {words}"
-        reason = f"{most} is significantly worse than the best in {len(beaten)} cells: {'; '.join(beaten) or 'none'}"
-        return Judged(ours, verdict, reason)
-
-    return rule
+    found = {name: winner(cells, name) for name in CELLS}
+    counts = {m: sum(w.name == m for w in found.values()) for m in cells.methods(CELLS[0])}
+    alone = {m: sum(w.name == m and not w.tied for w in found.values()) for m in counts}
+    most = max(counts, key=lambda m: counts[m])
+    beaten = [name for name, w in found.items() if w.name != most and most not in w.tied]
+    verdict: Verdict = "not reproduced" if beaten else "underpowered"
+    verdict = "reproduced" if counts[most] == len(CELLS) else verdict
+    words = ", ".join(f"{m} {n} ({alone[m]})" for m, n in counts.items() if n)
+    ours = f"cells of {len(CELLS)} with the least mean loss (and better than all others): {words}"
+    reason = (
+        f"{most} is significantly worse than the best in {len(beaten)} cells: {'; '.join(beaten) or 'none'}"
+    )
+    return Judged(ours, verdict, reason)
 
 
-def unaffected(method: str, steps: int, most: float = 1.1) -> Rule:
+@rule
+def unaffected(cells: Cells, method: str, steps: int, most: float = 1.1) -> Judged:
     """The loss at the strongest skew is at most 1.1 times that at the weakest, by the interval over data sets."""
-
-    def rule(cells: Cells) -> Judged:
-        skewed, even = (cells.final(name_of(alpha, steps), method) for alpha in (ALPHAS[0], ALPHAS[-1]))
-        ratio = interval(np.log(skewed / even)).factor
-        ours = f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {ratio:.3g}"
-        reason = f"a ratio of at most {most:g} by the 95 % interval over data sets"
-        return Judged(ours, decided(ratio, most, -1), reason)
-
-    return rule
+    skewed, even = (cells.final(name_of(alpha, steps), method) for alpha in (ALPHAS[0], ALPHAS[-1]))
+    ratio = interval(np.log(skewed / even)).factor
+    ours = f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {ratio:.3g}"
+    reason = f"a ratio of at most {most:g} by the 95 % interval over data sets"
+    return Judged(ours, decided(ratio, most, -1), reason)
 
 
 STATEMENTS = (
@@ -155,7 +150,7 @@ STUDY = Study(
             [str(steps) for steps in STEPS],
             "alpha of the class shares: less is more skew",
             "local steps a round",
-        ),
+        )
     },
     deviations=(
         "Not of a paper; where a claim is a paper's it was made of other data, models and rounds.",

@@ -10,7 +10,7 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged, Statement
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import Interval, beyond, interval
-from fedsolve.studies.verdicts import Rule, at_least_as_good, each_better
+from fedsolve.studies.verdicts import Rule, at_least_as_good, each_better, rule
 
 CLIENTS, WORST, SHARES = 30, 12, (10, 20, 40)
 """Clients; attackers that reductions are told to expect, as many as there are at most; per cent that attack."""
@@ -54,44 +54,38 @@ def breaks(methods: Sequence[str], problem: str) -> Rule:
     return _all([(method, problem) for method in methods], 1)
 
 
-def _all(pairs: Sequence[tuple[str, str]], side: int) -> Rule:
+@rule
+def _all(cells: Cells, pairs: Sequence[tuple[str, str]], side: int) -> Judged:
     """Losses of (method, problem) pairs that are claimed to be all above the margin (side 1) or all below it (-1)."""
-
-    def rule(cells: Cells) -> Judged:
-        one_method = len({method for method, _ in pairs}) == 1
-        words, found = [], []
-        for method, problem in pairs:
-            values, label = lost(cells, problem, method), problem if one_method else method
-            alive = np.isfinite(values).all()
-            lost_points = interval(values, len(pairs)) if alive else Interval(np.inf, np.inf, np.inf)
-            words.append(f"{label} {lost_points:.1f}" if alive else f"{label} diverged")
-            found.append((label, lost_points))
-        verdict, which = beyond(found, MARGIN, side)
-        reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}"
-        return Judged(f"points lost: {', '.join(words)}", verdict, reason)
-
-    return rule
+    one_method = len({method for method, _ in pairs}) == 1
+    words, found = [], []
+    for method, problem in pairs:
+        values, label = lost(cells, problem, method), problem if one_method else method
+        alive = np.isfinite(values).all()
+        lost_points = interval(values, len(pairs)) if alive else Interval(np.inf, np.inf, np.inf)
+        words.append(f"{label} {lost_points:.1f}" if alive else f"{label} diverged")
+        found.append((label, lost_points))
+    verdict, which = beyond(found, MARGIN, side)
+    reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}"
+    return Judged(f"points lost: {', '.join(words)}", verdict, reason)
 
 
-def more_harm(a: str, b: str, methods: Sequence[str]) -> Rule:
+@rule
+def more_harm(cells: Cells, a: str, b: str, methods: Sequence[str]) -> Judged:
     """Every method loses more on problem `a` than on problem `b`."""
-
-    def rule(cells: Cells) -> Judged:
-        words, found = [], []
-        for method in methods:
-            first, second = lost(cells, a, method), lost(cells, b, method)
-            if np.isinf(first).any() or np.isinf(second).any():
-                more = bool(np.isinf(first).any() and not np.isinf(second).any())
-                apart = Interval(*(np.inf if more else -np.inf,) * 3)
-                words.append(f"{method} diverged at {a if more else b}")
-            else:
-                apart = interval(first - second, len(methods))
-                words.append(f"{method} {apart:+.1f}")
-            found.append((method, apart))
-        verdict, which = beyond(found, 0.0)
-        return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, INTERVALS + which)
-
-    return rule
+    words, found = [], []
+    for method in methods:
+        first, second = lost(cells, a, method), lost(cells, b, method)
+        if np.isinf(first).any() or np.isinf(second).any():
+            more = bool(np.isinf(first).any() and not np.isinf(second).any())
+            apart = Interval(*(np.inf if more else -np.inf,) * 3)
+            words.append(f"{method} diverged at {a if more else b}")
+        else:
+            apart = interval(first - second, len(methods))
+            words.append(f"{method} {apart:+.1f}")
+        found.append((method, apart))
+    verdict, which = beyond(found, 0.0)
+    return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, INTERVALS + which)
 
 
 _HOLDS = {

@@ -9,29 +9,28 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Difference, Rule, difference, grade, provisional
+from fedsolve.studies.verdicts import Difference, difference, grade, provisional, rule
 
 
-def better_in_each(problems: Sequence[str], a: str, others: Sequence[str], which: Which = "tuned") -> Rule:
+@rule
+def better_in_each(
+    cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], which: Which = "tuned"
+) -> Judged:
     """On every problem `a` is better than each of the others; all these comparisons share the 5 %."""
-
-    def rule(cells: Cells) -> Judged:
-        count = len(problems) * len(others)
-        found = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
-        every = [d for by in found.values() for d in by.values()]
-        above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
-        ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
-        told = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
-        replicates = cells.problem(problems[0]).replicates
-        return Judged(
-            f"least and greatest of {len(problems)} problems: {ends}. {told}",
-            grade(every)[0],
-            f"95 % intervals over {replicates}, paired, all {count} comparisons together: {above} for it, {below} "
-            "against it",
-            "; ".join(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
-        )
-
-    return rule
+    count = len(problems) * len(others)
+    found = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
+    every = [d for by in found.values() for d in by.values()]
+    above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
+    ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
+    told = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
+    replicates = cells.problem(problems[0]).replicates
+    return Judged(
+        f"least and greatest of {len(problems)} problems: {ends}. {told}",
+        grade(every)[0],
+        f"95 % intervals over {replicates}, paired, all {count} comparisons together: {above} for it, {below} "
+        "against it",
+        "; ".join(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
+    )
 
 
 def _range(cells: Cells, problems: Sequence[str], method: str, which: Which) -> str:

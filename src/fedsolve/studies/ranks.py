@@ -14,7 +14,7 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.intervals import LEVEL, Interval, beyond
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import rule
 
 
 @dataclass(frozen=True)
@@ -120,22 +120,19 @@ def _loss(cells: Cells, problem: str, method: str, which: Which) -> float:
     return sign * float(cells.final(problem, method, which).mean())
 
 
-def ranks_above(a: str, others: Sequence[str], ranked: Ranked) -> Rule:
+@rule
+def ranks_above(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> Judged:
     """`a` has a smaller mean rank than each of the others, by more than the critical difference."""
-
-    def rule(cells: Cells) -> Judged:
-        ranks = ranked(cells)
-        room = ranks.critical_difference
-        apart = [(b, ranks.of(b) - ranks.of(a)) for b in others]
-        below = ", ".join(b for b, d in apart if d < -room)
-        verdict, which = beyond([(b, Interval(d, d - room, d + room)) for b, d in apart], 0.0)
-        reason = (
-            f"mean ranks of {len(ranks.methods)} methods on {ranks.by_problem.shape[1]} problems: Friedman's p = "
-            f"{ranks.p:.2g}, Nemenyi's critical difference {room:.2f}"
-        )
-        reason += ": no method can be told from another" if ranks.alike else which
-        reason += f"; below {below}" if verdict == "not reproduced" and not ranks.alike else ""
-        places = ", ".join(f"{m} {ranks.of(m):.2f}" for m in (a, *others))
-        return Judged(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)
-
-    return rule
+    ranks = ranked(cells)
+    room = ranks.critical_difference
+    apart = [(b, ranks.of(b) - ranks.of(a)) for b in others]
+    below = ", ".join(b for b, d in apart if d < -room)
+    verdict, which = beyond([(b, Interval(d, d - room, d + room)) for b, d in apart], 0.0)
+    reason = (
+        f"mean ranks of {len(ranks.methods)} methods on {ranks.by_problem.shape[1]} problems: Friedman's p = "
+        f"{ranks.p:.2g}, Nemenyi's critical difference {room:.2f}"
+    )
+    reason += ": no method can be told from another" if ranks.alike else which
+    reason += f"; below {below}" if verdict == "not reproduced" and not ranks.alike else ""
+    places = ", ".join(f"{m} {ranks.of(m):.2f}" for m in (a, *others))
+    return Judged(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)

@@ -10,7 +10,7 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.intervals import interval
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Difference, Rule, grade
+from fedsolve.studies.verdicts import Difference, grade, rule
 
 
 def time_to(cells: Cells, problem: str, method: str, target: float) -> np.ndarray:
@@ -22,34 +22,30 @@ def time_to(cells: Cells, problem: str, method: str, target: float) -> np.ndarra
     return np.where(reached.any(axis=1), times[np.arange(len(times)), reached.argmax(axis=1)], np.nan)
 
 
-def sooner(problems: Sequence[str], a: str, b: str, target: float) -> Rule:
+@rule
+def sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> Judged:
     """On every problem `a` reaches the target in less time than `b`; the comparisons share the 5 %."""
-
-    def rule(cells: Cells) -> Judged:
-        found, words = [], []
-        for problem in problems:
-            ours, theirs = (time_to(cells, problem, name, target) for name in (a, b))
-            title = cells.problem(problem).title
-            if np.isnan(ours + theirs).any():
-                lost = [name for name, times in ((a, ours), (b, theirs)) if np.isnan(times).any()]
-                found.append(Difference(a, b, np.nan, -np.inf, np.inf))
-                words.append(f"{title}: not reached with every seed by {' and '.join(lost)}")
-                continue
-            ratio = interval(np.log(theirs / ours), len(problems))
-            found.append(Difference(a, b, *ratio))
-            words.append(
-                f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, "
-                f"{ratio.factor.told('.2f', 'times as fast')}"
-            )
-        metric = describe(cells.problem(problems[0]).metric)
-        reason = (
-            f"seconds to {metric.scale * target:g} {metric.unit}".rstrip()
-            + f", 95 % intervals of their ratio over {cells.problem(problems[0]).replicates}, paired, all "
-            f"{len(problems)} together"
+    found, words = [], []
+    for problem in problems:
+        ours, theirs = (time_to(cells, problem, name, target) for name in (a, b))
+        title = cells.problem(problem).title
+        if np.isnan(ours + theirs).any():
+            lost = [name for name, times in ((a, ours), (b, theirs)) if np.isnan(times).any()]
+            found.append(Difference(a, b, np.nan, -np.inf, np.inf))
+            words.append(f"{title}: not reached with every seed by {' and '.join(lost)}")
+            continue
+        ratio = interval(np.log(theirs / ours), len(problems))
+        found.append(Difference(a, b, *ratio))
+        words.append(
+            f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, {ratio.factor.told('.2f', 'times as fast')}"
         )
-        return Judged("; ".join(words), grade(found)[0], reason)
-
-    return rule
+    metric = describe(cells.problem(problems[0]).metric)
+    reason = (
+        f"seconds to {metric.scale * target:g} {metric.unit}".rstrip()
+        + f", 95 % intervals of their ratio over {cells.problem(problems[0]).replicates}, paired, all "
+        f"{len(problems)} together"
+    )
+    return Judged("; ".join(words), grade(found)[0], reason)
 
 
 def _mean(times: np.ndarray) -> str:

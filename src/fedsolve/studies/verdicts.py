@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -15,6 +17,24 @@ from fedsolve.studies.intervals import Interval, beyond, decided, interval
 from fedsolve.studies.study import Judged
 
 Rule = Callable[[Cells], Judged]
+P = ParamSpec("P")
+
+
+def rule(judge: Callable[Concatenate[Cells, P], Judged]) -> Callable[P, Rule]:
+    """A function of the cells and of what it compares, as what makes rules: of what it compares alone.
+
+    Such as `better(problem, a, b)`, which returns a function of the cells.
+    """
+    signature = inspect.signature(judge)
+    cells, *compared = signature.parameters.values()
+
+    @wraps(judge)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Rule:
+        signature.bind(cells, *args, **kwargs)  # what is missing is told before anything runs
+        return lambda found: judge(found, *args, **kwargs)
+
+    vars(make)["__signature__"] = signature.replace(parameters=compared, return_annotation=Rule)
+    return make
 
 
 @dataclass(frozen=True)
@@ -70,14 +90,13 @@ def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = 
     return each_better(problem, [(a, b) for b in others], which)
 
 
-def each_better(problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned") -> Rule:
+@rule
+def each_better(
+    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned"
+) -> Judged:
     """In every pair the first is better than the second."""
-
-    def rule(cells: Cells) -> Judged:
-        found = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
-        return judged(cells, problem, which, found, [name for pair in pairs for name in pair])
-
-    return rule
+    found = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
+    return judged(cells, problem, which, found, [name for pair in pairs for name in pair])
 
 
 def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
@@ -100,7 +119,9 @@ def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which =
     return _by_margin(problem, a, b, margin, which, graded, "better, or worse by less than {}")
 
 
+@rule
 def _by_margin(
+    cells: Cells,
     problem: str,
     a: str,
     b: str,
@@ -108,31 +129,23 @@ def _by_margin(
     which: Which,
     graded: Callable[[Difference], Verdict],
     what: str,
-) -> Rule:
-    def rule(cells: Cells) -> Judged:
-        found = difference(cells, problem, a, b, which)
-        ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
-        reason = f"{what.format(f'{margin:g} {_unit(cells, problem)}')}, by the whole 95 % interval"
-        return Judged(ours, graded(found), reason, provisional(cells, problem, which, (a, b)))
-
-    return rule
+) -> Judged:
+    found = difference(cells, problem, a, b, which)
+    ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
+    reason = f"{what.format(f'{margin:g} {_unit(cells, problem)}')}, by the whole 95 % interval"
+    return Judged(ours, graded(found), reason, provisional(cells, problem, which, (a, b)))
 
 
-def together(*rules: Rule) -> Rule:
+@rule
+def together(cells: Cells, *rules: Rule) -> Judged:
     """All of several rules: partly if some hold, not reproduced if none does and one is contradicted."""
-
-    def rule(cells: Cells) -> Judged:
-        found = [one(cells) for one in rules]
-        verdicts: set[Verdict] = {one.verdict for one in found}
-        reason = "; ".join(dict.fromkeys(one.reason for one in found))
-        weak = "; ".join(dict.fromkeys(one.provisional for one in found if one.provisional))
-        if len(verdicts) == 1:
-            return Judged("; ".join(one.ours for one in found), found[0].verdict, reason, weak)
-        return Judged(
-            "; ".join(f"{one.verdict}: {one.ours}" for one in found), _mixed(verdicts), reason, weak
-        )
-
-    return rule
+    found = [one(cells) for one in rules]
+    verdicts: set[Verdict] = {one.verdict for one in found}
+    reason = "; ".join(dict.fromkeys(one.reason for one in found))
+    weak = "; ".join(dict.fromkeys(one.provisional for one in found if one.provisional))
+    if len(verdicts) == 1:
+        return Judged("; ".join(one.ours for one in found), found[0].verdict, reason, weak)
+    return Judged("; ".join(f"{one.verdict}: {one.ours}" for one in found), _mixed(verdicts), reason, weak)
 
 
 def _mixed(verdicts: set[Verdict]) -> Verdict:

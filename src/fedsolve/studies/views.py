@@ -11,43 +11,34 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.kept_sweeps import until
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies.verdicts import Rule, rule
 
 
-def by_metric(metric: str, rule: Rule) -> Rule:
+@rule
+def by_metric(cells: Cells, metric: str, rule: Rule) -> Judged:
     """The rule on another column of the evaluations than the problems' own."""
-
-    def judge(cells: Cells) -> Judged:
-        problems = {name: replace(problem, metric=metric) for name, problem in cells.problems.items()}
-        return rule(replace(cells, problems=problems))
-
-    return judge
+    problems = {name: replace(problem, metric=metric) for name, problem in cells.problems.items()}
+    return rule(replace(cells, problems=problems))
 
 
-def in_decades(rule: Rule) -> Rule:
+@rule
+def in_decades(cells: Cells, rule: Rule) -> Judged:
     """The rule on log10 of the problems' metric, for losses that are decades apart: means become geometric."""
+    metric = next(iter(cells.problems.values())).metric
+    name = "log10"
 
-    def judge(cells: Cells) -> Judged:
-        metric = next(iter(cells.problems.values())).metric
-        name = "log10"
+    def logged(run: Sweep) -> Sweep:
+        if metric not in run.metrics:
+            return run
+        return replace(run, metrics={**run.metrics, name: np.log10(run.metrics[metric])})
 
-        def logged(run: Sweep) -> Sweep:
-            if metric not in run.metrics:
-                return run
-            return replace(run, metrics={**run.metrics, name: np.log10(run.metrics[metric])})
-
-        found = by_metric(name, rule)(cells.changed(logged))
-        return replace(found, ours=f"log10 of the {describe(metric).title.lower()}: {found.ours}")
-
-    return judge
+    found = by_metric(name, rule)(cells.changed(logged))
+    return replace(found, ours=f"log10 of the {describe(metric).title.lower()}: {found.ours}")
 
 
-def at_round(rounds: int, rule: Rule, last: int = 1) -> Rule:
+@rule
+def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Judged:
     """The rule at a round, on the mean of the `last` rounds until then; settings stay those chosen at the end."""
-
-    def judge(cells: Cells) -> Judged:
-        problems = {name: replace(problem, last=last) for name, problem in cells.problems.items()}
-        early = cells.changed(lambda run: until(run, rounds, run.selection))
-        return rule(replace(early, problems=problems))
-
-    return judge
+    problems = {name: replace(problem, last=last) for name, problem in cells.problems.items()}
+    early = cells.changed(lambda run: until(run, rounds, run.selection))
+    return rule(replace(early, problems=problems))

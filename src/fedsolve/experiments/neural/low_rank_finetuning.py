@@ -21,7 +21,7 @@ from fedsolve.studies.intervals import decided, interval
 from fedsolve.studies.panels import Line, Panel, panels
 from fedsolve.studies.problem import Method, Problem
 from fedsolve.studies.study import Judged, Statement, Study
-from fedsolve.studies.verdicts import Rule, shown_final
+from fedsolve.studies.verdicts import rule, shown_final
 from fedsolve.tasks.networks.encoder import Encoder
 from fedsolve.tasks.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
 from fedsolve.tasks.task import Examples, Task
@@ -157,21 +157,16 @@ def fewest_bytes(cells: Cells) -> Judged:
     )
 
 
-def not_worse(a: Named, b: Named, margin: float) -> Rule:
+@rule
+def not_worse(cells: Cells, a: Named, b: Named, margin: float) -> Judged:
     """`a` is better than `b`, or worse by less than so many points, by the whole interval over seeds."""
-
-    def rule(cells: Cells) -> Judged:
-        apart = 100 * (cells.final(*a) - cells.final(*b))
-        ends = f"{_shown(cells, a)}; {_shown(cells, b)}"
-        if not np.isfinite(apart).all():
-            return Judged(ends, "underpowered", "a seed diverged")
-        found = interval(apart)
-        reason = (
-            f"better, or worse by less than {margin:g} points, by the whole 95 % interval, paired by seed"
-        )
-        return Judged(f"{ends}; difference {found:+.3g}", decided(found, -margin), reason)
-
-    return rule
+    apart = 100 * (cells.final(*a) - cells.final(*b))
+    ends = f"{_shown(cells, a)}; {_shown(cells, b)}"
+    if not np.isfinite(apart).all():
+        return Judged(ends, "underpowered", "a seed diverged")
+    found = interval(apart)
+    reason = f"better, or worse by less than {margin:g} points, by the whole 95 % interval, paired by seed"
+    return Judged(f"{ends}; difference {found:+.3g}", decided(found, -margin), reason)
 
 
 def _shown(cells: Cells, named: Named) -> str:

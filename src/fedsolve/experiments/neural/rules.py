@@ -11,14 +11,15 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies import Judged
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.intervals import beyond, decided, interval, intervals
-from fedsolve.studies.verdicts import Rule, provisional, shown_final
+from fedsolve.studies.verdicts import Rule, provisional, rule, shown_final
 
 _BESIDE = "at the end"
 
 
+@rule
 def ahead_early(
-    problem: str, pairs: Sequence[tuple[str, str]], share: float = 1 / 3, which: Which = "tuned"
-) -> Rule:
+    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], share: float = 1 / 3, which: Which = "tuned"
+) -> Judged:
     """In every pair the first is better on the way: by the mean of its curve over the first third of the rounds.
 
     Args:
@@ -27,41 +28,35 @@ def ahead_early(
         share: of the rounds that count, after round 0.
         which: at the tuned settings or at the paper's.
     """
-
-    def rule(cells: Cells) -> Judged:
-        metric = describe(cells.problem(problem).metric)
-        sign = metric.scale * (1 if metric.higher_is_better else -1)
-        apart = {}
-        for a, b in pairs:
-            ours, theirs = (sign * _early(cells, problem, name, share, which) for name in (a, b))
-            apart[f"{a} over {b}"] = ours - theirs
-        found = intervals(apart)
-        names = [name for pair in pairs for name in pair]
-        reason = f"mean of the curve over the first {share:.0%} of the rounds, 95 % intervals, paired by seed"
-        weak = provisional(cells, problem, which, names)
-        words = "; ".join(f"{pair} {one:+.3g}" for pair, one in found.items())
-        return Judged(words, beyond(found.items(), 0.0)[0], reason, weak)
-
-    return rule
+    metric = describe(cells.problem(problem).metric)
+    sign = metric.scale * (1 if metric.higher_is_better else -1)
+    apart = {}
+    for a, b in pairs:
+        ours, theirs = (sign * _early(cells, problem, name, share, which) for name in (a, b))
+        apart[f"{a} over {b}"] = ours - theirs
+    found = intervals(apart)
+    names = [name for pair in pairs for name in pair]
+    reason = f"mean of the curve over the first {share:.0%} of the rounds, 95 % intervals, paired by seed"
+    weak = provisional(cells, problem, which, names)
+    words = "; ".join(f"{pair} {one:+.3g}" for pair, one in found.items())
+    return Judged(words, beyond(found.items(), 0.0)[0], reason, weak)
 
 
-def times_lower(problem: str, a: str, b: str, factor: float, which: Which = "tuned") -> Rule:
+@rule
+def times_lower(cells: Cells, problem: str, a: str, b: str, factor: float, which: Which = "tuned") -> Judged:
     """The error of `a` at the end is less than 1/`factor` of the error of `b`, by the interval of their ratio."""
-
-    def rule(cells: Cells) -> Judged:
-        ours, theirs = (cells.final(problem, name, which) for name in (a, b))
-        ratio = interval(np.log(theirs) - np.log(ours)).factor
-        ends = ", ".join(f"{name} {shown_final(cells, problem, name, which)}" for name in (a, b))
-        reason = (
-            f"{b}'s error more than {factor:g} times {a}'s, by the 95 % interval of the ratio, paired by seed"
-        )
-        weak = provisional(cells, problem, which, (a, b))
-        return Judged(f"{ends}; {ratio.told('.3g', 'times')}", decided(ratio, factor), reason, weak)
-
-    return rule
+    ours, theirs = (cells.final(problem, name, which) for name in (a, b))
+    ratio = interval(np.log(theirs) - np.log(ours)).factor
+    ends = ", ".join(f"{name} {shown_final(cells, problem, name, which)}" for name in (a, b))
+    reason = (
+        f"{b}'s error more than {factor:g} times {a}'s, by the 95 % interval of the ratio, paired by seed"
+    )
+    weak = provisional(cells, problem, which, (a, b))
+    return Judged(f"{ends}; {ratio.told('.3g', 'times')}", decided(ratio, factor), reason, weak)
 
 
-def across(rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Rule:
+@rule
+def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Judged:
     """A rule on methods of different problems, each (problem, method), as if they were of one.
 
     Args:
@@ -70,13 +65,9 @@ def across(rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: A
         **arguments: of the rule, after the methods.
     """
     names = [f"{method} at {problem}" for problem, method in cells_of]
-
-    def judge(cells: Cells) -> Any:
-        found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
-        beside = Cells({_BESIDE: cells.problem(cells_of[0][0])}, cells.seeds, found)
-        return rule(_BESIDE, *names, **arguments)(beside)
-
-    return judge
+    found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
+    beside = Cells({_BESIDE: cells.problem(cells_of[0][0])}, cells.seeds, found)
+    return rule(_BESIDE, *names, **arguments)(beside)
 
 
 def _early(cells: Cells, problem: str, name: str, share: float, which: Which) -> np.ndarray:
