@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.experiments.feddua_methods import decades
+from fedsolve.experiments.neural.tasks import few
 from fedsolve.studies import Method, Problem
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.models import CNN, CNNParams
@@ -53,20 +52,12 @@ class SmallCNN:
         return self.inner(params, jnp.mean(jnp.reshape(x, shape), axis=(2, 4)))
 
 
-def _looked_at(task: Task, tests: int, judged: int) -> Task:
-    """Evaluated on fewer examples: so many of the test set, drawn at random, and of the training set."""
-    assert task.test is not None
-    total = len(jax.tree.leaves(task.test)[0])
-    rows = np.sort(np.random.default_rng(0).permutation(total)[:tests])
-    return replace(task, test=jax.tree.map(lambda x: x[rows], task.test), eval_examples=judged)
-
-
 def _handwriting(data_dir: Path | None) -> Task:
-    return _looked_at(handwriting(data_dir, classes=10, model=SmallCNN()), 1_000, 1_000)
+    return few(handwriting(data_dir, classes=10, model=SmallCNN()), 1_000, 1_000)
 
 
 def _news(data_dir: Path | None) -> Task:
-    return _looked_at(news(data_dir), 2_000, 1_000)
+    return few(news(data_dir), 2_000, 1_000)
 
 
 def _problem(

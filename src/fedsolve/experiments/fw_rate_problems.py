@@ -13,14 +13,14 @@ from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.data.federated import FederatedData
-from fedsolve.diagnostics import Diagnostic, FrankWolfeGap, Point, Suboptimality
+from fedsolve.diagnostics import FrankWolfeGap, Suboptimality
+from fedsolve.experiments.composite import Known
 from fedsolve.experiments.fw_theorems import Constants
 from fedsolve.geometry import L1Ball, L2Ball
 from fedsolve.studies.cells import Cells
 from fedsolve.tasks.losses import OfOutputs, SquaredError
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.types import Scalar, module
 
 CLIENTS, EXAMPLES, FEATURES, BATCH = 8, 40, 20, 4
 CONVEX = {"sphere": L2Ball(0.5), "face": L1Ball(0.5), "vertex": L1Ball(0.05)}
@@ -39,22 +39,8 @@ class Welsch(OfOutputs):
         return 1 - jnp.exp(-0.5 * jnp.square(outputs - y))
 
 
-@module
-class Known(Diagnostic):
-    """What the theorems need of a data set, the same at every model, so that it is kept with the curves."""
-
-    smooth: Scalar
-    dual: Scalar
-    gradient: Scalar
-    variance: Scalar
-    height: Scalar
-
-    def __call__(self, point: Point) -> dict[str, Array]:
-        """The constants by name."""
-        return {name: jnp.asarray(getattr(self, name)) for name in KNOWN}
-
-
 KNOWN = ("smooth", "dual", "gradient", "variance", "height")
+"""What the theorems need of a data set: numbers that are kept with the curves, the same at every model."""
 
 
 def constants(cells: Cells, problem: str, method: str) -> Constants:
@@ -86,7 +72,7 @@ def convex(data_dir: Path | None, seed: int, name: str) -> Task:
     best = fs.baselines.fista(plain, ball, iterations=20_000, tolerance=1e-14, dtype="float64")
     w = np.asarray(best.params.weight)
     gradients = np.stack([2 * e.x.T @ (e.x @ w - e.y) / EXAMPLES for e in clients])
-    known = Known(
+    known = _known(
         smooth=max(2 * np.linalg.norm(e.x, 2) ** 2 / EXAMPLES for e in clients),
         dual=np.linalg.norm(gradients - gradients.mean(0)) / CLIENTS,
         gradient=np.linalg.norm(gradients) / CLIENTS,
@@ -107,7 +93,7 @@ def bounded(data_dir: Path | None, seed: int, name: str) -> Task:
     clients = clients_of(seed)
     plain = _task(Welsch(Linear(FEATURES)), "welsch", clients)
     at_most = [np.exp(-0.5) * np.linalg.norm(e.x, axis=1).mean() for e in clients]
-    known = Known(
+    known = _known(
         smooth=max(np.linalg.norm(e.x, 2) ** 2 / EXAMPLES for e in clients),
         dual=0.0,
         gradient=np.linalg.norm(at_most) / CLIENTS,
@@ -115,6 +101,10 @@ def bounded(data_dir: Path | None, seed: int, name: str) -> Task:
         height=np.mean([1 - np.exp(-0.5 * e.y**2) for e in clients]),
     )
     return replace(plain, diagnostics=(FrankWolfeGap(OTHER[name]), known))
+
+
+def _known(**numbers: Any) -> Known:
+    return Known({name: np.asarray(numbers[name]) for name in KNOWN})
 
 
 def _task(loss: Any, name: str, clients: list[Examples]) -> Task:
