@@ -38,7 +38,7 @@ def test_bounds_by_hand():
 def test_what_is_known_of_a_data_set():
     """F* and the norms at x* on the sphere, where (A + mu) x = b with |x| = 1/2, mu by bisection in NumPy."""
     task = problems.convex(None, 0, "sphere")
-    optimum, known = task.diagnostics[1].optimum, task.diagnostics[2]
+    optimum, known = task.diagnostics[1].optimum, task.diagnostics[2].numbers
     clients = [task.data.client(i) for i in range(problems.CLIENTS)]
     x, y = np.concatenate([e.x for e in clients]), np.concatenate([e.y for e in clients])
     a, b = 2 * x.T @ x / len(y), 2 * x.T @ y / len(y)
@@ -50,10 +50,10 @@ def test_what_is_known_of_a_data_set():
         low, high = (mu, high) if np.linalg.norm(w) > 0.5 else (low, mu)
     assert optimum == pytest.approx(np.mean((x @ w - y) ** 2), abs=1e-12)
     g = np.stack([2 * e.x.T @ (e.x @ w - e.y) / len(e.y) for e in clients]) / len(clients)
-    assert known.gradient == pytest.approx(np.sqrt((g**2).sum()), rel=1e-6)
-    assert known.dual == pytest.approx(np.sqrt(((g - g.mean(0)) ** 2).sum()), rel=1e-6)
+    assert known["gradient"] == pytest.approx(np.sqrt((g**2).sum()), rel=1e-6)
+    assert known["dual"] == pytest.approx(np.sqrt(((g - g.mean(0)) ** 2).sum()), rel=1e-6)
     each = 2 * (clients[0].x @ w - clients[0].y)[:, None] * clients[0].x
-    assert ((each - each.mean(0)) ** 2).sum(1).mean() / problems.BATCH < known.variance
+    assert ((each - each.mean(0)) ** 2).sum(1).mean() / problems.BATCH < known["variance"]
 
 
 def made_up(metric, problem_names, curve):
