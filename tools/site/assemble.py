@@ -30,6 +30,12 @@ GUIDES = {
 """The pages of docs/ by what a reader looks for; `architecture` and `figures` stand alone."""
 
 
+TYPES = (
+    "In signatures `Scalar` is a number or an array of shape (), `Rate` a scalar or a schedule by round, `Params` a pytree "
+    "of arrays (a model, or what has its shapes), `Batch` a pytree of arrays whose first axis is examples."
+)
+
+
 def assemble() -> None:
     """Write all pages."""
     shutil.rmtree(PAGES, ignore_errors=True)
@@ -117,7 +123,7 @@ def reference_pages() -> Iterator[str]:
     """A page for each public module, and one for the names of the package that are no methods."""
     methods = {entry.home for entry in ALGORITHMS.values()} | {entry.wrapper for entry in ALGORITHMS.values()}
     homes = {name: home for name, home in fedsolve._homes().items() if home not in methods}
-    own = ["# fedsolve", "", "`import fedsolve as fs`; methods have pages of their own.", ""]
+    own = ["# fedsolve", "", "`import fedsolve as fs`; methods have pages of their own.", "", TYPES, ""]
     for home in homes.values():
         if not home.endswith(":"):
             own += [reference(home), ""]

@@ -8,7 +8,7 @@ import re
 from latex import latex, statement
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):", re.MULTILINE)
-_LETTER = r"(?:[A-Za-z]|eta|tau|mu|lambda|alpha|beta|gamma|sigma|theta|rho)_[a-z](?!\w)"
+_LETTER = r"(?:(?:[A-Za-z]|eta|tau|mu|lambda|alpha|beta|gamma|sigma|theta|rho|xhat)_[a-z0]|xbar|xtilde)(?!\w)"
 _SYMBOL = re.compile(
     rf"(?P<symbol>(?<![\w\\.+*/^|<])(?:{_LETTER}|\|D(?:_i)?\|)(?:\^2|\+(?=[\s,.;)]))?(?=[\s,.;)']|$))"
     r"|[|*]|(?<=\w)_(?!\w)"
