@@ -31,8 +31,8 @@ GUIDES = {
 
 
 TYPES = (
-    "In signatures `Scalar` is a number or an array of shape (), `Rate` a scalar or a schedule by round, `Params` a pytree "
-    "of arrays (a model, or what has its shapes), `Batch` a pytree of arrays whose first axis is examples."
+    "In signatures `Scalar` is a number or an array of shape (), `Rate` a scalar or a schedule by round, `Params` a "
+    "pytree of arrays (a model, or what has its shapes), `Batch` a pytree of arrays whose first axis is examples."
 )
 
 

@@ -31,9 +31,8 @@ myst_fence_as_directive = {"math"}  # as GitHub has formulas that stand alone
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_type_aliases = {
-    name: name for name in ("Batch", "Params", "Rate", "Scalar")
-}  # not Any, which they are
+# as they are called, and not as Any, which they are
+autodoc_type_aliases = {name: name for name in ("Batch", "Params", "Rate", "Scalar")}
 napoleon_google_docstring, napoleon_numpy_docstring = True, False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
