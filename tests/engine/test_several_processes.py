@@ -48,12 +48,15 @@ cases = {
     "17 of 40": (fs.FedAvg(0.3), some),
     "17 of 40, streamed": (fs.FedAvg(0.3), some | {"residency": "stream"}),
 }
+if count < 4:
+    cases["in parts"] = (fs.FedAdam(0.3), {"mesh": {"clients": 2, "model": 2}})
 if count > 1:
     del cases["17 of 40"]  # the streamed one is compared to it
 stop = [lambda at: "enough" if at.round == 6 else None] if index == 0 else []
 for name, (algorithm, options) in cases.items():
     work = many if "of 40" in name else task
-    found = fs.run(algorithm, work, rounds=9, eval_every=3, devices=4, callbacks=stop, **options)
+    options |= {} if "mesh" in options else {"devices": 4}
+    found = fs.run(algorithm, work, rounds=9, eval_every=3, callbacks=stop, **options)
     arrays = {str(i): x for i, x in enumerate(jax.tree.leaves(found.params))}
     arrays |= dict(found.rounds) | dict(found.metrics)
     arrays.pop("seconds")
@@ -86,17 +89,19 @@ def outcomes(count: int, env: dict[str, str]) -> list[dict[str, dict[str, str]]]
 def test_however_many_processes_the_bits_are_the_same(subprocess_env):
     """Model, logs and metrics of four devices in one, two and four processes; a callback of the first ends them all.
 
-    Where clients are streamed, the processes together read what one alone reads, each about as much: bits are those of
-    resident clients.
+    A model may lie in parts on the devices of one process. Where clients are streamed, the processes together read what
+    one alone reads, each about as much: bits are those of resident clients.
     """
     (alone,) = outcomes(1, subprocess_env)
-    assert len(alone) == 7
+    assert len(alone) == 8
     assert all(len(np.frombuffer(bytes.fromhex(found["round"]))) == 3 for found in alone.values())
     in_all = reads(alone)
     assert alone.pop("17 of 40") == alone["17 of 40, streamed"]
     for count in (2, 4):
         parts = outcomes(count, subprocess_env)
         read = [reads(found) for found in parts]
+        if count == 4:
+            del alone["in parts"]
         assert all(found == alone for found in parts)
         for name in alone:
             assert sum(own[name] for own in read) == in_all[name]
@@ -110,7 +115,7 @@ def reads(found: dict[str, dict[str, str]]) -> dict[str, int]:
 
 
 def test_what_runs_in_one_process(monkeypatch):
-    """Sweeps, comparisons and several seeds are refused, with what can be shared."""
+    """Sweeps, comparisons and several seeds are refused, with what can be shared; so is a model on two of them."""
     task = make_task(make_clients())
     monkeypatch.setattr("jax.process_count", lambda: 2)
     calls = {
@@ -125,6 +130,8 @@ def test_what_runs_in_one_process(monkeypatch):
         fs.InvalidInput, match="devices = 3: 2 processes share a run on all of their 1 devices"
     ):
         fs.run(fs.FedAvg(), task, rounds=1, devices=3)
+    with pytest.raises(fs.InvalidInput, match=r"mesh.model = 2 and a process has 1 devices"):
+        fs.run(fs.FedAvg(), task, rounds=1, mesh={"clients": 1, "model": 2})
 
 
 def test_processes_of_different_runs_do_not_meet(monkeypatch):

@@ -16,7 +16,7 @@ from fedsolve import trees
 from fedsolve.checks import check_integer, is_integer
 from fedsolve.engine.clients import on_device
 from fedsolve.engine.frozen import programs_inside
-from fedsolve.engine.processes import check_alone, several
+from fedsolve.engine.processes import several
 from fedsolve.engine.program import AXIS, MODEL
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
@@ -181,11 +181,16 @@ def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
     """The devices of a run: `devices` in a row, or the first ones as a table of those that share a cohort and a model.
 
     Raises:
-        InvalidInput: more devices than there are, some of those of several processes, or a model shared by these.
+        InvalidInput: more devices than there are, some of those of several processes, or a model that two would share.
     """
     if table is None or table[MODEL] == 1:
         return first_devices(devices if table is None else table[AXIS])
-    check_alone("a run whose models lie in parts")
+    own = len(jax.local_devices())
+    if several() and own % table[MODEL]:
+        raise InvalidInput(
+            f"mesh.model = {table[MODEL]} and a process has {own} devices: a model lies in one process, so that it can "
+            "judge and keep it; give each a multiple of as many devices"
+        )
     row = first_devices(table[AXIS] * table[MODEL])
     return Mesh(row.devices.reshape(table[AXIS], table[MODEL]), (AXIS, MODEL))
 

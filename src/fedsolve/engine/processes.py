@@ -65,14 +65,38 @@ def in_shares(parts: Sequence[Any], mesh: Mesh) -> Any:
     return jax.tree.map(put, *parts)
 
 
-def here(tree: Any) -> Any:
-    """Of arrays that lie on every device, the copies on this process's first one, which takes no further memory.
+def laid(tree: Any, sharding: Callable[[jax.Array], NamedSharding]) -> Any:
+    """Arrays in parts, or copies, on devices of all processes, each of which gives the whole ones."""
 
-    Arrays some of which lie in parts stay where they are.
+    def put(x: Any) -> jax.Array:
+        if not several():
+            return jax.device_put(x, sharding(x))
+        whole = np.asarray(x)
+        return jax.make_array_from_callback(whole.shape, sharding(x), lambda part: whole[part])
+
+    return jax.tree.map(put, tree)
+
+
+def here(tree: Any) -> Any:
+    """What lies on all devices as this process's first ones have it, which takes no further memory.
+
+    That is the copy on one device, or where some arrays lie in parts, the parts on the first that have a whole model.
     """
-    if not all(x.is_fully_replicated for x in jax.tree.leaves(tree)):
-        return tree
-    return jax.tree.map(lambda x: x.addressable_data(0) if len(x.sharding.device_set) > 1 else x, tree)
+    leaves = jax.tree.leaves(tree)
+    if all(x.is_fully_replicated for x in leaves):
+        return jax.tree.map(lambda x: x.addressable_data(0) if len(x.sharding.device_set) > 1 else x, tree)
+    mesh = next(x.sharding.mesh for x in leaves if not x.is_fully_replicated)
+    row = next(row for row in mesh.devices if set(row) <= set(own_devices(mesh)))
+    own = Mesh(row, mesh.axis_names[1:])
+
+    def taken(x: Any) -> jax.Array:
+        found = {part.device: part.data for part in x.addressable_shards}
+        spec = P() if x.is_fully_replicated else x.sharding.spec
+        return jax.make_array_from_single_device_arrays(
+            x.shape, NamedSharding(own, spec), [found[device] for device in row]
+        )
+
+    return jax.tree.map(taken, tree)
 
 
 def together(*numbers: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from fedsolve.algorithm import Algorithm, Cohort
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.layout import free_bytes
-from fedsolve.engine.processes import everywhere, own_devices
+from fedsolve.engine.processes import everywhere, laid, own_devices
 from fedsolve.engine.program import AXIS, MODEL, Program
 from fedsolve.engine.train import train_cohort
 from fedsolve.errors import InvalidInput
@@ -84,7 +84,7 @@ def laid_out(state: RunState, mesh: Mesh) -> RunState:
         return P(*(MODEL if d == longest else None for d in range(x.ndim)))
 
     def put(tree: Any, first: int = 0) -> Any:
-        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, spec(x, first))), tree)
+        return laid(tree, lambda x: NamedSharding(mesh, spec(x, first)))
 
     return replace(put(replace(state, clients=())), clients=put(state.clients, 1))
 
