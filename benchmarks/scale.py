@@ -55,6 +55,8 @@ def cohorts() -> None:
     for name, sampling in (
         ("uniform", lambda n: fs.sampling.Uniform(COHORT)),
         ("Bernoulli", lambda n: fs.sampling.Bernoulli(COHORT / n)),
+        ("weighted", lambda n: fs.sampling.Weighted(1.0 + np.arange(n) % 100, COHORT)),
+        ("those there, half of all", lambda n: fs.sampling.Trace(np.arange(n)[None] % 2 < 1, COHORT)),
     ):
         programs = {
             f"{n:,}": library(fs.FedAvg(0.1), work, None, 5, batch_size=EXAMPLES, sampling=sampling(n))

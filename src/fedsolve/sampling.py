@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
@@ -16,7 +17,9 @@ from jaxtyping import Array, Bool, Int
 from fedsolve.binomial import draw_binomial, most_successes
 from fedsolve.checks import check_integer, check_range
 from fedsolve.errors import InvalidInput
-from fedsolve.shuffle import choose, is_few, true_first
+from fedsolve.shuffle import choose, choose_at_most, is_few, true_first
+from fedsolve.successive import bounds_of, successively
+from fedsolve.trees import is_not_traced
 from fedsolve.types import Scalar, module, static
 
 Scheme = Literal["fixed", "poisson", "other"]
@@ -176,9 +179,17 @@ def _below(p: float, key: Array, count: int) -> Array:
     return (first < high) | ((first == high) & (second < low))
 
 
+def _small(size: Any, population: int) -> bool:
+    """Whether so many are drawn at the cost of a cohort; a size that is none is `check`'s to refuse."""
+    return isinstance(size, int) and size > 0 and is_few(size, population)
+
+
 @module
 class Weighted(Sampling):
-    """`size` clients without replacement, drawn one by one in proportion to weights (Gumbel top-k).
+    """`size` clients without replacement, drawn one by one in proportion to weights.
+
+    Of up to 4,096 clients, or where a cohort has more than a sixteenth of them, those of the largest perturbed
+    log-weights (Gumbel top-k); else the different ones of a sequence of draws: the same law, at the cost of a cohort.
 
     Attributes:
         weights: shape (clients,), at least 0, more than `size` - 1 of them positive.
@@ -188,11 +199,20 @@ class Weighted(Sampling):
     never_empty: ClassVar[bool] = True
     weights: Array
     size: int = static()
+    _bounds: Any = dataclasses.field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        w = np.asarray(self.weights) if is_not_traced(self.weights) else np.zeros(0)
+        if w.dtype.kind in "iuf" and w.ndim == 1 and _small(self.size, len(w)) and (w > 0).any():
+            object.__setattr__(self, "_bounds", bounds_of(w))
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
-        """The clients of the largest perturbed log-weights."""
+        """Clients in the order in which they were drawn."""
+        here = jnp.ones(self.size, bool)
+        if self._bounds is not None:
+            return successively(key, jnp.asarray(self._bounds), jnp.asarray(self.weights), self.size), here
         scores = jnp.log(self.weights) + jax.random.gumbel(key, (population,))
-        return lax.top_k(scores, self.size)[1], jnp.ones(self.size, bool)
+        return lax.top_k(scores, self.size)[1], here
 
     def check(self, population: int) -> None:
         """One non-negative weight per client, enough of them positive."""
@@ -212,6 +232,9 @@ class Weighted(Sampling):
 class Trace(Sampling):
     """At most `size` clients uniformly among those that an availability trace shows in this round.
 
+    Of more than 4,096 clients, where a cohort has at most a sixteenth of them, at the cost of a cohort: who is there in
+    which row is listed once.
+
     Attributes:
         available: shape (period, clients), booleans; round t looks at row t mod period.
         size: clients per round at most; fewer where fewer are available, perhaps none.
@@ -219,9 +242,24 @@ class Trace(Sampling):
 
     available: Bool[Array, "period clients"]
     size: int = static()
+    _listed: Any = dataclasses.field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        trace: Any = np.asarray(self.available) if is_not_traced(self.available) else np.zeros(0)
+        if trace.dtype == bool and trace.ndim == 2 and _small(self.size, trace.shape[1]):
+            ends = np.cumsum([0, *trace.sum(axis=1)])
+            if ends[-1] < 2**31:  # what a list's places are counted in
+                object.__setattr__(
+                    self, "_listed", (np.nonzero(trace)[1].astype(np.int32), ends.astype(np.int32))
+                )
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
         """Available clients in random order, cut to `size`."""
+        if self._listed is not None:
+            clients, ends = (jnp.asarray(a) for a in self._listed)
+            row = round % (len(ends) - 1)
+            place, here = choose_at_most(key, ends[row + 1] - ends[row], self.size)
+            return clients.at[ends[row] + place].get(mode="clip"), here
         trace = jnp.asarray(self.available)
         row = trace[round % trace.shape[0]]
         order = choose(key, population, population)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.random import threefry_2x32
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from fedsolve.types import Scalar
 
@@ -64,6 +64,22 @@ def choose(key: Array, population: int, size: int) -> Int[Array, " size"]:
     return lax.top_k(scores, size)[1]
 
 
+def choose_at_most(key: Array, count: Scalar, size: int) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
+    """`size` of `count` numbers uniformly without replacement, all where there are fewer, and which are some."""
+
+    def shuffled() -> tuple[Array, Array]:
+        inside = jnp.arange(16 * size) < count
+        order = jnp.argsort(jnp.where(inside, jax.random.bits(key, inside.shape) >> 1, jnp.uint32(2**31)))[
+            :size
+        ]
+        return order.astype(jnp.int32), inside[order]
+
+    def drawn() -> tuple[Array, Array]:
+        return _first_different(key, count, size), jnp.ones(size, bool)
+
+    return lax.cond(count < 16 * size, shuffled, drawn)
+
+
 def is_few(size: int, population: int) -> bool:
     """Whether so many of a population are drawn by themselves, without a look at the others.
 
@@ -72,21 +88,33 @@ def is_few(size: int, population: int) -> bool:
     return population > _SHUFFLED_UP_TO and 16 * size <= population
 
 
-def _first_different(key: Array, population: int, size: int) -> Int[Array, " size"]:
-    """The first `size` different numbers of a sequence of independent uniform ones.
+def _first_different(key: Array, population: Scalar, size: int) -> Int[Array, " size"]:
+    """The first `size` different numbers of a sequence of independent uniform ones, of at least 16 `size`.
 
     Words of 32 bits beyond the last multiple of the population are skipped, so that its law is exact. The sequence is
     a quarter and 64 longer than `size`: it is too short, and number 0 comes twice, with a chance below 10^-50
     (a binomial tail: up to 10^8 clients a number is skipped with chance 1/16 + 10^8 / 2^32 at most).
     """
     length = size + size // 4 + 64
+    population = jnp.asarray(population, jnp.uint32)
     bits = jax.random.bits(key, (length,), jnp.uint32)
-    fits = bits <= jnp.uint32(2**32 // population * population - 1)
-    number = jnp.where(fits, (bits % jnp.uint32(population)).astype(jnp.int32), population)
+    over = (jnp.uint32(2**32 - 1) % population + 1) % population  # words beyond the last multiple
+    fits = bits <= jnp.uint32(2**32 - 1) - over
+    none = population.astype(jnp.int32)
+    return different(jnp.where(fits, (bits % population).astype(jnp.int32), none), none)[0][:size]
+
+
+def different(numbers: Int[Array, " length"], none: Scalar) -> tuple[Int[Array, " length"], Scalar]:
+    """The different numbers of a sequence in the order in which they first come, zeros after them, and how many.
+
+    Those that are `none`, above all others, are left out.
+    """
+    length = len(numbers)
     # the sort is stable: of equal numbers the one that came first is new
-    value, place = lax.sort((number, jnp.arange(length, dtype=jnp.int32)), num_keys=1)
-    new = (value < population) & jnp.concatenate([jnp.ones(1, bool), value[1:] != value[:-1]])
-    return lax.sort((jnp.where(new, place, length), jnp.where(new, value, 0)), num_keys=1)[1][:size]
+    value, place = lax.sort((numbers, jnp.arange(length, dtype=jnp.int32)), num_keys=1)
+    new = (value < none) & jnp.concatenate([jnp.ones(1, bool), value[1:] != value[:-1]])
+    ordered = lax.sort((jnp.where(new, place, length), jnp.where(new, value, 0)), num_keys=1)[1]
+    return ordered, jnp.sum(new, dtype=jnp.int32)
 
 
 def true_first(flags: Array) -> Int[Array, " places"]:
