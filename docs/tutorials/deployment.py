@@ -6,6 +6,8 @@
 
 # %%
 import dataclasses
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -87,10 +89,32 @@ server_app = fs.flower.server_app(method, start, rounds=20, population=3)
 type(client_app).__name__, type(server_app).__name__
 
 # %% [markdown]
-# A whole federation on this machine, with processes, deadlines and a page, and an app to put your model and data
-# into:
+# ## A real one
 #
-#     fedsolve federate demo
+# `fedsolve federate demo` starts a SuperLink and three SuperNodes on this machine, as processes that speak over the
+# loopback network, runs two methods with PyTorch clients, and stops all that it started. One round of each:
+
+# %%
+folder = Path(tempfile.mkdtemp()) / "demo"
+command = ["federate", "demo", "--rounds", "1", "--out", str(folder)]
+done = subprocess.run(
+    [sys.executable, "-m", "fedsolve", *command], capture_output=True, text=True, check=True
+)
+print(done.stderr.replace(str(folder), "demo"))
+print(done.stdout.replace(str(folder), "demo"))
+
+# %% [markdown]
+# Each method's folder holds what the server wrote: every round with who answered, what was refused, and the bytes of
+# Flower's records.
+
+# %%
+for line in (folder / "SCAFFOLD" / "rounds.jsonl").read_text().splitlines():
+    print(line)
+
+# %% [markdown]
+# An app to put your model and data into:
+#
 #     fedsolve federate new myapp --framework torch
 #
-# What can be relied on when machines die, nodes lie and networks stall: [on a real federation](../deployment).
+# and `examples/flower-app` is a small one that is complete. What can be relied on when machines die, nodes lie and
+# networks stall: [on a real federation](../deployment).

@@ -1,0 +1,1 @@
+"""The power of heat pumps, learnt where they are read."""
