@@ -164,6 +164,6 @@ STUDY = Study(
         "Equal sizes, class shares from Dirichlet(alpha) (Hsu et al. 2019): alpha changes the labels of a client "
         "alone.",
     ),
-    minutes=12.1,
+    minutes=4.7,
     needs_data=False,
 )
