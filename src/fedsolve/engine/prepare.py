@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,19 +15,16 @@ from jax.sharding import Mesh
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.buffers import with_buffers
-from fedsolve.data.federated import FederatedData
 from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import LocalWork, PackedClients, local_work, on_device, pack
-from fedsolve.engine.evaluate import Metrics
-from fedsolve.engine.evaluate_blocks import Blocks
 from fedsolve.engine.groups import group_clients, works_by_size
 from fedsolve.engine.identity import describe
+from fedsolve.engine.judging import judging
 from fedsolve.engine.keys import run_key, start_params
 from fedsolve.engine.layout import chunk_size, cohort_size, mesh_of
 from fedsolve.engine.method_checks import check_method
 from fedsolve.engine.population import Population, first_clients
-from fedsolve.engine.preflight import check_task
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import everywhere
 from fedsolve.engine.program import AXIS, MODEL, Program
@@ -37,23 +34,18 @@ from fedsolve.engine.sizes import check_memory, needs
 from fedsolve.engine.stream import Stream
 from fedsolve.engine.timed import fleet_of, on_the_clock
 from fedsolve.engine.traffic import traffic
-from fedsolve.engine.whole import OnWholeSets
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.options import RunOptions
 from fedsolve.sampling import Sampling, Uniform
 from fedsolve.systems.fleet import Fleet
 from fedsolve.systems.profiles import PROFILES
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params
 
-_SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
-_MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
 _OWN = (
     "clients of {} have models of their own: metrics of training examples, and of validation examples of theirs, are "
     "of these; a test set and unseen clients are measured with the server's model"
 )
 _NOBODY_LATE = "no systems were given: nobody is late, and a round of {} is synchronous, of all whom it draws"
-_NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
 LONGEST_CALL = 2**16
 """Rounds of one compiled call at most: its logs have a row for each."""
 
@@ -86,12 +78,9 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     packed, everyone, where = _clients(task, options, dtype, local, steps, mesh, own)
     if MODEL in mesh.shape:
         identity["mesh"] = describe(dict(mesh.shape))
-    test = None if task.test is None else on_device(task.test, dtype)
-    validation = None if task.validation is None else on_device(task.validation, dtype)
-    unseen = None if task.unseen is None else _to_judge(task.unseen, task, dtype, packed.frozen)
     model = with_buffers(params, task.buffers)
     check_buffers(task, work, packed.model(model), packed.examples)
-    mixing = check_task(task, model, packed, test)
+    judged, on_judging = judging(algorithm, task, params, packed, everyone, dtype)
     timed = None
     if fleet is not None:
         sent = traffic(algorithm, work, packed, key, algorithm.init(params), params)
@@ -111,11 +100,6 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     stream = None
     if everyone is not None:
         stream = Stream(everyone, program, sampling, key, options.rounds, seats, own)
-    sampled = task.eval_examples is not None and task.eval_examples < task.data.num_examples
-    eval_clients, eval_ids, remarks = packed, None, ()
-    if sampled:
-        eval_clients, eval_ids, remarks = _eval_clients(task, packed, dtype)
-    blocks = None if everyone is None or sampled else Blocks.of(everyone)
     server = jax.eval_shape(algorithm.init, params)
     sent = traffic(algorithm, work, packed, key, server, params) if timed is None else timed.sent
     program = replace(program, variants=len(sent.up))
@@ -124,10 +108,6 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     room = needs(program, packed, stream, trees.nbytes(server), places * own, params, seats, kept)
     sizes = check_memory(room, trees.nbytes(packed.examples) if stream is None else 0)
     state = start(algorithm, params, len(counts), mesh, places)
-    whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
-    diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
-    if blocks is not None:
-        _check_blocks(task, whole, diagnostics)
     return PreparedRun(
         algorithm=algorithm,
         sampling=sampling,
@@ -139,16 +119,6 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         packed=packed,
         shared=packed if mesh.size == 1 or stream is not None else everywhere(packed, mesh),
         stream=stream,
-        eval_clients=eval_clients,
-        eval_ids=eval_ids,
-        blocks=blocks,
-        test=test,
-        validation=validation,
-        owners=task.validation_clients,
-        unseen=unseen,
-        metrics=Metrics(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
-        whole=whole,
-        diagnostics=diagnostics,
         params=params,
         state=state,
         key=key,
@@ -159,11 +129,11 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             *task.notes,
             *([where] if where else []),
             *([sizes] if sizes else []),
-            *(_MIXING.format(name, seen) for name, seen in mixing.items()),
-            *remarks,
+            *on_judging,
             *([_OWN.format(name_of(algorithm))] if algorithm.personal else []),
             *_on_systems(algorithm, options),
         ),
+        **judged._asdict(),
     )
 
 
@@ -181,15 +151,6 @@ def _clients(
         )
     everyone = Population(task.data, steps, dtype, frozen, mesh)
     return first_clients(everyone), everyone, where
-
-
-def _check_blocks(task: Task, whole: OnWholeSets, diagnostics: Sequence[Any]) -> None:
-    """Raise `InvalidInput` if a task whose clients are streamed is judged by what needs all examples at once."""
-    if whole or diagnostics:
-        raise InvalidInput(
-            f"task {task.name} is judged by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "
-            "clients are streamed: give the task eval_examples, or residency = 'device'"
-        )
 
 
 def _on_systems(algorithm: Algorithm, options: RunOptions) -> Iterator[str]:
@@ -248,19 +209,3 @@ def _identity(
         **({"matmul_dtype": options.matmul_dtype} if work.half else {}),  # older records have no such line
         **({} if fleet is None else clock),
     }
-
-
-def _eval_clients(
-    task: Task, packed: PackedClients, dtype: Any
-) -> tuple[PackedClients, np.ndarray, tuple[str, ...]]:
-    """The drawn clients that the training metrics are of, their numbers, and what is to be said of it."""
-    chosen = task.data.draw(task.eval_examples or 1)
-    sample = task.data.of(chosen)
-    said = _SAMPLED.format(sample.num_clients, sample.num_examples)
-    return _to_judge(sample, task, dtype, packed.frozen), chosen, (said,)
-
-
-def _to_judge(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
-    """Clients on the device that a model is judged by."""
-    seen = pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
-    return replace(seen, frozen=frozen)

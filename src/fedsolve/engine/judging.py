@@ -1,0 +1,102 @@
+"""What a run's model is judged by: the examples and clients that metrics are of, put on the device, and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.buffers import with_buffers
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.cast import cast
+from fedsolve.engine.clients import PackedClients, on_device, pack
+from fedsolve.engine.evaluate import Metrics
+from fedsolve.engine.evaluate_blocks import Blocks
+from fedsolve.engine.population import Population
+from fedsolve.engine.preflight import check_task
+from fedsolve.engine.whole import OnWholeSets
+from fedsolve.errors import InvalidInput
+from fedsolve.tasks.task import Task
+from fedsolve.types import Params
+
+_SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
+_MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
+_NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
+
+
+class Judged(NamedTuple):
+    """The fields of a `PreparedRun` that its evaluations read; each is described there."""
+
+    eval_clients: PackedClients
+    eval_ids: np.ndarray | None
+    blocks: Blocks | None
+    test: Any
+    validation: Any
+    owners: np.ndarray | None
+    unseen: PackedClients | None
+    metrics: Metrics
+    whole: OnWholeSets
+    diagnostics: Sequence[Any]
+
+
+def judging(
+    algorithm: Algorithm,
+    task: Task,
+    params: Params,
+    packed: PackedClients,
+    everyone: Population | None,
+    dtype: Any,
+) -> tuple[Judged, tuple[str, ...]]:
+    """What the model is judged by, and what is to be said of it.
+
+    Args:
+        algorithm: the method, which may have diagnostics of its own.
+        task: with loss, metrics and held-out examples.
+        params: the initial model, with which they are tried.
+        packed: the clients on the device.
+        everyone: all clients, where only some lie on the device.
+        dtype: the run's.
+
+    Raises:
+        InvalidInput: a loss or metric that cannot be used, or one that needs all examples where they are streamed.
+    """
+    test = None if task.test is None else on_device(task.test, dtype)
+    mixing = check_task(task, with_buffers(params, task.buffers), packed, test)
+    remarks = [_MIXING.format(name, seen) for name, seen in mixing.items()]
+    sampled = task.eval_examples is not None and task.eval_examples < task.data.num_examples
+    eval_clients, eval_ids = packed, None
+    if sampled:
+        eval_ids = task.data.draw(task.eval_examples or 1)
+        sample = task.data.of(eval_ids)
+        remarks.append(_SAMPLED.format(sample.num_clients, sample.num_examples))
+        eval_clients = _to_judge(sample, task, dtype, packed.frozen)
+    whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
+    diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
+    blocks = None if everyone is None or sampled else Blocks.of(everyone)
+    if blocks is not None and (whole or diagnostics):
+        raise InvalidInput(
+            f"task {task.name} is judged by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "
+            "clients are streamed: give the task eval_examples, or residency = 'device'"
+        )
+    found = Judged(
+        eval_clients=eval_clients,
+        eval_ids=eval_ids,
+        blocks=blocks,
+        test=test,
+        validation=None if task.validation is None else on_device(task.validation, dtype),
+        owners=task.validation_clients,
+        unseen=None if task.unseen is None else _to_judge(task.unseen, task, dtype, packed.frozen),
+        metrics=Metrics(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
+        whole=whole,
+        diagnostics=diagnostics,
+    )
+    return found, tuple(remarks)
+
+
+def _to_judge(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
+    """Clients on the device that a model is judged by."""
+    seen = pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
+    return replace(seen, frozen=frozen)
