@@ -15,6 +15,7 @@ NEEDS = {
     "own_table": "pandas",
     "pytorch_module": "torch",
     "hugging_face_dataset": "datasets",
+    "torchvision_model": "torchvision",
 }
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
@@ -35,6 +36,11 @@ def pytorch_module(out, folder):
 def hugging_face_dataset(out, folder):
     assert float(re.search(r"60 phones, accuracy (\S+) %", out)[1]) > 90
     assert (folder / "runs" / "phones-run" / "page.html").is_file()
+
+
+def torchvision_model(out, folder):
+    assert float(re.search(r"unseen digits: (\S+) %", out)[1]) > 75
+    assert (folder / "runs" / "resnet.pt").is_file()
 
 
 def own_method(out, folder):
