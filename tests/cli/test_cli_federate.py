@@ -16,6 +16,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
+from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import FRAMEWORKS
 from fedsolve.cli.folders import FLOWER
 from fedsolve.errors import InvalidInput
@@ -241,3 +242,10 @@ def test_without_torch(call, monkeypatch):
     assert (
         "the demo's clients need PyTorch, which is not installed: pip install 'fedsolve[torch]'" in ended.err
     )
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "CLICOLOR_FORCE"])
+def test_no_colours_in_what_commands_of_flower_answer(name, tmp_path, monkeypatch):
+    """As a notebook's kernel sets them; the answer to `flwr run --format json` is read."""
+    monkeypatch.setenv(name, "1")
+    assert name not in LocalFederation(tmp_path, 1).env

@@ -38,6 +38,7 @@ OFFLINE = {
 """What keeps Flower's processes from reaching out."""
 
 _START_SECONDS, _STOP_SECONDS = 60.0, 15.0
+_COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")
 
 
 @dataclass
@@ -83,7 +84,9 @@ class LocalFederation:
         """The environment of every process."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         variables = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": path, "PYTHONUNBUFFERED": "1"}
-        return {**os.environ, **OFFLINE, **variables, **self.environment}
+        # what notebooks and some CI set would put colours into the JSON that Flower's commands answer
+        inherited = {k: v for k, v in os.environ.items() if k not in _COLOURS}
+        return {**inherited, **OFFLINE, **variables, **self.environment}
 
     def __enter__(self) -> LocalFederation:
         try:
