@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+
 import pytest
 from imports import SOURCE, cycles, graph, modules, page_rooms, room_of, upward
 
@@ -30,6 +33,24 @@ def test_the_engine_knows_no_method():
     edges = {(a, b) for a, targets in graph().items() for b in targets}
     found = {(a, b) for a, b in edges if a.startswith("fedsolve.engine.") and b.startswith(methods)}
     assert sorted(found) == []
+
+
+def test_every_test_file_is_collected_alone():
+    """A folder of tests is found by its own files alone: what several share stands above them, in `tests`."""
+    tests = SOURCE.parent.parent / "tests"
+    homes = defaultdict(set)
+    for path in tests.rglob("*.py"):
+        homes[path.stem].add(path.parent)
+    homes = {
+        name: found for name, found in homes.items() if tests not in found and not (tests / name).is_dir()
+    }
+    statement = re.compile(r"^\s*(?:from|import) (\w+)", re.M)
+    assert [
+        (path.name, name)
+        for path in sorted(tests.rglob("*.py"))
+        for name in statement.findall(path.read_text(encoding="utf-8"))
+        if name in homes and path.parent not in homes[name]
+    ] == []
 
 
 def written(tmp_path, files):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from browser import Browser, chromium
-from test_thin import long_run
 
 from fedsolve.report.page import write_page
+from long_run import long_run
 
 
 @pytest.mark.full
