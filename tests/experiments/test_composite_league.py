@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from fedsolve.experiments import composite_league as league
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite_league_problems import COMPOSITES, LOW_RANK, SPARSE
+from fedsolve.experiments.league import composite as league
+from fedsolve.experiments.league.composite_problems import COMPOSITES, LOW_RANK, SPARSE
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

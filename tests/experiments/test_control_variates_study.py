@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments import control_variates as study
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.label_skew import EqualDirichlet
+from fedsolve.experiments.ours import control_variates as study
+from fedsolve.experiments.ours.label_skew import EqualDirichlet
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments import feddua, feddua_combinations
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.feddua_methods import ADAPTIVE_LR, AVERAGING_LR, CLIENT_LR, METHODS, MeanOfTwo
+from fedsolve.experiments.feddua import combinations as feddua_combinations
+from fedsolve.experiments.feddua import synthetic as feddua
+from fedsolve.experiments.feddua.methods import ADAPTIVE_LR, AVERAGING_LR, CLIENT_LR, METHODS, MeanOfTwo
 
 SMALL = {"num_clients": 3, "examples_per_client": 4, "features": 10}
 

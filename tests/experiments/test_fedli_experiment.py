@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments import fedli, fedli_theorems
-from fedsolve.experiments import fedli_rules as rules
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.fedli_problems import (
+from fedsolve.experiments.fedli import convex as fedli
+from fedsolve.experiments.fedli import rules
+from fedsolve.experiments.fedli import theorems as fedli_theorems
+from fedsolve.experiments.fedli.problems import (
     KINDS,
     L2,
     STEPS,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.fedopt_problems import ADAPTIVE, PROBLEMS, TAU, TAUS, SmallCNN, methods
-from fedsolve.experiments.fedopt_tuning import best_rates, inverse
+from fedsolve.experiments.fedopt.problems import ADAPTIVE, PROBLEMS, TAU, TAUS, SmallCNN, methods
+from fedsolve.experiments.fedopt.tuning import best_rates, inverse
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

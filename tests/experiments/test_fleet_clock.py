@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments import fleet_clock as study
 from fedsolve.experiments.catalogue import reproduce
+from fedsolve.experiments.ours import fleet_clock as study
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

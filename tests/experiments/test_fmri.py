@@ -10,10 +10,10 @@ import pytest
 
 from fedsolve.baselines import fista
 from fedsolve.diagnostics import Point
-from fedsolve.experiments import fmri
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite import CENTRAL, METHODS
-from fedsolve.experiments.fmri_statements import ALONE, NAME, shown, statements
+from fedsolve.experiments.composite import fmri
+from fedsolve.experiments.composite.fmri_statements import ALONE, NAME, shown, statements
+from fedsolve.experiments.composite.methods import CENTRAL, METHODS
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsolve.experiments import fw_rate_problems as problems
-from fedsolve.experiments import fw_rate_rules as rules
-from fedsolve.experiments import fw_rates
-from fedsolve.experiments import fw_theorems as theorems
+from fedsolve.experiments.frank_wolfe import rate_problems as problems
+from fedsolve.experiments.frank_wolfe import rate_rules as rules
+from fedsolve.experiments.frank_wolfe import rates as fw_rates
+from fedsolve.experiments.frank_wolfe import theorems
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments import fw_ablations, fw_averaging, fw_split
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.fw_public_code import MinibatchSteps, public_feddr
+from fedsolve.experiments.frank_wolfe import ablations as fw_ablations
+from fedsolve.experiments.frank_wolfe import averaging as fw_averaging
+from fedsolve.experiments.frank_wolfe import split as fw_split
+from fedsolve.experiments.frank_wolfe.public_code import MinibatchSteps, public_feddr
 from fedsolve.geometry import L2Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep

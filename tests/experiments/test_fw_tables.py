@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from fedsolve.errors import InvalidInput
-from fedsolve.experiments import fw_claims, fw_linear
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.fw_claims import CONVEX, NONCONVEX, STOCHASTIC
-from fedsolve.experiments.fw_columns import Pictures, halved, judged, synthetic
-from fedsolve.experiments.fw_rules import columns, with_equal_bytes
+from fedsolve.experiments.frank_wolfe import claims as fw_claims
+from fedsolve.experiments.frank_wolfe import linear as fw_linear
+from fedsolve.experiments.frank_wolfe.claims import CONVEX, NONCONVEX, STOCHASTIC
+from fedsolve.experiments.frank_wolfe.columns import Pictures, halved, judged, synthetic
+from fedsolve.experiments.frank_wolfe.rules import columns, with_equal_bytes
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -12,7 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.diagnostics import Point
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.handwriting import BALLS, L2, NAMES, STUDY, Ball
+from fedsolve.experiments.composite.handwriting import BALLS, L2, NAMES, STUDY, Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -7,7 +7,7 @@ import pytest
 
 from fedsolve.engine.grid import build_methods
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.feddua_methods import MeanOfTwo
+from fedsolve.experiments.feddua.methods import MeanOfTwo
 from fedsolve.experiments.neural import autoencoder, cifar100, femnist, rules, vit
 from fedsolve.experiments.neural.methods import around
 from fedsolve.options import RunOptions

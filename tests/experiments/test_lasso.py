@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedsolve.engine.grid import build_methods
-from fedsolve.experiments import lasso
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite_rules import reaches, sooner, stays_below, until_reached
+from fedsolve.experiments.composite import lasso
+from fedsolve.experiments.composite.rules import reaches, sooner, stays_below, until_reached
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -7,8 +7,16 @@ import pytest
 
 from fedsolve.building import build
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.league import ALIKE, DEFAULTS, METHODS, RANGES, SEEDS, STUDY, TUNING_SEED
-from fedsolve.experiments.league_statements import POPULAR, fails_nowhere, untuned
+from fedsolve.experiments.league.statements import POPULAR, fails_nowhere, untuned
+from fedsolve.experiments.league.tuning_free import (
+    ALIKE,
+    DEFAULTS,
+    METHODS,
+    RANGES,
+    SEEDS,
+    STUDY,
+    TUNING_SEED,
+)
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Problem

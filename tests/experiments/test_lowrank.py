@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from fedsolve.experiments import lowrank
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite import METHODS
-from fedsolve.experiments.composite_rules import times
-from fedsolve.experiments.lowrank_statements import RANKS, SIDE
+from fedsolve.experiments.composite import lowrank
+from fedsolve.experiments.composite.lowrank_statements import RANKS, SIDE
+from fedsolve.experiments.composite.methods import METHODS
+from fedsolve.experiments.composite.rules import times
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.experiments import phases
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.feddua_methods import MeanOfTwo
+from fedsolve.experiments.feddua.methods import MeanOfTwo
+from fedsolve.experiments.ours import phases
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.leakage import SIGNALS, Guess, SmoothNet, attack, gradient, mismatch, psnr
-from fedsolve.experiments.leakage_figures import GREY
-from fedsolve.experiments.privacy import claims
+from fedsolve.experiments.frank_wolfe.leakage import (
+    SIGNALS,
+    Guess,
+    SmoothNet,
+    attack,
+    gradient,
+    mismatch,
+    psnr,
+)
+from fedsolve.experiments.frank_wolfe.leakage_figures import GREY
+from fedsolve.experiments.frank_wolfe.privacy import claims
 
 NET = SmoothNet((8, 8, 1), classes=3, channels=4)
 PARAMS = NET.init(jax.random.key(0))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments import robustness
 from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.robustness_statements import (
+from fedsolve.experiments.ours import robustness
+from fedsolve.experiments.ours.robustness_statements import (
     ALIKE,
     DIFFERENT,
     at,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.fw_public_code import OverwrittenFrankWolfe
+from fedsolve.experiments.frank_wolfe.public_code import OverwrittenFrankWolfe
 from fedsolve.geometry import L1Ball
 from fedsolve.sampling import Uniform
 from harness import prepare

@@ -7,7 +7,7 @@ from typing import Any
 
 import fedsolve as fs
 from fedsolve.algorithm import Algorithm
-from fedsolve.experiments.feddua_methods import making
+from fedsolve.experiments.feddua.methods import making
 from fedsolve.studies import Method
 
 Pairs = Mapping[str, tuple[float, float]]

@@ -1,0 +1,1 @@
+"""Federated composite optimisation: the figures of Yuan, Zaheer and Reddi 2021."""

@@ -1,0 +1,1 @@
+"""Adaptive federated optimisation: what Reddi et al. 2021 say of tuning."""

@@ -1,0 +1,1 @@
+"""Leagues: all methods on all problems by the same budget of tuning."""

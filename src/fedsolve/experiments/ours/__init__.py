@@ -1,0 +1,1 @@
+"""Studies of our own: of none of the five papers."""
