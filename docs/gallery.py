@@ -128,7 +128,7 @@ plt.show()
 # Nemenyi's critical difference, as [studies](studies) have them).
 
 # %%
-from fedsolve.studies.ranks import rank
+from fedsolve.studies.rules.ranks import rank
 
 tried = {"FedAvg": fs.FedAvg(0.1), "FedAdam": fs.FedAdam(0.1, server_lr=0.03), "FedDuAdam": fs.FedDuAdam(0.1)}
 tried["SCAFFOLD"] = fs.SCAFFOLD(0.1)

@@ -14,10 +14,10 @@ from fedsolve.experiments.fedopt import axis_rules as rules
 from fedsolve.experiments.fedopt.axes import along, along_axes, edges
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Problem, Study
-from fedsolve.studies.cells import Cell, Cells, ends
+from fedsolve.studies import Cells, Problem, Study
+from fedsolve.studies.cells import Cell, ends
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.maps import Maps
+from fedsolve.studies.pictures import Maps
 
 SEEDS = (0, 1, 2, 3, 4)
 NOISE = np.array([1.02, 0.98, 1.01, 0.99, 1.0])

@@ -12,7 +12,8 @@ from fedsolve.experiments.league import composite as league
 from fedsolve.experiments.league.composite_problems import COMPOSITES, LOW_RANK, SPARSE
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 SEEDS = league.SEEDS
 

@@ -12,7 +12,8 @@ from fedsolve.experiments.ours import control_variates as study
 from fedsolve.experiments.ours.label_skew import EqualDirichlet
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 CENTRES = np.array([[1.0, 0.0], [-2.0, 1.0], [0.5, 3.0]])
 CURVES = np.array([[1.0, 0.5], [0.3, 2.0], [1.5, 1.0]])

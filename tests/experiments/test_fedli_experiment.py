@@ -22,7 +22,8 @@ from fedsolve.experiments.fedli.problems import (
 )
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 NAME = "a9a, IID clients"
 ROUNDS = np.arange(41)

@@ -10,7 +10,8 @@ from fedsolve.experiments.fedopt.problems import ADAPTIVE, PROBLEMS, TAU, TAUS, 
 from fedsolve.experiments.fedopt.tuning import best_rates, inverse
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 CLIENT, SERVER = (0.1, 1.0, 10.0), (0.01, 0.1, 1.0)
 

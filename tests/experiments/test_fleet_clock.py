@@ -12,10 +12,12 @@ from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.ours import fleet_clock as study
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.rules import sooner
+from fedsolve.studies.rules.times import time_to
 from fedsolve.studies.runner import solve
-from fedsolve.studies.times import sooner, time_to
 
 NAME = "stragglers"
 

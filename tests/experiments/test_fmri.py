@@ -16,7 +16,8 @@ from fedsolve.experiments.composite.fmri_statements import ALONE, NAME, shown, s
 from fedsolve.experiments.composite.methods import CENTRAL, METHODS
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 SEEDS = fmri.STUDY.seeds
 NO, YES = "not reproduced", "reproduced"

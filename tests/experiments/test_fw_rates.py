@@ -13,7 +13,8 @@ from fedsolve.experiments.frank_wolfe import rates as fw_rates
 from fedsolve.experiments.frank_wolfe import theorems
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 ROOT2 = np.sqrt(2)
 C = theorems.Constants(2.0, 2, 2.0, dual=2 * ROOT2, gradient=2 * ROOT2, variance=1.0, height=1.0)

@@ -16,7 +16,8 @@ from fedsolve.geometry import L2Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.sampling import Uniform
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 from harness import prepare
 
 

@@ -17,7 +17,8 @@ from fedsolve.experiments.frank_wolfe.columns import Pictures, halved, judged, s
 from fedsolve.experiments.frank_wolfe.rules import columns, with_equal_bytes
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 from fedsolve.tasks.models import MLP
 from fedsolve.tasks.task import Examples
 

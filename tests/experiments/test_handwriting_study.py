@@ -15,7 +15,8 @@ from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.composite.handwriting import BALLS, L2, NAMES, STUDY, Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 ROUNDS = np.arange(0, 501, 20)
 NO, YES = "not reproduced", "reproduced"

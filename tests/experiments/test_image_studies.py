@@ -13,7 +13,8 @@ from fedsolve.experiments.neural.methods import around
 from fedsolve.options import RunOptions
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 STUDIES = {
     "femnist": femnist.STUDY,

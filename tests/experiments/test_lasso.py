@@ -14,7 +14,8 @@ from fedsolve.experiments.composite import lasso
 from fedsolve.experiments.composite.rules import reaches, sooner, stays_below, until_reached
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 ROUNDS = np.arange(0, 501, 10)
 

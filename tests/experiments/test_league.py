@@ -19,8 +19,8 @@ from fedsolve.experiments.league.tuning_free import (
 )
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Problem
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells, Problem
+from fedsolve.studies.cells import Cell
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

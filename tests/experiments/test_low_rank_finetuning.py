@@ -9,7 +9,8 @@ from fedsolve.experiments.neural import low_rank_finetuning as study
 from fedsolve.options import RunOptions
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 HEAD = 20 * 385
 SENT = {

@@ -14,7 +14,8 @@ from fedsolve.experiments.composite.methods import METHODS
 from fedsolve.experiments.composite.rules import times
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 ROUNDS = np.arange(0, 501, 10)
 NO, YES = "not reproduced", "reproduced"

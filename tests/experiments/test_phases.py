@@ -10,7 +10,8 @@ from fedsolve.experiments.feddua.methods import MeanOfTwo
 from fedsolve.experiments.ours import phases
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 NOISE = 0.01 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
 

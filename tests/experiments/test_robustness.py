@@ -21,7 +21,8 @@ from fedsolve.experiments.ours.robustness_statements import (
 )
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 from fedsolve.studies.tables import tables
 
 STUDY = robustness.STUDY

@@ -11,7 +11,8 @@ from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.neural import diloco, fedli, next_word, shakespeare
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells
+from fedsolve.studies.cells import Cell
 
 STUDIES = {
     "shakespeare": shakespeare.STUDY,

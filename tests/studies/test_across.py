@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedsolve.experiments.ours.winners import WinnerMap, winner
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Method, Problem, Study
-from fedsolve.studies.across import better_in_each
-from fedsolve.studies.cells import Cell, Cells
-from fedsolve.studies.winners import WinnerMap, winner
+from fedsolve.studies import Cells, Method, Problem, Study
+from fedsolve.studies.cells import Cell
+from fedsolve.studies.rules import better_in_each
 
 NOISE = 0.01 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
 WIDE = 0.5 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])

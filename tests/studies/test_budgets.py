@@ -10,11 +10,12 @@ import pytest
 import fedsolve as fs
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Method, Problem, Study
-from fedsolve.studies.budget_pictures import Budgets, shares
+from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.budgets import budget, budgeted, chances, drawn, expected
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.pictures import Budgets
+from fedsolve.studies.pictures.budgets import shares
 from fedsolve.studies.runner import outcome, solve
 
 AXES = ("client_lr", "server_lr")

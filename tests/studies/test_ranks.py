@@ -7,10 +7,10 @@ from scipy import stats
 from fedsolve.errors import InvalidInput
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Problem, Study
-from fedsolve.studies.cells import Cell, Cells
-from fedsolve.studies.rank_pictures import CriticalDifference
-from fedsolve.studies.ranks import ends, rank, ranks_above
+from fedsolve.studies import Cells, Problem, Study
+from fedsolve.studies.cells import Cell
+from fedsolve.studies.pictures import CriticalDifference
+from fedsolve.studies.rules import ends, rank, ranks_above
 
 C45 = np.array(
     [

@@ -15,18 +15,15 @@ import fedsolve as fs
 from fedsolve.errors import Interrupted, InvalidInput
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies import verdicts as rules
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells, Method, Problem, Statement, Study
+from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
-from fedsolve.studies.intervals import Interval, decided
-from fedsolve.studies.maps import Maps
-from fedsolve.studies.pictures import Against, Along, Curves, Several
+from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
+from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
+from fedsolve.studies.rules import comparisons as rules
 from fedsolve.studies.runner import outcome, solve
-from fedsolve.studies.settings import settings
-from fedsolve.studies.styles import styles
-from fedsolve.studies.tables import tables
-from fedsolve.studies.views import at_round, by_metric, in_decades
+from fedsolve.studies.tables import settings, tables
 
 YES, NO, UNSURE = "reproduced", "not reproduced", "underpowered"
 SIZES = {"num_clients": 3, "examples_per_client": 4, "features": 5}

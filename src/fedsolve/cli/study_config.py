@@ -11,12 +11,12 @@ from pydantic import Field
 
 from fedsolve.cli.config import Configured, MethodSection, Positive, Section, Seed, parse_as, read_toml
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.studies import verdicts
-from fedsolve.studies.verdicts import Rule
+from fedsolve.studies import rules
+from fedsolve.studies.rules import Rule
 
 RuleName = Literal["better", "better_than_all", "each_better", "close", "at_least_as_good"]
-RULES: dict[str, Callable[..., Rule]] = {name: getattr(verdicts, name) for name in get_args(RuleName)}
-"""What a claim may be judged by: functions of `fedsolve.studies.verdicts`."""
+RULES: dict[str, Callable[..., Rule]] = {name: getattr(rules, name) for name in get_args(RuleName)}
+"""What a claim may be judged by: functions of `fedsolve.studies.rules`."""
 
 
 class StudySection(Section):

@@ -18,8 +18,7 @@ from fedsolve.plain import inline_toml
 from fedsolve.results.metrics import describe
 from fedsolve.results.selection import Selection
 from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies.maps import Maps
-from fedsolve.studies.pictures import Curves
+from fedsolve.studies.pictures import Curves, Maps
 from fedsolve.studies.study import Picture
 from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.task import Task

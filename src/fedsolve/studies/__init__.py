@@ -1,6 +1,7 @@
 """Studies as data: problems, methods with their grids, what a paper says of them, and rules that judge it."""
 
+from fedsolve.studies.cells import Cells
 from fedsolve.studies.problem import Method, Problem
 from fedsolve.studies.study import Judged, Statement, Study
 
-__all__ = ["Judged", "Method", "Problem", "Statement", "Study"]
+__all__ = ["Cells", "Judged", "Method", "Problem", "Statement", "Study"]

@@ -11,7 +11,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, exploded
 from fedsolve.studies.problem import Method
-from fedsolve.studies.ranks import Ranked, Ranks, rank
+from fedsolve.studies.rules.ranks import Ranked, Ranks, rank
 
 if TYPE_CHECKING:
     from fedsolve.algorithm import Algorithm

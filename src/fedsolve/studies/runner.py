@@ -21,9 +21,8 @@ from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within
 from fedsolve.studies.problem import Method, Problem
-from fedsolve.studies.settings import settings
 from fedsolve.studies.study import Study
-from fedsolve.studies.tables import tables
+from fedsolve.studies.tables import settings, tables
 from fedsolve.tasks.task import Task
 
 

@@ -34,7 +34,7 @@ class Statement:
     Attributes:
         says: in one sentence.
         theirs: the table or figure and what stands there; "" for a statement that the paper does not make.
-        judge: the rule, one of `fedsolve.studies.verdicts`.
+        judge: the rule, one of `fedsolve.studies.rules.comparisons`.
     """
 
     says: str

@@ -19,10 +19,9 @@ from fedsolve.experiments.composite.fmri_statements import ALONE, NAME, ROUNDS, 
 from fedsolve.experiments.composite.methods import CENTRAL, METHODS, PAPER_GRID, beside, method, solved
 from fedsolve.geometry import L1
 from fedsolve.report.plots import new_figure, tidy
-from fedsolve.studies import Problem, Study
-from fedsolve.studies.cells import Cells
+from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.styles import styles
+from fedsolve.studies.pictures.styles import styles
 from fedsolve.tasks.losses import BinaryAccuracy, Logistic
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task

@@ -7,10 +7,8 @@ import numpy as np
 from fedsolve.experiments.composite.methods import CENTRAL
 from fedsolve.experiments.composite.rules import times, with_known
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Judged, Statement
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Rule, at_least_as_good, better, each_better, together
-from fedsolve.studies.views import by_metric
+from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies.rules import Rule, at_least_as_good, better, by_metric, each_better, together
 
 NAME, ROUNDS = "face against house", 300
 ALONE = "alone"

@@ -15,12 +15,9 @@ from fedsolve.experiments.composite.methods import METHODS, method
 from fedsolve.experiments.composite.rules import reaches, times
 from fedsolve.geometry import L1Ball, L2Ball
 from fedsolve.geometry.blocks import Blocks, chosen_leaves
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.maps import Maps
-from fedsolve.studies.pictures import Several
-from fedsolve.studies.verdicts import Rule, better_than_all, each_better, rule, together
-from fedsolve.studies.views import by_metric
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.pictures import Maps, Several
+from fedsolve.studies.rules import Rule, better_than_all, by_metric, each_better, rule, together
 from fedsolve.tasks.models import MLP
 from fedsolve.tasks.task import Task
 from fedsolve.types import Scalar, module, static

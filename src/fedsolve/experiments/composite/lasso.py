@@ -22,10 +22,16 @@ from fedsolve.experiments.composite.methods import (
 from fedsolve.experiments.composite.rules import against, reaches, sooner, stays_below
 from fedsolve.geometry import L1
 from fedsolve.studies import Statement, Study
-from fedsolve.studies.maps import Maps
-from fedsolve.studies.pictures import Several
-from fedsolve.studies.verdicts import Rule, at_least_as_good, better, better_than_all, each_better
-from fedsolve.studies.views import at_round, by_metric
+from fedsolve.studies.pictures import Maps, Several
+from fedsolve.studies.rules import (
+    Rule,
+    at_least_as_good,
+    at_round,
+    better,
+    better_than_all,
+    by_metric,
+    each_better,
+)
 from fedsolve.tasks.task import Task
 
 LAMBDA, ZERO, SEEDS = 0.1, 1e-2, tuple(range(10))

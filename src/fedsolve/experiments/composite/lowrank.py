@@ -32,11 +32,9 @@ from fedsolve.experiments.composite.methods import (
 )
 from fedsolve.geometry import NuclearNorm, decompositions
 from fedsolve.geometry.blocks import chosen_leaves
-from fedsolve.studies import Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.maps import Maps
-from fedsolve.studies.panels import Line, Panel, panels
-from fedsolve.studies.pictures import Several
+from fedsolve.studies import Cells, Study
+from fedsolve.studies.pictures import Line, Maps, Panel, Several
+from fedsolve.studies.pictures.panels import panels
 from fedsolve.tasks.task import Task
 from fedsolve.types import module
 

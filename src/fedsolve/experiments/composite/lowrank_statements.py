@@ -6,10 +6,8 @@ import numpy as np
 
 from fedsolve.experiments.composite.methods import CENTRAL, OTHERS
 from fedsolve.experiments.composite.rules import Arrival, comes_within, sooner, stays_below, times
-from fedsolve.studies import Judged, Statement
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Rule, better, better_than_all, rule
-from fedsolve.studies.views import at_round, by_metric
+from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies.rules import Rule, at_round, better, better_than_all, by_metric, rule
 
 SIDE = 32
 RANKS = {1: 16, 2: 4, 3: 1, 4: 16}

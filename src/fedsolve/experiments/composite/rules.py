@@ -8,11 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Judged
-from fedsolve.studies.cells import Cell, Cells
+from fedsolve.studies import Cells, Judged
+from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import Interval, decided, interval
-from fedsolve.studies.verdicts import Difference, Rule, judged, provisional, rule, shown_final
+from fedsolve.studies.rules import (
+    Difference,
+    Interval,
+    Rule,
+    decided,
+    interval,
+    judged,
+    provisional,
+    rule,
+    shown_final,
+)
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.99)
 """Of F1: a verdict at one of them is shown at all."""

@@ -9,11 +9,9 @@ import fedsolve as fs
 from fedsolve.algorithm import Algorithm
 from fedsolve.experiments.feddua.methods import SMALL, MeanOfTwo, decades, regression
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, Panelled
-from fedsolve.studies.verdicts import Rule, at_least_as_good, better_than_all, each_better, together
-from fedsolve.studies.views import in_decades
+from fedsolve.studies import Cells, Method, Problem, Statement, Study
+from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, in_decades, together
 
 ROUNDS, SEEDS, MU = 200, (0, 1, 2, 3, 4), (0.01, 0.1)
 LOCALS = ("", "SCAFFOLD", "FedProx")

@@ -6,9 +6,8 @@ import numpy as np
 
 from fedsolve.experiments.feddua.methods import MOMENTUM, PLAIN
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, Panelled
+from fedsolve.studies import Cells, Study
+from fedsolve.studies.pictures import Line, Panel, Panelled
 
 
 def running(values: np.ndarray, window: int) -> np.ndarray:

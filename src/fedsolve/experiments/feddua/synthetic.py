@@ -21,10 +21,8 @@ from fedsolve.experiments.feddua.methods import (
 from fedsolve.experiments.feddua.pictures import families
 from fedsolve.experiments.fedopt.axes import along, along_axes, edges
 from fedsolve.experiments.fedopt.axis_rules import flat, flatter, goes, nearly_best
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.verdicts import Rule, better_than_all, together
-from fedsolve.studies.views import at_round, in_decades
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.rules import Rule, at_round, better_than_all, in_decades, together
 
 ROUNDS, SHORT, SEEDS = 500, 50, (0, 1, 2, 3, 4)
 EPS_G = (0.0, 1e-5, 1e-4, *decades(-3, -1), 1.0)

@@ -22,7 +22,7 @@ from fedsolve.experiments.fedli.problems import (
 )
 from fedsolve.experiments.fedli.theorems import constants
 from fedsolve.studies import Method, Problem, Statement, Study
-from fedsolve.studies.verdicts import at_least_as_good, together
+from fedsolve.studies.rules import at_least_as_good, together
 from fedsolve.tasks.task import Task
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -9,9 +9,8 @@ import numpy as np
 from fedsolve.experiments.fedli import theorems
 from fedsolve.experiments.fedli.problems import L2, ONES, STEPS, smoothness
 from fedsolve.results.metrics import describe
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, Panelled
-from fedsolve.studies.study import Study
+from fedsolve.studies import Cells, Study
+from fedsolve.studies.pictures import Line, Panel, Panelled
 
 BOUND = "Theorem 2's bound"
 LEAST = 1e-16

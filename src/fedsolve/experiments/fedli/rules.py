@@ -8,11 +8,9 @@ import numpy as np
 
 from fedsolve.experiments.fedli import theorems
 from fedsolve.experiments.fedli.problems import L2, STEPS, smoothness
-from fedsolve.studies import Judged
-from fedsolve.studies.cells import Cells
+from fedsolve.studies import Cells, Judged
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import beyond, decided, interval, intervals
-from fedsolve.studies.verdicts import rule
+from fedsolve.studies.rules import beyond, decided, interval, intervals, rule
 
 ROUNDING = 1e-10
 """Of float64 and of w*, whose gradient is not quite 0: less is no rise and no distance."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.sweep import Sweep
-from fedsolve.studies import Study
-from fedsolve.studies.cells import Cells, ends
+from fedsolve.studies import Cells, Study
+from fedsolve.studies.cells import ends
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.panels import Line, Panel, Panelled
+from fedsolve.studies.pictures import Line, Panel, Panelled
 
 
 @dataclass(frozen=True, eq=False)

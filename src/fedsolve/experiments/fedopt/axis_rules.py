@@ -9,11 +9,10 @@ from scipy.stats import rankdata
 
 from fedsolve.experiments.fedopt.axes import Reached, along, edges, grid_of
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Judged
-from fedsolve.studies.cells import Cells, ends
-from fedsolve.studies.intervals import Interval, beyond, interval, intervals, listed
+from fedsolve.studies import Cells, Judged
+from fedsolve.studies.cells import ends
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.verdicts import rule
+from fedsolve.studies.rules import Interval, beyond, interval, intervals, listed, rule
 
 Series = Callable[[Cells, str], list[tuple[np.ndarray, np.ndarray]]]
 """From a method's name to two series for each seed."""

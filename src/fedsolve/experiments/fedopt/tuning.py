@@ -18,12 +18,10 @@ from fedsolve.experiments.fedopt.problems import (
     TAUS,
     methods,
 )
-from fedsolve.studies import Statement, Study
-from fedsolve.studies.cells import Cells
+from fedsolve.studies import Cells, Statement, Study
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.maps import Maps
-from fedsolve.studies.pictures import Curves
-from fedsolve.studies.verdicts import Rule, at_least_as_good, better_than_all, each_better, together
+from fedsolve.studies.pictures import Curves, Maps
+from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, together
 
 MARGIN, NEAR = 1.0, 0.05
 """Points of accuracy that count as little; how near to the best a setting is good."""

@@ -13,12 +13,20 @@ from fedsolve.experiments.frank_wolfe.claims import title
 from fedsolve.experiments.frank_wolfe.columns import BALLS
 from fedsolve.experiments.frank_wolfe.linear import problem
 from fedsolve.sampling import Bernoulli
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import interval
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.verdicts import Difference, Rule, better_than_all, each_better, grade, rule, together
-from fedsolve.studies.views import at_round, by_metric
+from fedsolve.studies.rules import (
+    Difference,
+    Rule,
+    at_round,
+    better_than_all,
+    by_metric,
+    each_better,
+    grade,
+    interval,
+    rule,
+    together,
+)
 
 ROUNDS, EVERY, CLIENTS, MOST = 100, 2, 10, 200
 SHARES = (0.1, 0.25, 0.5, 1.0)

@@ -13,8 +13,7 @@ from fedsolve.diagnostics import Diagnostic, Point, Suboptimality
 from fedsolve.experiments.frank_wolfe.public_code import OverwrittenFrankWolfe
 from fedsolve.experiments.frank_wolfe.theorems import Constants, theorem_1
 from fedsolve.geometry import L1Ball
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Several
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar, module

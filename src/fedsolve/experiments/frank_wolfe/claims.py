@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsolve.experiments.frank_wolfe.columns import DEALS
 from fedsolve.experiments.frank_wolfe.rules import Pair, columns, with_equal_bytes
 from fedsolve.studies import Statement
-from fedsolve.studies.views import by_metric
+from fedsolve.studies.rules import by_metric
 
 Column = tuple[str, str, str]
 """Set, deal and data."""

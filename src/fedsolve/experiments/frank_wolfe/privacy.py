@@ -13,8 +13,7 @@ from fedsolve.experiments.frank_wolfe.leakage import SIGNALS, SmoothNet, attack,
 from fedsolve.experiments.frank_wolfe.leakage_figures import GREY, Leak, curves, gallery
 from fedsolve.report.markup import PageTable
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, Verdict
-from fedsolve.studies.intervals import decided, interval
-from fedsolve.studies.verdicts import Difference, grade
+from fedsolve.studies.rules import Difference, decided, grade, interval
 
 IMAGES, RESTARTS, LOOKS, EVERY = 5, 2, 16, 50
 SEEN = 20.0

@@ -17,7 +17,7 @@ from fedsolve.diagnostics import FrankWolfeGap, Suboptimality
 from fedsolve.experiments.composite.methods import Known
 from fedsolve.experiments.frank_wolfe.theorems import Constants
 from fedsolve.geometry import L1Ball, L2Ball
-from fedsolve.studies.cells import Cells
+from fedsolve.studies import Cells
 from fedsolve.tasks.losses import OfOutputs, SquaredError
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task

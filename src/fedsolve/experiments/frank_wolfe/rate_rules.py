@@ -10,12 +10,9 @@ import numpy as np
 from fedsolve.experiments.frank_wolfe.rate_problems import constants
 from fedsolve.experiments.frank_wolfe.theorems import Constants
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Judged
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import beyond, interval, intervals
-from fedsolve.studies.panels import Line, Panel, Panelled
-from fedsolve.studies.study import Study
-from fedsolve.studies.verdicts import Difference, grade, rule
+from fedsolve.studies import Cells, Judged, Study
+from fedsolve.studies.pictures import Line, Panel, Panelled
+from fedsolve.studies.rules import Difference, beyond, grade, interval, intervals, rule
 
 FLOOR = 1e-12
 """F - F* below this is rounding."""

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Judged
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import interval
-from fedsolve.studies.verdicts import Difference, difference, grade, rule
+from fedsolve.studies import Cells, Judged
+from fedsolve.studies.rules import Difference, difference, grade, interval, rule
 
 Pair = tuple[str, str, str]
 """A column, and two methods on it of which the first is said to be better."""

@@ -15,12 +15,9 @@ import fedsolve as fs
 from fedsolve.algorithm import Algorithm
 from fedsolve.diagnostics import Diagnostic, Feasibility, Point
 from fedsolve.geometry import Box, LInfBall
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import decided, interval
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.verdicts import better, rule
-from fedsolve.studies.views import by_metric
+from fedsolve.studies.rules import better, by_metric, decided, interval, rule
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar, module
 

@@ -12,13 +12,10 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.experiments.composite.methods import METHODS as RATED
 from fedsolve.experiments.composite.methods import Builder
 from fedsolve.experiments.league.composite_problems import COMPOSITES, LOW_RANK, QUICK, SPARSE, problem
-from fedsolve.studies import Judged, Method, Statement, Study
-from fedsolve.studies.budget_pictures import Budgets
+from fedsolve.studies import Cells, Judged, Method, Statement, Study
 from fedsolve.studies.budgets import budget, budgeted
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.rank_pictures import CriticalDifference
-from fedsolve.studies.ranks import Ranks, ends, rank, ranks_above
-from fedsolve.studies.verdicts import rule
+from fedsolve.studies.pictures import Budgets, CriticalDifference
+from fedsolve.studies.rules import Ranks, ends, rank, ranks_above, rule
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 5
 BUDGETS = (1, 3, 10, 30)

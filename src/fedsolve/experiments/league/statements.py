@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedsolve.studies import Judged, Statement
+from fedsolve.studies import Cells, Judged, Statement
 from fedsolve.studies.budgets import budget
-from fedsolve.studies.cells import Cells, exploded
-from fedsolve.studies.ranks import Ranked, Ranks, ends, ranks_above
-from fedsolve.studies.verdicts import rule
+from fedsolve.studies.cells import exploded
+from fedsolve.studies.rules import Ranked, Ranks, ends, ranks_above, rule
 
 POPULAR = ("FedAvg", "FedProx", "SCAFFOLD", "FedAdam", "FedExP")
 """What FedLi's paper compares with."""

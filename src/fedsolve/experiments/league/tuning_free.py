@@ -8,10 +8,9 @@ from fedsolve.building import build
 from fedsolve.experiments.league.problems import BATCH, MOST_EXAMPLES, PROBLEMS, QUICK, STEPS
 from fedsolve.experiments.league.statements import STATEMENTS
 from fedsolve.studies import Method, Study
-from fedsolve.studies.budget_pictures import Budgets
 from fedsolve.studies.budgets import budgeted
-from fedsolve.studies.rank_pictures import CriticalDifference
-from fedsolve.studies.ranks import ends
+from fedsolve.studies.pictures import Budgets, CriticalDifference
+from fedsolve.studies.rules import ends
 
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 5
 BUDGETS = (1, 3, 10, 30)

@@ -10,7 +10,7 @@ from fedsolve.experiments.neural.rules import ahead_early, times_lower
 from fedsolve.experiments.neural.tasks import judged_on, small_digits
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.verdicts import better_than_all, each_better
+from fedsolve.studies.rules import better_than_all, each_better
 from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
 from fedsolve.tasks.networks.autoencoder import Autoencoder
 from fedsolve.tasks.reconstruction import ReconstructionError

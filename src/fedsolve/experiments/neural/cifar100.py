@@ -10,7 +10,7 @@ from fedsolve.experiments.neural.rules import ahead_early
 from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.verdicts import better_than_all, each_better
+from fedsolve.studies.rules import better_than_all, each_better
 from fedsolve.tasks.cifar import cifar100
 from fedsolve.tasks.networks.resnet import ResNet18
 

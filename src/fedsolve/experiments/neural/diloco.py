@@ -12,7 +12,7 @@ from fedsolve.experiments.neural.rules import across
 from fedsolve.experiments.neural.texts import roles, tiny_text
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Along, Curves
-from fedsolve.studies.verdicts import at_least_as_good, better, together
+from fedsolve.studies.rules import at_least_as_good, better, together
 from fedsolve.tasks.networks.causal import CausalTransformer
 from fedsolve.tasks.shakespeare import VOCABULARY
 

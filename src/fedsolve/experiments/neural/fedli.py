@@ -13,8 +13,7 @@ from fedsolve.experiments.neural.tasks import QUICK, judged_on
 from fedsolve.experiments.neural.texts import roles
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.verdicts import Rule, better_than_all, close, each_better, together
-from fedsolve.studies.views import by_metric
+from fedsolve.studies.rules import Rule, better_than_all, by_metric, close, each_better, together
 from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.femnist import femnist
 from fedsolve.tasks.models import CNN

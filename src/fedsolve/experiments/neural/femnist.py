@@ -8,7 +8,7 @@ from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua, 
 from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.verdicts import at_least_as_good, better_than_all, close, each_better, together
+from fedsolve.studies.rules import at_least_as_good, better_than_all, close, each_better, together
 from fedsolve.tasks.femnist import femnist
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"

@@ -16,12 +16,10 @@ from fedsolve import introspect, wire
 from fedsolve.algorithm import Cohort
 from fedsolve.geometry import L2Ball, NuclearBall, NuclearNorm
 from fedsolve.results.metrics import describe
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import decided, interval
-from fedsolve.studies.panels import Line, Panel, panels
-from fedsolve.studies.problem import Method, Problem
-from fedsolve.studies.study import Judged, Statement, Study
-from fedsolve.studies.verdicts import rule, shown_final
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.pictures import Line, Panel
+from fedsolve.studies.pictures.panels import panels
+from fedsolve.studies.rules import decided, interval, rule, shown_final
 from fedsolve.tasks.networks.encoder import Encoder
 from fedsolve.tasks.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
 from fedsolve.tasks.task import Examples, Task

@@ -11,7 +11,7 @@ from fedsolve.experiments.neural.methods import of_fedopt
 from fedsolve.experiments.neural.texts import tiny_text
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.verdicts import better, better_than_all, each_better
+from fedsolve.studies.rules import better, better_than_all, each_better
 from fedsolve.tasks.networks.recurrent import LSTM
 from fedsolve.tasks.next_word import next_word
 from fedsolve.tasks.task import Task

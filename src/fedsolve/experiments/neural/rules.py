@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Judged
-from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.intervals import beyond, decided, interval, intervals
-from fedsolve.studies.verdicts import Rule, provisional, rule, shown_final
+from fedsolve.studies import Cells, Judged
+from fedsolve.studies.cells import Which
+from fedsolve.studies.rules import Rule, beyond, decided, interval, intervals, provisional, rule, shown_final
 
 _BESIDE = "at the end"
 
@@ -60,7 +59,7 @@ def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], 
     """A rule on methods of different problems, each (problem, method), as if they were of one.
 
     Args:
-        rule: of `fedsolve.studies.verdicts`, which takes a problem and then methods.
+        rule: of `fedsolve.studies.rules.comparisons`, which takes a problem and then methods.
         *cells_of: problem and method of each, in the order in which the rule takes methods.
         **arguments: of the rule, after the methods.
     """

@@ -10,7 +10,7 @@ from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA
 from fedsolve.experiments.neural.texts import roles, tiny_text
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
-from fedsolve.studies.verdicts import at_least_as_good, better_than_all, close, together
+from fedsolve.studies.rules import at_least_as_good, better_than_all, close, together
 from fedsolve.tasks.networks.recurrent import LSTM
 from fedsolve.tasks.shakespeare import VOCABULARY
 

@@ -12,7 +12,7 @@ from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua
 from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.verdicts import at_least_as_good, better, close
+from fedsolve.studies.rules import at_least_as_good, better, close
 from fedsolve.tasks.cifar import cifar100
 from fedsolve.tasks.networks.vit import ViT
 from fedsolve.tasks.task import Task

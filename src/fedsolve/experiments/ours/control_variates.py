@@ -13,13 +13,9 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.experiments.ours import label_skew
 from fedsolve.experiments.ours.diversity import WithDiversity
 from fedsolve.server.base import ServerOptimizer
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.across import better_in_each
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import Interval, beyond, decided, interval
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Along, Curves
-from fedsolve.studies.verdicts import Rule, rule
-from fedsolve.studies.views import by_metric
+from fedsolve.studies.rules import Interval, Rule, better_in_each, beyond, by_metric, decided, interval, rule
 
 CLIENTS, ROUNDS, LAST, SEEDS = 20, 100, 20, (0, 1, 2, 3, 4)
 ALPHAS, STEPS, WORK = (0.1, 1.0, 10.0), (1, 10, 30), (1.0, 10.0, 100.0)

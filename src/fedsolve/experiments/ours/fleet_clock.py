@@ -8,8 +8,7 @@ from pathlib import Path
 import fedsolve as fs
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
-from fedsolve.studies.times import sooner
-from fedsolve.studies.verdicts import at_least_as_good
+from fedsolve.studies.rules import at_least_as_good, sooner
 from fedsolve.tasks.task import Task
 
 WRITERS, AT_WORK, ROUNDS, SEEDS = 100, 10, 100, (0, 1, 2, 3, 4)

@@ -10,13 +10,10 @@ import fedsolve as fs
 from fedsolve.algorithm import Algorithm
 from fedsolve.experiments.feddua.methods import MeanOfTwo
 from fedsolve.experiments.ours import label_skew
-from fedsolve.studies import Judged, Method, Problem, Statement, Study
-from fedsolve.studies.across import better_in_each
-from fedsolve.studies.cells import Cells
+from fedsolve.experiments.ours.winners import WinnerMap, winner
+from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import decided, interval
-from fedsolve.studies.verdicts import rule
-from fedsolve.studies.winners import WinnerMap, winner
+from fedsolve.studies.rules import better_in_each, decided, interval, rule
 
 CLIENTS, ROUNDS, SEEDS = 50, 50, (0, 1, 2, 3, 4)
 ALPHAS, STEPS = (0.05, 0.3, 1.0, 10.0), (1, 3, 10)

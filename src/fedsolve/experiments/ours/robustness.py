@@ -26,9 +26,9 @@ from fedsolve.experiments.ours.robustness_statements import (
 from fedsolve.report.heatmap import draw_map
 from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Method, Problem, Study
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.panels import Line, Panel, panels
+from fedsolve.studies import Cells, Method, Problem, Study
+from fedsolve.studies.pictures import Line, Panel
+from fedsolve.studies.pictures.panels import panels
 from fedsolve.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsolve.results.metrics import describe
-from fedsolve.studies import Judged, Statement
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.intervals import Interval, beyond, interval
-from fedsolve.studies.verdicts import Rule, at_least_as_good, each_better, rule
+from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies.rules import Interval, Rule, at_least_as_good, beyond, each_better, interval, rule
 
 CLIENTS, WORST, SHARES = 30, 12, (10, 20, 40)
 """Clients; attackers that reductions are told to expect, as many as there are at most; per cent that attack."""

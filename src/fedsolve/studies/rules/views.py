@@ -10,8 +10,8 @@ from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.kept_sweeps import until
+from fedsolve.studies.rules.comparisons import Rule, rule
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Rule, rule
 
 
 @rule

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedsolve.report.plots import new_figure
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.ranks import Ranked, Ranks
+from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.rules.ranks import Ranked, Ranks
 from fedsolve.studies.study import Study
-from fedsolve.studies.styles import styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

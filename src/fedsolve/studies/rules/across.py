@@ -8,8 +8,8 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.rules.comparisons import Difference, difference, grade, provisional, rule
 from fedsolve.studies.study import Judged
-from fedsolve.studies.verdicts import Difference, difference, grade, provisional, rule
 
 
 @rule

@@ -10,10 +10,9 @@ import numpy as np
 
 from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
-from fedsolve.studies.cells import Cells
-from fedsolve.studies.study import Study
-from fedsolve.studies.styles import styles
-from fedsolve.studies.verdicts import difference
+from fedsolve.studies import Cells, Study
+from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.rules import difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

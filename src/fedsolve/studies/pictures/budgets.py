@@ -11,8 +11,8 @@ import numpy as np
 from fedsolve.report.plots import new_figure, tidy
 from fedsolve.studies.budgets import expected
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.study import Study
-from fedsolve.studies.styles import styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

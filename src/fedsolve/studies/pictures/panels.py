@@ -10,8 +10,8 @@ import numpy as np
 
 from fedsolve.report.plots import log_scale, new_figure, tidy
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.study import Study
-from fedsolve.studies.styles import styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
