@@ -1,5 +1,6 @@
 """Rules that judge a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
+from fedsolve.studies.intervals import Interval, beyond, decided, interval, intervals, listed
 from fedsolve.studies.rules.across import better_in_each
 from fedsolve.studies.rules.comparisons import (
     Difference,
@@ -17,7 +18,6 @@ from fedsolve.studies.rules.comparisons import (
     shown_final,
     together,
 )
-from fedsolve.studies.rules.intervals import Interval, beyond, decided, interval, intervals, listed
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, rank, ranks_above
 from fedsolve.studies.rules.times import sooner
 from fedsolve.studies.rules.views import at_round, by_metric, in_decades

@@ -13,7 +13,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.rules.intervals import Interval, beyond, decided, interval
+from fedsolve.studies.intervals import Interval, beyond, decided, interval
 from fedsolve.studies.study import Judged
 
 Rule = Callable[[Cells], Judged]

@@ -12,8 +12,8 @@ from scipy.stats import rankdata, studentized_range
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.intervals import LEVEL, Interval, beyond
 from fedsolve.studies.rules.comparisons import rule
-from fedsolve.studies.rules.intervals import LEVEL, Interval, beyond
 from fedsolve.studies.study import Judged
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.intervals import interval
 from fedsolve.studies.rules.comparisons import Difference, grade, rule
-from fedsolve.studies.rules.intervals import interval
 from fedsolve.studies.study import Judged
 
 
