@@ -7,22 +7,19 @@ from functools import lru_cache
 
 import fedsolve as fs
 from fedsolve.diagnostics import Density
-from fedsolve.experiments.composite.methods import (
-    CENTRAL,
-    METHODS,
-    NUMERAL,
-    OTHERS,
-    PAPER_GRID,
-    ROUNDS,
-    beside,
-    method,
-    on_both_grids,
-    solved,
-)
+from fedsolve.experiments.composite.methods import CENTRAL, METHODS, OTHERS, beside, method, solved
 from fedsolve.experiments.composite.rules import against, reaches, sooner, stays_below
+from fedsolve.experiments.composite.synthetic import (
+    NUMERAL,
+    ROUNDS,
+    curves,
+    methods,
+    on_both_grids,
+    on_the_papers_grid,
+)
 from fedsolve.geometry import L1
 from fedsolve.studies import Statement, Study
-from fedsolve.studies.pictures import Maps, Several
+from fedsolve.studies.pictures import Maps
 from fedsolve.studies.rules import (
     Rule,
     at_least_as_good,
@@ -57,73 +54,63 @@ def task(dataset: int, seed: int) -> Task:
     return replace(beside(drawn, {CENTRAL: solved(drawn, PENALTY)}), eval_examples=EVAL_EXAMPLES)
 
 
-WIDE = {name: method(build, PENALTY) for name, build in METHODS.items()}
-WIDE |= {HALVED: method(METHODS["FedMiD"], L1(LAMBDA / 2).on("weight"))}
-NARROW = {name: method(METHODS[name], PENALTY, PAPER_GRID) for name in ("FedDualAvg", *OTHERS)}
-
-
 def recovered_centrally(name: str) -> Rule:
     """The centralised solution finds the pattern: any method's record has its numbers."""
     return lambda cells: against(cells, name, cells.final(name, "FedDualAvg"), ALMOST)
 
 
-def of_the_figure(dataset: int, name: str, where: str = "") -> tuple[Statement, ...]:
-    """What the paper says of the data set, on one of the two grids."""
+def limited(name: str, method: str, theirs: str) -> Statement:
+    """A method of which the paper says that it hardly gets anywhere."""
+    says = f"{method.replace('OSP', '-OSP')} does poorly: its F1 score stays below {MOST}"
+    return Statement(says, f"{theirs}; the number is ours", stays_below(name, method, MOST))
+
+
+def of_the_figure(dataset: int, name: str) -> tuple[Statement, ...]:
+    """What the paper says of the data set, on the problem of that name."""
     figure, section = FIGURE[dataset], "A.2.3" if dataset == 4 else "A.2.2"
-
-    def statement(says: str, theirs: str, rule: Rule) -> Statement:
-        return Statement(f"{where}{says}", theirs, rule)
-
-    def limited(other: str, theirs: str) -> Statement:
-        says = f"{other.replace('OSP', '-OSP')} does poorly: its F1 score stays below {MOST}"
-        return statement(says, f"{theirs}; the number is ours", stays_below(name, other, MOST))
-
     if dataset == 1:
+        sparser = each_better(name, [(method, "FedMiD") for method in SPARSER])
         return (
-            statement(
+            Statement(
                 "FedDualAvg identifies most of the sparsity pattern",
                 figure,
                 reaches(name, "FedDualAvg", MOST),
             ),
-            statement("FedDualAvg is the fastest", figure, sooner(name, "FedDualAvg", OTHERS, MOST)),
-            statement(
+            Statement("FedDualAvg is the fastest", figure, sooner(name, "FedDualAvg", OTHERS, MOST)),
+            Statement(
                 f"FedDualAvg-OSP is competitive: its F1 score is lower by less than {MARGIN}",
                 f"{figure}: very competitive; the margin is ours",
                 at_least_as_good(name, "FedDualAvgOSP", "FedDualAvg", MARGIN),
             ),
-            limited("FedMiD", f"{figure}: poor performance"),
-            statement(
-                "FedMiD's solution is the least sparse",
-                figure,
-                by_metric("density", each_better(name, [(sparser, "FedMiD") for sparser in SPARSER])),
-            ),
+            limited(name, "FedMiD", f"{figure}: poor performance"),
+            Statement("FedMiD's solution is the least sparse", figure, by_metric("density", sparser)),
         )
-    rounds = {2: 100, 3: 100, 4: 200}[dataset]
+    theirs, rounds = f"{figure} and {section}", {2: 100, 3: 100, 4: 200}[dataset]
     early = (
-        statement(
+        Statement(
             f"FedDualAvg has a perfect F1 score in less than {rounds} rounds",
-            f"{figure} and {section}",
+            theirs,
             at_round(rounds, reaches(name, "FedDualAvg", PERFECT)),
         ),
-        statement(
+        Statement(
             f"FedDualAvg outperforms the others: at round {rounds} its F1 score is higher",
-            f"{figure} and {section}: {'significantly' if dataset == 4 else 'by a margin'}",
+            f"{theirs}: {'significantly' if dataset == 4 else 'by a margin'}",
             at_round(rounds, better_than_all(name, "FedDualAvg", OTHERS)),
         ),
     )
     if dataset in (2, 3):
         slow = sooner(name, "FedDualAvg", ("FedMiD", "FedMiDOSP"), MOST)
         says = "FedMiD and FedMiD-OSP remain slow: FedDualAvg needs fewer rounds"
-        return (*early, statement(says, f"{figure} and {section}: slow convergence", slow))
+        return (*early, Statement(says, f"{theirs}: slow convergence", slow))
     return (
         *early,
-        statement(
+        Statement(
             f"FedDualAvg-OSP has an almost perfect F1 score after {ROUNDS} rounds",
-            f"{figure} and {section}",
+            theirs,
             at_round(ROUNDS, reaches(name, "FedDualAvgOSP", ALMOST)),
         ),
-        limited("FedMiD", f"{figure} and {section}: very limited progress"),
-        limited("FedMiDOSP", f"{figure} and {section}: very limited progress"),
+        limited(name, "FedMiD", f"{theirs}: very limited progress"),
+        limited(name, "FedMiDOSP", f"{theirs}: very limited progress"),
     )
 
 
@@ -136,7 +123,7 @@ def statements(dataset: int, wide: str, narrow: str) -> tuple[Statement, ...]:
             by_metric(f"{CENTRAL}_f1", recovered_centrally(wide)),
         ),
         *of_the_figure(dataset, wide),
-        *of_the_figure(dataset, narrow, "On the paper's grid: "),
+        *on_the_papers_grid(of_the_figure(dataset, narrow)),
         Statement(
             "FedDualAvg's F1 score at the end is higher than that of FedAvg with subgradients",
             "",
@@ -175,21 +162,11 @@ def study(dataset: int) -> Study:
         paper="yuan2021fco",
         problems={wide.title: wide, narrow.title: narrow},
         quick=wide,
-        methods=lambda name: NARROW if name == narrow.title else WIDE,
+        methods=methods(PENALTY, narrow, **{HALVED: method(METHODS["FedMiD"], L1(LAMBDA / 2).on("weight"))}),
         seeds=SEEDS,
         statements=statements(dataset, wide.title, narrow.title),
         pictures={
-            "curves": Several(
-                "At the rates tuned on the wider grid: mean and range over data sets, and the centralised solution.",
-                SHOWN,
-                beside=CENTRAL,
-            ),
-            "paper_grid": Several(
-                "The same at the rates tuned on the paper's grid, whose least client rate is 1e-3.",
-                SHOWN,
-                narrow.title,
-                beside=CENTRAL,
-            ),
+            **curves(SHOWN, narrow),
             "grid": Maps(
                 "F1 score over the last 100 rounds at every pair of rates; a dash diverged.", "f1", 1.0, 0.0
             ),

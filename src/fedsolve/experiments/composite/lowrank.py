@@ -19,21 +19,12 @@ from fedsolve.experiments.composite.lowrank_statements import (
     singular_values,
     statements,
 )
-from fedsolve.experiments.composite.methods import (
-    CENTRAL,
-    METHODS,
-    NUMERAL,
-    OTHERS,
-    PAPER_GRID,
-    beside,
-    method,
-    on_both_grids,
-    solved,
-)
+from fedsolve.experiments.composite.methods import CENTRAL, beside, solved
+from fedsolve.experiments.composite.synthetic import NUMERAL, curves, methods, on_both_grids
 from fedsolve.geometry import NuclearNorm, decompositions
 from fedsolve.geometry.blocks import chosen_leaves
 from fedsolve.studies import Cells, Study
-from fedsolve.studies.pictures import Line, Maps, Panel, Several
+from fedsolve.studies.pictures import Line, Maps, Panel
 from fedsolve.studies.pictures.panels import panels
 from fedsolve.tasks.task import Task
 from fedsolve.types import module
@@ -102,9 +93,6 @@ def _last(cells: Cells, problem: str, method: str, prefix: str = "") -> np.ndarr
     return np.stack([values[:, -1] for values in columns], axis=1)
 
 
-WIDE = {name: method(build, PENALTY) for name, build in METHODS.items()}
-NARROW = {name: method(METHODS[name], PENALTY, PAPER_GRID) for name in ("FedDualAvg", *OTHERS)}
-
 DEVIATIONS = (
     f"The paper does not give lambda: {LAMBDA} for all data sets; the first claim is whether its solution has the "
     "exact rank.",
@@ -129,23 +117,11 @@ def study(dataset: int) -> Study:
         paper="yuan2021fco",
         problems={wide.title: wide, narrow.title: narrow},
         quick=wide,
-        methods=lambda name: NARROW if name == narrow.title else WIDE,
+        methods=methods(PENALTY, narrow),
         seeds=SEEDS,
         statements=statements(dataset, wide.title, narrow.title),
         pictures={
-            "curves": Several(
-                "At the rates tuned on the wider grid: mean and range over data sets, and the centralised solution.",
-                SHOWN,
-                beside=CENTRAL,
-                columns=2,
-            ),
-            "paper_grid": Several(
-                "The same at the rates tuned on the paper's grid, whose least client rate is 1e-3.",
-                SHOWN,
-                narrow.title,
-                beside=CENTRAL,
-                columns=2,
-            ),
+            **curves(SHOWN, narrow, columns=2),
             "spectra": Spectra(
                 f"Singular values after the last round at the tuned rates, the centralised solution's and the "
                 f"truth's ({rank} ones); right: on a log scale, with the bar of {ZERO:g} above which they count.",

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedsolve.experiments.composite.methods import CENTRAL, OTHERS
 from fedsolve.experiments.composite.rules import Arrival, comes_within, sooner, stays_below, times
+from fedsolve.experiments.composite.synthetic import on_the_papers_grid
 from fedsolve.studies import Cells, Judged, Statement
 from fedsolve.studies.rules import Rule, at_round, better, better_than_all, by_metric, rule
 
@@ -48,13 +49,13 @@ def centrally_exact(cells: Cells, problem: str, rank: int) -> Judged:
     return Judged(ours, "reproduced" if hits == len(ranks) else "partly" if hits else "not reproduced")
 
 
-def of_the_figure(dataset: int, name: str, where: str = "") -> tuple[Statement, ...]:
-    """What the paper says of the data set, on one of the two grids."""
+def of_the_figure(dataset: int, name: str) -> tuple[Statement, ...]:
+    """What the paper says of the data set, on the problem of that name."""
     rank, theirs = RANKS[dataset], f"{FIGURE[dataset]} and {SECTION[dataset]}"
     arrival, rounds = exact(rank), BY[dataset]
 
     def statement(says: str, rule: Rule, more: str = "") -> Statement:
-        return Statement(f"{where}{says}", f"{theirs}{more}", rule)
+        return Statement(says, f"{theirs}{more}", rule)
 
     early = statement(
         f"FedDualAvg finds the exact rank in less than {rounds} rounds",
@@ -114,7 +115,7 @@ def statements(dataset: int, wide: str, narrow: str) -> tuple[Statement, ...]:
     return (
         Statement("The centralised solution has the exact rank", "", centrally_exact(wide, RANKS[dataset])),
         *of_the_figure(dataset, wide),
-        *of_the_figure(dataset, narrow, "On the paper's grid: "),
+        *on_the_papers_grid(of_the_figure(dataset, narrow)),
         Statement(
             "FedDualAvg's recovery error is lower than that of every other method",
             "",

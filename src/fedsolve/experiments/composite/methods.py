@@ -1,4 +1,4 @@
-"""What the composite studies share: the methods, rates and data sets of Yuan et al. 2021, the centralised solution."""
+"""What the composite studies share: the methods and rates of Yuan et al. 2021, the centralised solution beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import fedsolve as fs
 from fedsolve.algorithm import Algorithm
 from fedsolve.diagnostics import Diagnostic, Point
 from fedsolve.geometry import Blocks
-from fedsolve.studies import Method, Problem
+from fedsolve.studies import Method
 from fedsolve.tasks.task import Task
 from fedsolve.types import Scalar, module
 
@@ -36,10 +36,6 @@ METHODS: dict[str, Builder] = {
 """From a penalty or set, client rate and server rate: the paper's four methods, and FedAvg with subgradients."""
 OTHERS = ("FedDualAvgOSP", "FedMiD", "FedMiDOSP")
 """What the paper's figures of synthetic data compare FedDualAvg with."""
-NUMERAL = {1: "I", 2: "II", 3: "III", 4: "IV"}
-"""The synthetic data sets, of sparse vectors as of matrices."""
-ROUNDS = 500
-"""On these."""
 CENTRAL = "centralised"
 """What the columns of the centralised solution begin with."""
 
@@ -47,33 +43,6 @@ CENTRAL = "centralised"
 def method(build: Builder, psi: Blocks, grid: Mapping[str, tuple[float, ...]] = GRID) -> Method:
     """A method under a penalty or in a set, over a grid of rates."""
     return Method(lambda client_lr, server_lr: build(psi, client_lr, server_lr), grid=grid)
-
-
-def on_both_grids(
-    kind: str, dataset: int, task: Callable[[int, int], Task], metric: str, every: int
-) -> tuple[Problem, Problem]:
-    """A synthetic data set in the paper's size, drawn anew for each seed, on the wider grid and on the paper's.
-
-    Args:
-        kind: what the data sets are called.
-        dataset: 1 to 4.
-        task: from its number and the seed.
-        metric: what is compared.
-        every: rounds between evaluations while tuning.
-    """
-    clients = "256 clients of 32" if dataset == 4 else "64 clients of 128"
-    wide = Problem(
-        f"{kind} {NUMERAL[dataset]}",
-        f"the paper's: {clients} examples, 10 a round, batches of 10, one epoch",
-        lambda data_dir, seed: task(dataset, seed),
-        {"rounds": ROUNDS, "clients_per_round": 10, "eval_every": 10},
-        metric=metric,
-        last=100,
-        select="recovery-error",
-        tuning={"eval_every": every},
-        data_by_seed=True,
-    )
-    return wide, replace(wide, title=f"{wide.title} on the paper's grid", grid_of=wide.title)
 
 
 @module
