@@ -18,14 +18,16 @@ from pathlib import Path
 
 from fedsolve.experiments.figures import BESIDE, ITEMS, SIZES, Item
 from fedsolve.papers import short, title
-from fedsolve.studies.experiment import VERDICTS
+from fedsolve.studies.experiment import VERDICTS, Claim
 
 ROOT = Path(__file__).parent.parent / "experiments"
-PROVISIONAL = ", provisional"
 TITLE = "The papers' figures and tables"
+DRAWN = "drawn, not judged"
+"""Of a figure that an experiment shows, and of which none of its claims is."""
 INTRO = (
     "What was repeated of each figure, table and theorem of the five papers. The verdicts are those of the claims "
-    "on an experiment's page that cite it, or of all where none does; each stands beside its numbers there.",
+    "on an experiment's page that cite it; each stands beside its numbers there. A statement of ours, which no paper "
+    "makes, is confirmed or contradicted, and counts for no figure.",
     "They are judged by intervals over seeds or data sets, paired where these are shared (docs/studies.md). Sizes: "
     + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
     + ".",
@@ -38,34 +40,50 @@ class Kept:
 
     Attributes:
         name: of the experiment.
-        verdicts: how many claims have each, in the order of pages; None if it was not run.
+        verdicts: each with its words and how many claims have it, in the order of pages; None if it was not run.
     """
 
     name: str
-    verdicts: dict[str, int] | None
+    verdicts: list[tuple[str, str, int]] | None
 
     @classmethod
     def of(cls, name: str, cited: str = "") -> Kept:
-        """As it lies in the repository: the claims that cite a figure or table, all if none does."""
+        """As it lies in the repository: the claims that cite a figure, table or theorem, all if none is named."""
         results = ROOT / name / "results.json"
         if not results.exists():
             return cls(name, None)
-        claims = json.loads(results.read_text())["claims"]
-        places = re.findall(r"(?:Figure|Table) \d+|Appendix [A-Z]\.\d+", cited)
-        for names in (
-            [re.escape(cited)] if cited else [],
-            places,
-        ):  # of a table's parts that which is asked for
-            citing = [c for c in claims if any(re.search(rf"{name}\b", c["theirs"]) for name in names)]
+        claims = [Claim(**claim) for claim in json.loads(results.read_text())["claims"]]
+        for names in ([cited], places(cited)) if cited else ():  # of a table's parts that which is asked for
+            citing = [c for c in claims if not c.own and any(cites(c.theirs, name) for name in names)]
             if citing:
                 break
-        shown = (
-            claim["verdict"] + (PROVISIONAL if claim.get("provisional") else "") for claim in citing or claims
-        )
-        found = Counter(shown)
-        return cls(
-            name, {v: found[v] for verdict in VERDICTS for v in (verdict, verdict + PROVISIONAL) if found[v]}
-        )
+        found = Counter((c.verdict or "", c.judged) for c in (citing if cited else claims))
+        order = sorted(found, key=lambda one: (VERDICTS.index(one[0]), len(one[1])))  # type: ignore[arg-type]
+        return cls(name, [(*one, found[one]) for one in order])
+
+
+def cites(theirs: str, place: str) -> bool:
+    """Whether what a claim says of a paper names a place in it.
+
+    >>> cites("Figure 13 and A.5.2", "Figure 1"), cites("Abstract: at par", "abstract")
+    (False, True)
+    """
+    return re.search(rf"{re.escape(place)}(?![\w.]*\d)", theirs, re.IGNORECASE) is not None
+
+
+def places(text: str) -> list[str]:
+    """The figures, tables, sections and so on that a text names, one by one.
+
+    >>> places("Theorems 1 to 3, Figures 2 and 4"), places("Appendix E.4")
+    (['Theorem 1', 'Theorem 2', 'Theorem 3', 'Figure 2', 'Figure 4'], ['Appendix E.4'])
+    """
+    found = []
+    kinds = r"(Figure|Table|Theorem|Lemma|Remark|Section|Appendix)s? ([A-Z]?[.\d]*(?:(?:, | and | to )\d+)*)"
+    for kind, numbers in re.findall(kinds, text):
+        first, _, last = numbers.partition(" to ")
+        every = [str(i) for i in range(int(first), int(last) + 1)] if last else re.split(", | and ", numbers)
+        found += [f"{kind} {number}" for number in every]
+    return found
 
 
 def markdown() -> str:
@@ -76,7 +94,7 @@ def markdown() -> str:
         if kept.verdicts is None:
             return f"{name}: not run yet"
         page = f"[{name}](../experiments/{kept.name}/page.html)"
-        return f"{page}: " + "; ".join(f"{count} {verdict}" for verdict, count in kept.verdicts.items())
+        return f"{page}: " + ("; ".join(f"{count} {words}" for _, words, count in kept.verdicts) or DRAWN)
 
     lines = [
         f"# {TITLE}",
@@ -101,10 +119,10 @@ def page() -> str:
         if kept.verdicts is None:
             return f"{name}: not run yet"
         badges = (
-            f'<span class="verdict" data-verdict="{verdict.removesuffix(PROVISIONAL)}">{count} {verdict}</span>'
-            for verdict, count in kept.verdicts.items()
+            f'<span class="verdict" data-verdict="{escape(verdict)}">{count} {escape(words)}</span>'
+            for verdict, words, count in kept.verdicts
         )
-        return f'<a href="{escape(kept.name)}/page.html">{name}</a> {" ".join(badges)}'
+        return f'<a href="{escape(kept.name)}/page.html">{name}</a> {" ".join(badges) or DRAWN}'
 
     sections = []
     for heading, rows in _sections(shown):

@@ -16,6 +16,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell, ends
+from fedsolve.studies.intervals import rank_correlation
 from fedsolve.studies.kept_sweeps import fixed
 from fedsolve.studies.pictures import Maps
 
@@ -130,8 +131,8 @@ def test_nearly_best_of_accuracies_is_by_the_largest():
 
 def test_rank_correlation_by_seed():
     x, y = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 2.0])
-    assert rules.rank_correlation(x, y) == pytest.approx(spearmanr(x, y)[0])
-    assert rules.rank_correlation(x, np.ones(4)) == 0
+    assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y)[0])
+    assert rank_correlation(x, np.ones(4)) == 0
     falling = rules.goes(
         "p", ("a",), lambda cells, m: [(x, -x)] * 4 + [(x, -y)], "x and y", False, lambda cells, m: ""
     )

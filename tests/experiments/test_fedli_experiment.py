@@ -92,6 +92,9 @@ def test_a_rate_lasts_or_not():
     straight = np.exp(-0.3 * ROUNDS)
     assert rule(made_up(suboptimality=straight)).verdict == "reproduced"
     assert rule(made_up(suboptimality=straight + 1e-2)).verdict == "not reproduced"
+    assert (
+        rule(made_up(suboptimality=1.0 - 1e-3 * ROUNDS)).verdict == "not reproduced"
+    )  # it hardly falls at all
 
 
 def test_gamma_and_the_price_of_a_search():

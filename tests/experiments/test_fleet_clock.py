@@ -56,11 +56,12 @@ HALF = [5.1, 5.9, 4.6, 5.4, 5.0]
 def test_the_rule_of_time(ours, verdict):
     cells = made_up(ours=ours, theirs=SLOW)
     np.testing.assert_array_equal(time_to(cells, NAME, "ours", 0.55), ours)
-    found = sooner((NAME,), "ours", "theirs", 0.55)(cells)
+    found = sooner((NAME,), "ours", "theirs", 0.55, (0.5, 0.9))(cells)
     assert found.verdict == verdict
     if verdict == "reproduced":
         ratio = np.exp(np.mean(np.log(np.array(SLOW) / ours)))
         assert f"{ratio:.2f} times as fast" in found.ours
+        assert found.reason.endswith("at 50: reproduced, 90: underpowered")
     assert ("not reached with every seed by ours" in found.ours) == bool(np.isnan(ours).any())
 
 

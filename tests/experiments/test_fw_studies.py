@@ -79,6 +79,33 @@ def test_as_many_uploads_are_ten_times_the_rounds(end, verdict):
     assert fw_ablations.as_many_uploads(Cells(problems, (0, 1, 2), cells)).verdict == verdict
 
 
+def test_the_order_of_shares_is_judged_by_rank_correlation():
+    """F falls along all four shares on each of five data sets, but for one pair on one of them; accuracy follows."""
+    rounds, cells, study = np.array([0, 100]), {}, fw_ablations.PARTICIPATION
+    ends = np.array([[0.9, 0.7, 0.5, 0.3]] * 5)
+    ends[0] = [0.9, 0.7, 0.3, 0.5]
+    for problem in study.problems:
+        for name, end in zip(fw_ablations.NAMES, ends.T, strict=True):
+            metrics = {key: np.stack([end, end], axis=1)[None] for key in ("train_loss", "gap")}
+            metrics["test_accuracy"] = 1 - metrics["gap"]
+            sweep = Sweep(
+                name, problem, {"lam0": (1,)}, tuple(range(5)), rounds, metrics, np.full((1, 5), -1),
+                Selection("train_loss", 1),
+            )  # fmt: skip
+            cells[problem, name] = Cell(sweep, None, None)
+    found = [one.judge(Cells(study.problems, tuple(range(5)), cells)) for one in study.statements[:6]]
+    assert {one.verdict for one in found} == {"reproduced"}
+    assert (
+        "correlation -0.96 [-1.00, -0.82]" in found[0].ours
+    )  # mean of -0.8 and four of -1; t of 4 at 2.5 % of 2
+    assert "correlation 0.96 [0.82, 1.00]" in found[1].ours
+    backwards = {
+        key: cells[key[0], fw_ablations.NAMES[-1 - fw_ablations.NAMES.index(key[1])]] for key in cells
+    }
+    turned = [one.judge(Cells(study.problems, tuple(range(5)), backwards)) for one in study.statements[:6]]
+    assert {one.verdict for one in turned} == {"not reproduced"}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["fw-split", "fw-averaging", "fw-participation", "fw-penalty", "fw-rates"])
 def test_a_quick_run_writes_its_page(name, tmp_path):

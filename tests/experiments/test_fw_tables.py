@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import jax
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from fedsolve.experiments.frank_wolfe.columns import Pictures, halved, judged, s
 from fedsolve.experiments.frank_wolfe.rules import columns, with_equal_bytes
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
-from fedsolve.studies import Cells
+from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
 from fedsolve.tasks.models import MLP
 from fedsolve.tasks.task import Examples
@@ -38,7 +36,7 @@ def sweep(method, problem, end, sent, grid=(1.0,)):
 def made_up(ends, sent=100, metric="test_accuracy"):
     """Cells: (problem, method) -> its end, with a grid of three whose last value was chosen for `b`."""
     problems = {
-        name: SimpleNamespace(title=name, metric=metric, last=1, replicates="seeds") for name, _ in ends
+        name: Problem(name, "", lambda data_dir: None, {"rounds": 1}, metric=metric) for name, _ in ends
     }
     cells = {}
     for (name, method), end in ends.items():

@@ -17,7 +17,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cell
-from fedsolve.studies.experiment import Context
+from fedsolve.studies.experiment import OURS, Claim, Context
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
 from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
@@ -118,6 +118,10 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     assert again.cell("small", "FedAvg").edges == ["client_lr"]
     assert "FedAvg's best client_lr = 0.1 lies at the edge" in found.claims[0].provisional
     assert found.claims[0].judged == f"{found.claims[0].verdict}, provisional"
+    own = [
+        Claim("", theirs, "", verdict).judged for theirs in ("Table 1", OURS) for verdict in (YES, NO, UNSURE)
+    ]
+    assert own == [YES, NO, UNSURE, "confirmed", "contradicted", UNSURE]
     table = found.tables["small"]
     assert table.rows[0][:2] == ["FedAvg", "client_lr 0.01"]
     assert table.rows[0][-1] == "0.2"
@@ -259,6 +263,8 @@ def test_settings_say_once_what_all_problems_have_alike():
     by_problem = replace(STUDY, problems={"small": PROBLEM, "long": longer}, methods=grid_later.__getitem__)
     assert settings(by_problem)["tuned on seed"] == 0
     assert "tuned on seed" not in settings(replace(by_problem, problems={"small": PROBLEM}))
+    everywhere = replace(STUDY, problems={"small": replace(PROBLEM, tuning={"seeds": (0, 1)})})
+    assert "tuned on seed" not in settings(everywhere)
     assert settings(STUDY)["regression"] == f"3 of 20 clients; rounds 4, {alike}"
 
 
@@ -326,6 +332,21 @@ def test_rules_decide_by_paired_intervals():
     assert rules.at_least_as_good("p", "B", "A", 1)(cells).verdict == "not reproduced"
     both = rules.together(rules.better("p", "A", "B"), rules.better("p", "B", "A"))
     assert both(cells).verdict == "partly"
+    assert f"[{low:.3g}, {high:.3g}]" in both(cells).ours  # rules judged together share the 5 %
+    halves = rules.close("p", "A", "B", 1.5)(cells).reason
+    assert halves.endswith("paired; at 0.75: not reproduced, 3: reproduced")
+
+
+def test_intervals_over_splits_of_one_data_set_are_wider():
+    """Nadeau and Bengio's: of 8 splits that test on a seventh of what they train on, by sqrt(1 + 8/7)."""
+    values = np.array([0.5, 0.52, 0.51, 0.55, 0.49, 0.5, 0.53, 0.52])
+    plain, splits = (
+        made_up({"A": values, "B": 0 * values}, data_by_seed=True, overlap=overlap)
+        for overlap in (0.0, 1 / 7)
+    )
+    one, two = (rules.difference(cells, "p", "A", "B") for cells in (plain, splits))
+    assert (two.high - two.low) / (one.high - one.low) == pytest.approx(np.sqrt(1 + 8 / 7))
+    assert "over splits, paired" in rules.better("p", "A", "B")(splits).reason
 
 
 def test_a_loss_is_better_when_lower_and_one_seed_decides_nothing():
@@ -355,9 +376,11 @@ def test_a_method_that_diverged_loses():
 
 
 def test_a_winner_within_the_grid_is_not_provisional():
-    values = {"A": [0.8, 0.81, 0.82], "B": [0.1, 0.11, 0.12]}
+    values = {"A": [0.8, 0.81, 0.82, 0.8, 0.8], "B": [0.1, 0.11, 0.12, 0.1, 0.1]}
     assert not rules.better("p", "A", "B")(made_up(values, at=1)).provisional
     assert "edge" in rules.better("p", "A", "B")(made_up(values, at=3)).provisional
+    fewer = {name: some[:4] for name, some in values.items()}
+    assert rules.better("p", "A", "B")(made_up(fewer, at=1)).provisional == "4 seeds, fewer than 5"
     both = rules.together(*2 * (rules.better("p", "A", "B"),))(made_up(values, at=3))
     assert both.provisional.count("edge") == 1
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.sweep import SENT, Sweep
+from fedsolve.studies.intervals import Interval, interval
 from fedsolve.studies.problem import Problem
 
 Which = Literal["published", "tuned"]
@@ -65,11 +66,13 @@ class Cells:
         problems: by name.
         seeds: of the published and the tuned settings.
         by_name: (problem, method) -> cell.
+        sharing: rules that are judged together, and have equal parts of the 5 %.
     """
 
     problems: Mapping[str, Problem]
     seeds: tuple[int, ...]
     by_name: Mapping[tuple[str, str], Cell]
+    sharing: int = 1
 
     def changed(self, change: Callable[[Sweep], Sweep]) -> Cells:
         """The same with all that is shown changed, and the grids as they are."""
@@ -79,6 +82,10 @@ class Cells:
             return replace(cell, **dict(zip(("published", "tuned"), shown, strict=True)))
 
         return replace(self, by_name={key: one(cell) for key, cell in self.by_name.items()})
+
+    def interval(self, problem: str, values: np.ndarray, comparisons: int = 1) -> Interval:
+        """Of the mean over a problem's seeds: as wide as their overlap asks, one of several that share the 5 %."""
+        return interval(values, comparisons * self.sharing, self.problem(problem).overlap)
 
     def problem(self, name: str) -> Problem:
         """A problem by name; `InvalidInput` if there is none."""

@@ -30,11 +30,13 @@ _WALL_SECONDS = "seconds_that_it_took"  # of parts that were kept before process
 
 Verdict = Literal[
     "reproduced", "consistent", "partly", "not reproduced", "refuted", "underpowered", "not the paper's problem",
-    "not comparable",
 ]  # fmt: skip
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """In the order of tables. Consistent: a bound holds. Refuted: a claim on all cases has a counter-example inside its
 assumptions. Underpowered: the effect lies below the noise. Not the paper's problem: shown, no claim of the paper."""
+OURS = "not in the paper: ours"
+"""Of a statement that no paper makes: nothing is reproduced there, but confirmed or contradicted."""
+_OF_OURS = {"reproduced": "confirmed", "not reproduced": "contradicted"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Claim:
 
     Attributes:
         claim: what the paper says, in short.
-        theirs, ours: numbers or facts, with units.
+        theirs, ours: numbers or facts, with units; theirs is `OURS` where no paper says it.
         verdict: follows from `ours` by a rule in the experiment's code, never by hand; None in a quick run,
             whose numbers mean nothing.
         reason: why, where the verdict needs one.
@@ -58,9 +60,15 @@ class Claim:
     provisional: str = ""
 
     @property
+    def own(self) -> bool:
+        """Whether no paper says it."""
+        return self.theirs == OURS
+
+    @property
     def judged(self) -> str:
-        """The verdict as it is shown: whether it is provisional stands beside it."""
-        return f"{self.verdict or ''}{', provisional' if self.provisional else ''}"
+        """The verdict as it is shown: in a word of ours for ours, with whether it is provisional."""
+        word = _OF_OURS.get(self.verdict or "", self.verdict or "") if self.own else self.verdict or ""
+        return f"{word}{', provisional' if self.provisional else ''}"
 
 
 @dataclass(frozen=True)

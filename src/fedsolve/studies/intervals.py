@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 from scipy.stats import t as student
 
 from fedsolve.studies.experiment import Verdict
@@ -36,19 +37,39 @@ class Interval(NamedTuple):
         return self.told(form)
 
 
-def interval(values: np.ndarray, comparisons: int = 1) -> Interval:
-    """The mean's, by Student's t at a level of 1 - 0.05 / comparisons; endless for a single value."""
+def interval(values: np.ndarray, comparisons: int = 1, overlap: float = 0.0) -> Interval:
+    """The mean's, by Student's t; endless for a single value.
+
+    Args:
+        values: shape (replicates,).
+        comparisons: that share the 5 %: the level is 1 - 0.05 / comparisons.
+        overlap: test over training examples of splits of one data set, whose training sets overlap; 0 where replicates
+            are independent. The variance of the mean is then so many variances larger (Nadeau and Bengio 2003, (9)).
+    """
     mean = float(values.mean())
     if len(values) < 2:
         return Interval(mean, -np.inf, np.inf)
     quantile = student.ppf(1 - (1 - LEVEL) / (2 * comparisons), len(values) - 1)
-    half = float(quantile * values.std(ddof=1) / np.sqrt(len(values)))
+    half = float(quantile * values.std(ddof=1) * np.sqrt(1 / len(values) + overlap))
     return Interval(mean, mean - half, mean + half)
 
 
 def intervals(values: Mapping[str, np.ndarray]) -> dict[str, Interval]:
     """Of several comparisons, which share the 5 %."""
     return {name: interval(one, len(values)) for name, one in values.items()}
+
+
+def correlation(pairs: Iterable[tuple[np.ndarray, np.ndarray]], comparisons: int = 1) -> Interval:
+    """Spearman's correlation of two series, found for each replicate: its mean, with an interval within -1 and 1."""
+    mean, low, high = interval(np.array([rank_correlation(x, y) for x, y in pairs]), comparisons)
+    return Interval(mean, max(low, -1.0), min(high, 1.0))
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's; 0 where one is constant or has fewer than two values."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 def listed(found: Mapping[str, Interval], form: str) -> str:

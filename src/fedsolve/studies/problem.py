@@ -65,6 +65,8 @@ class Problem:
             `seeds`, where the grid runs on several, so that what is said of it has intervals.
         published: method -> the paper's number, in the metric's unit (accuracies as shares of 1).
         data_by_seed: whether each seed has data of its own, so that intervals are over data sets.
+        overlap: test over training examples, where the seeds' data are splits of one data set: as `intervals.interval`
+            takes it.
         grid_of: an earlier problem of the study, alike in all but its methods' grids, which hold those of this one:
             they are read there and not run again. "" for none.
     """
@@ -79,6 +81,7 @@ class Problem:
     tuning: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
     data_by_seed: bool = False
+    overlap: float = 0.0
     grid_of: str = ""
 
     def __post_init__(self) -> None:
@@ -90,5 +93,12 @@ class Problem:
 
     @property
     def replicates(self) -> str:
-        """What the seeds repeat, in words: `seeds` or `data sets`."""
+        """What the seeds repeat, in words: `seeds`, `data sets` or `splits`."""
+        if self.overlap:
+            return "splits"
         return "data sets" if self.data_by_seed else "seeds"
+
+    @property
+    def over(self) -> str:
+        """What intervals are over, in words: of seeds alone they say nothing of other data."""
+        return self.replicates if self.data_by_seed else "seeds, on one data set"

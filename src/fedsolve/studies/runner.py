@@ -18,7 +18,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.run_folder import SWEEP
 from fedsolve.studies.cells import Cell, Cells
-from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
+from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
 from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within
 from fedsolve.studies.problem import Method, Problem
 from fedsolve.studies.study import Study
@@ -44,7 +44,7 @@ def outcome(study: Study, context: Context) -> Outcome:
     claims = []
     for statement in study.statements:
         found = statement.judge(cells)
-        theirs = statement.theirs or "not in the paper: ours"
+        theirs = statement.theirs or OURS
         claims.append(
             Claim(statement.says, theirs, found.ours, found.verdict, found.reason, found.provisional)
         )

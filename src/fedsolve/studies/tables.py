@@ -83,7 +83,8 @@ def settings(study: Study) -> dict[str, Any]:
         problems[problem.title] = "; ".join(filter(None, (problem.size, own)))
     methods = [study.methods_of(name) for name in study.problems]
     grids = any(method.grid for by_name in methods for method in by_name.values())
-    tuned = {"tuned on seed": study.tuning_seed} if grids else {}
+    everywhere = all("seeds" in problem.tuning for problem in study.problems.values())
+    tuned = {"tuned on seed": study.tuning_seed} if grids and not everywhere else {}
     otherwise = {label: words(method.options) for label, method in methods[0].items() if method.options}
     shared = {"all problems": words(alike)} if alike else {}
     return {"seeds": list(study.seeds), **tuned, **shared, **problems, **otherwise}

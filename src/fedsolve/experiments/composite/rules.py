@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,9 +15,11 @@ from fedsolve.studies.rules import (
     Difference,
     Interval,
     Rule,
+    alike,
     decided,
-    interval,
+    elsewhere,
     judged,
+    mixed,
     provisional,
     rule,
     shown_final,
@@ -92,7 +94,7 @@ def against(
     title, replicates = describe(cells.problem(problem).metric).title, cells.problem(problem).replicates
     there = values[np.isfinite(values)]
     if len(there) == len(values):
-        found = interval(values)
+        found = cells.interval(problem, values)
         ours = f"{title} {found:.3f}, least {values.min():.3f}"
     else:
         found = Interval(-np.inf, -np.inf, -np.inf)
@@ -100,7 +102,7 @@ def against(
         ours += f"; {title} {there.mean():.3f} on the others" if len(there) else ""
     given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in thresholds}
     what = f"{'at least' if side > 0 else 'below'} {threshold:g} by the 95 % interval of the mean"
-    return Judged(ours, given[threshold], f"{what} over {replicates}; {_elsewhere(given, threshold)}")
+    return Judged(ours, given[threshold], f"{what} over {replicates}; {elsewhere(given, threshold)}")
 
 
 @rule
@@ -118,9 +120,9 @@ def sooner(
     ours += "; fewer by " + ", ".join(
         f"{d.mean:.0f} [{d.low:.0f}, {d.high:.0f}] than {d.b}" for d in found[threshold]
     )
-    elsewhere = _elsewhere({bar: one.verdict for bar, one in verdicts.items()}, threshold)
     one = verdicts[threshold]
-    return replace(one, ours=ours, reason=f"{one.reason}; {elsewhere}")
+    given: dict[float, Verdict] = {bar: found.verdict for bar, found in verdicts.items()}
+    return replace(one, ours=ours, reason=f"{one.reason}; {elsewhere(given, threshold)}")
 
 
 @rule
@@ -129,7 +131,8 @@ def comes_within(
 ) -> Judged:
     """The method is there for good in less than so many rounds: their mean over the seeds, by the interval."""
     found = {
-        bar: interval(until_reached(cells, problem, method, bar, arrival)[0]) for bar in arrival.thresholds
+        bar: cells.interval(problem, until_reached(cells, problem, method, bar, arrival)[0])
+        for bar in arrival.thresholds
     }
     # whole rounds: exactly so many are not less
     given: dict[float, Verdict] = {
@@ -140,7 +143,7 @@ def comes_within(
     ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
     reason = f"less than {rounds} by the 95 % interval of the mean over {cells.problem(problem).replicates}"
     weak = provisional(cells, problem, "tuned", (method,))
-    return Judged(ours, given[threshold], f"{reason}; {_elsewhere(given, threshold)}", weak)
+    return Judged(ours, given[threshold], f"{reason}; {elsewhere(given, threshold)}", weak)
 
 
 @rule
@@ -153,19 +156,42 @@ def times(
     ratio = cells.final(problem, a) / cells.final(problem, b)
     if not np.isfinite(ratio).all():
         return Judged(words, "underpowered", "no ratio: a run diverged", weak)
-    found = interval(ratio)
+    found = cells.interval(problem, ratio)
     given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in factors}
     what = f"{'at least' if side > 0 else 'at most'} {factor:g} times"
-    reason = f"{what} by the 95 % interval, paired over {cells.problem(problem).replicates}"
+    reason = f"{what} by the 95 % interval, paired over {cells.problem(problem).over}"
     ours = f"{words}; {found.told('.3g', 'times as large')}"
-    return Judged(ours, given[factor], f"{reason}; {_elsewhere(given, factor)}", weak)
+    return Judged(ours, given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
+
+
+@rule
+def within_a_factor(
+    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], factor: float, factors: tuple[float, ...]
+) -> Judged:
+    """In each pair neither metric is more than `factor` times the other, by the geometric mean of their ratio."""
+    apart = {f"{a} over {b}": cells.final(problem, a) / cells.final(problem, b) for a, b in pairs}
+    found = {name: cells.interval(problem, np.log(x), len(pairs)) for name, x in apart.items()}
+    given: dict[float, Verdict] = {
+        bar: mixed({alike(x.low, x.high, np.log(bar)) for x in found.values()}) for bar in factors
+    }
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    ends = ", ".join(f"{name} {shown_final(cells, problem, name, 'tuned')}" for name in names)
+    told = "; ".join(f"{name} {one.factor.told('.3g', 'times')}" for name, one in found.items())
+    reason = (
+        f"within {factor:g} times one another by the 95 % interval, paired over {cells.problem(problem).over}"
+    )
+    weak = provisional(cells, problem, "tuned", tuple(names))
+    return Judged(f"{ends}; {told}", given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
 
 
 def _differences(
     cells: Cells, problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival
 ) -> list[Difference]:
     own, *theirs = (until_reached(cells, problem, name, threshold, arrival)[0] for name in (a, *others))
-    return [Difference(a, b, *interval(x - own, len(others))) for b, x in zip(others, theirs, strict=True)]
+    return [
+        Difference(a, b, *cells.interval(problem, x - own, len(others)))
+        for b, x in zip(others, theirs, strict=True)
+    ]
 
 
 def until_reached(
@@ -183,15 +209,13 @@ def until_reached(
 
 
 def _words(cells: Cells, problem: str, method: str, threshold: float, arrival: Arrival) -> str:
+    """The mean as it is judged: runs that never come there are in it."""
     rounds, ever = until_reached(cells, problem, method, threshold, arrival)
     if not ever.any():
         return "never"
-    never = f" (never on {(~ever).sum()} of {len(ever)})" if not ever.all() else ""
-    return f"{rounds[ever].mean():.0f}{never}"
-
-
-def _elsewhere(given: Mapping[float, Verdict], threshold: float) -> str:
-    return "at " + ", ".join(f"{bar:g}: {verdict}" for bar, verdict in given.items() if bar != threshold)
+    if ever.all():
+        return f"{rounds.mean():.0f}"
+    return f"{rounds.mean():.0f} or more (never on {(~ever).sum()} of {len(ever)})"
 
 
 @rule

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 from fedsolve.experiments.fedopt.axes import Reached, along, edges, grid_of
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged
 from fedsolve.studies.cells import ends
+from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.kept_sweeps import fixed
-from fedsolve.studies.rules import Interval, beyond, interval, intervals, listed, rule
+from fedsolve.studies.rules import (
+    Interval,
+    around,
+    around_factor,
+    beyond,
+    correlation,
+    elsewhere,
+    intervals,
+    listed,
+    rule,
+)
 
 Series = Callable[[Cells, str], list[tuple[np.ndarray, np.ndarray]]]
 """From a method's name to two series for each seed."""
@@ -36,12 +46,12 @@ def flat(
 ) -> Judged:
     """Along an axis each method's worst value is at most `most` times its best."""
     found = intervals({m: spread(along(cells, problem, m, axis, between)) for m in methods})
-    held, which = beyond(found.items(), np.log(most), -1)
+    held, reason = _at_most(cells, problem, found, most)
     ours = f"largest over smallest along {axis}{_part(between)}: {_factors(found)}"
     return Judged(
         ours,
         held,
-        f"a factor of at most {most:g} by the 95 % interval{_over(cells, problem)}{TUNED}{which}",
+        reason,
         _provisional(edges(cells, problem, m, axis, between) for m in methods),
     )
 
@@ -87,12 +97,12 @@ def nearly_best(
         shown = [f"{metric.scale * reached.ends[i].mean():.4g} at {reached.values[i]:g}" for i in (at, best)]
         words.append(f"{m} {' and '.join(shown)}")
     found = intervals(worse)
-    held, which = beyond(found.items(), np.log(most), -1)
+    held, reason = _at_most(cells, problem, found, most)
     return Judged(
         f"{metric.label} at {axis} {value:g} and at the best other: {', '.join(words)}; worse by a factor of "
         f"{_factors(found)}",
         held,
-        f"a factor of at most {most:.3g} by the 95 % interval{_over(cells, problem)}{TUNED}{which}",
+        reason,
         _provisional(edges(cells, problem, m, axis) for m in methods),
     )
 
@@ -118,21 +128,12 @@ def goes(
     """
     found = {}
     for m in methods:
-        by_seed = np.array([rank_correlation(x, y) for x, y in series(cells, m)])
-        mean, low, high = interval(by_seed, len(methods))
-        found[m] = Interval(mean, max(low, -1.0), min(high, 1.0))
+        found[m] = correlation(series(cells, m), len(methods))
     held, which = beyond(found.items(), 0.0, 1 if rising else -1)
     side = "above" if rising else "below"
     reason = f"{side} 0 by the 95 % interval{_over(cells, problem)}{which}"
     weak = _provisional(at_edge(cells, m) for m in methods)
     return Judged(f"rank correlation of {what}: {listed(found, '.2f')}", held, reason, weak)
-
-
-def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's; 0 where one is constant or has fewer than two values."""
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return 0.0
-    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 @rule
@@ -143,17 +144,34 @@ def easier(cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], near: f
         m: ends(fixed(grid_of(cells, problem, m), **at), p.metric, p.last) for m in cells.methods(problem)
     }
     best = np.max([np.nanmax(r, axis=0) for r in reached.values()], axis=0)
-    shares = {m: 100 * (r >= (1 - near) * best).mean(axis=0) for m, r in reached.items()}
-    found = intervals({f"{a} over {b}": shares[a] - shares[b] for a, b in pairs})
+
+    def good(near: float) -> dict[str, np.ndarray]:
+        return {m: 100 * (r >= (1 - near) * best).mean(axis=0) for m, r in reached.items()}
+
+    def more(near: float) -> dict[str, Interval]:
+        shares = good(near)
+        return intervals({f"{a} over {b}": shares[a] - shares[b] for a, b in pairs})
+
+    shares, found = good(near), more(near)
     held, which = beyond(found.items(), 0.0)
+    given: dict[float, Verdict] = {100 * bar: beyond(more(bar).items(), 0.0)[0] for bar in around(near)}
     words = ", ".join(f"{m} {s.mean():.3g} %" for m, s in shares.items())
     gaps = ", ".join(f"{name} {one.told('+.3g', 'points')}" for name, one in found.items())
     where = ", ".join(f"{axis} {v:g}" for axis, v in at.items())
     return Judged(
         f"settings within {100 * near:g} % of the best of all methods at {where}: {words}; {gaps}",
         held,
-        f"more by the 95 % interval{_over(cells, problem)}{which}",
+        f"more by the 95 % interval{_over(cells, problem)}{which}; {elsewhere(given, 100 * near)}",
     )
+
+
+def _at_most(cells: Cells, problem: str, found: Mapping[str, Interval], most: float) -> tuple[Verdict, str]:
+    """Whether factors, as logarithms, are all at most so large, and why."""
+    given = {bar: beyond(found.items(), np.log(bar), -1) for bar in around_factor(most)}
+    held, which = given[most]
+    reason = f"a factor of at most {most:.3g} by the 95 % interval{_over(cells, problem)}{TUNED}{which}"
+    verdicts: dict[float, Verdict] = {bar: one for bar, (one, _) in given.items()}
+    return held, f"{reason}; {elsewhere(verdicts, most)}"
 
 
 def _factors(found: Mapping[str, Interval]) -> str:
@@ -168,7 +186,7 @@ TUNED = ", the other axes tuned at each value"
 
 
 def _over(cells: Cells, problem: str) -> str:
-    return f" over {cells.problem(problem).replicates}"
+    return f" over {cells.problem(problem).over}"
 
 
 def _provisional(found: Iterable[str]) -> str:

@@ -105,15 +105,15 @@ def of_plus(table: Accuracies, name: str) -> tuple[Statement, ...]:
     above, below = ahead(table, PLUS, True), ahead(table, PLUS, False)
     return (
         Statement(
-            "The better one of FedFW and FedFW+ is above FedDR in test accuracy, where the paper has it above",
+            "Of FedFW and FedFW+ the better one in the paper is above FedDR in test accuracy where the paper has it so",
             f"{name}: in {len(above)} of {len(table)} columns", columns(above),
         ),
         Statement(
-            "FedDR is above the better one of them, where the paper has it above",
+            "FedDR is above that one where the paper has it so",
             f"{name}: in {len(below)} of {len(table)} columns", columns(below),
         ),
         Statement(
-            "The same of FedDR as the public code has it: the better one of FedFW and FedFW+ is above",
+            "That one is above FedDR as the public code has it, in the columns of the first claim",
             f"{name}: in {len(above)} of {len(table)} columns", columns(with_public(above)),
         ),
         Statement(
@@ -137,7 +137,7 @@ OF_TABLE3 = (
         columns(ahead(STOCHASTIC, ("FedFWSto",), True)),
     ),
     Statement(
-        "The same of FedDR as the public code has it", "Table 3: in 8 of 8 columns",
+        "FedFW-sto is above FedDR as the public code has it in test accuracy", "Table 3: in 8 of 8 columns",
         columns(with_public(ahead(STOCHASTIC, ("FedFWSto",), True))),
     ),
     *shared(STOCHASTIC, "FedFWSto"),

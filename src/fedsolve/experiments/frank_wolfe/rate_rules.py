@@ -69,8 +69,10 @@ def falls(cells: Cells, problems: tuple[str, ...], method: str, rate: float) -> 
         slopes[problem] = np.array([slope(rounds, one) for one in apart])
     found = intervals(slopes)
     words = "; ".join(f"{problem} {one:.2f}" for problem, one in found.items())
-    reason = f"95 % intervals over data sets, all {len(problems)} together"
-    return Judged(f"slopes {words}", beyond(found.items(), -rate, -1)[0], reason)
+    verdict, which = beyond(found.items(), -rate, -1)
+    return Judged(
+        f"slopes {words}", verdict, f"95 % intervals over data sets, all {len(problems)} together{which}"
+    )
 
 
 @rule

@@ -103,7 +103,8 @@ STATEMENTS = (
         within(tuple(CONVEX), {"FedFW": _first(LAM0), BOLD: _first(LARGE)}),
     ),
     Statement(
-        "FedFW with each client's chance of 1/2 stays within its bound", "(17); end of Appendix B.2, with constants",
+        "FedFW with each client's chance of 1/2 stays within its bound",
+        "Theorem 1 with (17); end of Appendix B.2, with constants",
         within(tuple(CONVEX), {PART: lambda c, rounds: theorems.theorem_1_partial(c, LAM0, P, rounds + 1.0)}),
     ),
     Statement(
@@ -116,7 +117,7 @@ STATEMENTS = (
         least(SERIES, {f"lam0 = {lam0:g}": _second(lam0) for lam0 in PENALTIES}),
     ),
     Statement(
-        "The same with each client's chance of 1/2", "(18); Appendix C.2, (65)",
+        "The same with each client's chance of 1/2", "Theorem 2 with (18); Appendix C.2, (65)",
         least(SERIES, {SOME: _second(PENALTIES[0], P)}),
     ),
     Statement(f"FedFW with lam0 = 0.1: {FALL.format('1/2')}", "", falls(tuple(CONVEX), "FedFW", 1 / 2)),

@@ -16,8 +16,9 @@ from fedsolve.algorithm import Algorithm
 from fedsolve.diagnostics import Diagnostic, Feasibility, Point
 from fedsolve.geometry import Box, LInfBall
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Several
-from fedsolve.studies.rules import better, by_metric, decided, interval, rule
+from fedsolve.studies.rules import around, better, by_metric, decided, elsewhere, interval, rule
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar, module
 
@@ -83,13 +84,15 @@ def method(make: Callable[..., Algorithm], lam0: float, split: bool) -> Method:
 
 @rule
 def at_most(cells: Cells, method: str, bar: float) -> Judged:
-    """The metric at the end is at most a number, by the interval of its mean."""
+    """The metric at the end is at most a number, by the interval of its mean; the verdict is shown at others too."""
     found = interval(cells.final(NAME, method))
-    reason = f"at most {bar:g} by the 95 % interval, 5 data sets"
-    return Judged(f"{found:.3g}", decided(found, bar, -1), reason)
+    given: dict[float, Verdict] = {one: decided(found, one, -1) for one in around(bar)}
+    reason = f"at most {bar:g} by the 95 % interval over data sets; {elsewhere(given, bar)}"
+    return Judged(f"{found:.3g}", given[bar], reason)
 
 
 NAME = "least squares in a box"
+SAME = "Section 4.3: the split does not affect the solution set; no run is shown, the number is ours"
 PROBLEM = Problem(
     NAME, f"ours: {CLIENTS} clients of {EXAMPLES} examples, {FEATURES} bounded coefficients", task,
     {"rounds": ROUNDS, "eval_every": 50, "clients_per_round": CLIENTS}, metric="objective_error", data_by_seed=True,
@@ -109,15 +112,16 @@ STUDY = Study(
     seeds=(0, 1, 2, 3, 4),
     statements=(
         Statement(
-            "FedFW+ with each client's own bounds ends at the intersection's F: |F - F*| is at most 0.01", "",
+            "FedFW+ with each client's own bounds ends at the intersection's F: |F - F*| is at most 0.01", SAME,
             at_most(f"{PLUS}, {APART}", 0.01),
         ),
         Statement(
-            "and in the intersection: xbar's distance to it is at most 0.01", "",
+            "FedFW+ with each client's own bounds ends in the intersection: xbar's distance to it is at most 0.01",
+            SAME,
             by_metric("distance", at_most(f"{PLUS}, {APART}", 0.01)),
         ),
         Statement(
-            "FedFW with each client's own bounds ends in the intersection: xbar's distance to it is at most 0.1", "",
+            "FedFW with each client's own bounds ends in the intersection: xbar's distance to it is at most 0.1", SAME,
             by_metric("distance", at_most(f"{PLAIN}, {APART}", 0.1)),
         ),
         Statement(
@@ -135,7 +139,7 @@ STUDY = Study(
         "No figure of the paper: Section 4.3 says that the split does not change the solution, and shows no run. The "
         f"coefficients are bounded by {BOUND:g}; a client knows this of two of them, and {WIDE:g} of the others.",
         "lambda_0 is 0.1 for FedFW+ and 1 for FedFW with both kinds of sets, of 0.01, 0.1, 1 and 10 tried on the first "
-        "data set: with 0.01 and 0.1 FedFW stays 1.4 and 0.4 away from the intersection after 2,000 rounds.",
+        "data set: with 0.01 and 0.1 FedFW stayed further from the intersection there.",
         "F* is FISTA's on the gathered data, over the intersection. The numbers that the claims name were set after "
         "that trial on the first of the five data sets.",
     ),

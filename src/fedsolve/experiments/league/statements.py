@@ -15,8 +15,7 @@ POPULAR = ("FedAvg", "FedProx", "SCAFFOLD", "FedAdam", "FedExP")
 """What FedLi's paper compares with."""
 _PAR = "abstract: “at par or better than the popular federated learning algorithms”, convex and non-convex"
 _ROBUST = (
-    "Section 6: “hyperparameter-free by setting” eps_g = 0, while FedOpt “requires careful tuning” of its "
-    "server rate "
+    "Section 5: “hyperparameter-free by setting” eps_g = 0, while FedOpt “requires careful tuning” of its server rate "
     "(Takakura et al. 2025)"
 )
 

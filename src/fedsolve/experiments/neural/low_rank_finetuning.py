@@ -17,9 +17,10 @@ from fedsolve.algorithm import Cohort
 from fedsolve.geometry import L2Ball, NuclearBall, NuclearNorm
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.pictures.panels import panels
-from fedsolve.studies.rules import decided, interval, rule, shown_final
+from fedsolve.studies.rules import around, decided, elsewhere, few, interval, rule, shown_final
 from fedsolve.tasks.networks.encoder import Encoder
 from fedsolve.tasks.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
 from fedsolve.tasks.task import Examples, Task
@@ -160,11 +161,15 @@ def not_worse(cells: Cells, a: Named, b: Named, margin: float) -> Judged:
     """`a` is better than `b`, or worse by less than so many points, by the whole interval over seeds."""
     apart = 100 * (cells.final(*a) - cells.final(*b))
     ends = f"{_shown(cells, a)}; {_shown(cells, b)}"
+    weak = few(cells, a[0])
     if not np.isfinite(apart).all():
-        return Judged(ends, "underpowered", "a seed diverged")
+        return Judged(ends, "underpowered", "a seed diverged", weak)
     found = interval(apart)
+    given: dict[float, Verdict] = {bar: decided(found, -bar) for bar in around(margin)}
     reason = f"better, or worse by less than {margin:g} points, by the whole 95 % interval, paired by seed"
-    return Judged(f"{ends}; difference {found:+.3g}", decided(found, -margin), reason)
+    return Judged(
+        f"{ends}; difference {found:+.3g}", given[margin], f"{reason}; {elsewhere(given, margin)}", weak
+    )
 
 
 def _shown(cells: Cells, named: Named) -> str:

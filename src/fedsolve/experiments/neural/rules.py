@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], 
     """
     names = [f"{method} at {problem}" for problem, method in cells_of]
     found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
-    beside = Cells({_BESIDE: cells.problem(cells_of[0][0])}, cells.seeds, found)
+    beside = replace(cells, problems={_BESIDE: cells.problem(cells_of[0][0])}, by_name=found)
     return rule(_BESIDE, *names, **arguments)(beside)
 
 

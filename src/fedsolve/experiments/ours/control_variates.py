@@ -14,8 +14,20 @@ from fedsolve.experiments.ours import label_skew
 from fedsolve.experiments.ours.diversity import WithDiversity
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Along, Curves
-from fedsolve.studies.rules import Interval, Rule, better_in_each, beyond, by_metric, decided, interval, rule
+from fedsolve.studies.rules import (
+    Interval,
+    Rule,
+    around_factor,
+    better_in_each,
+    beyond,
+    by_metric,
+    decided,
+    elsewhere,
+    interval,
+    rule,
+)
 
 CLIENTS, ROUNDS, LAST, SEEDS = 20, 100, 20, (0, 1, 2, 3, 4)
 ALPHAS, STEPS, WORK = (0.1, 1.0, 10.0), (1, 10, 30), (1.0, 10.0, 100.0)
@@ -83,8 +95,11 @@ def diversity(cells: Cells, problems: Sequence[str], names: Sequence[str], side:
     held = sum(decided(one, np.log(NEAR), -side) == "reproduced" for _, one in ends)
     ours = f"geometric mean over the last {LAST} rounds, least and greatest of {len(problems)} problems: "
     what = f"{'at most' if side > 0 else 'above'} {NEAR:g} by the 95 % interval of the mean over data sets"
-    reason = f"{what}, all {len(ends)} together; it holds in {held} of {len(ends)} cells"
-    return Judged(ours + ", ".join(words), beyond(ends, np.log(NEAR), -side)[0], reason)
+    given: dict[float, Verdict] = {bar: beyond(ends, np.log(bar), -side)[0] for bar in around_factor(NEAR)}
+    reason = (
+        f"{what}, all {len(ends)} together; it holds in {held} of {len(ends)} cells; {elsewhere(given, NEAR)}"
+    )
+    return Judged(ours + ", ".join(words), given[NEAR], reason)
 
 
 def _log_interval(cells: Cells, problem: str, name: str, comparisons: int) -> Interval:

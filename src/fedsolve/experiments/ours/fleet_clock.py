@@ -12,7 +12,7 @@ from fedsolve.studies.rules import at_least_as_good, sooner
 from fedsolve.tasks.task import Task
 
 WRITERS, AT_WORK, ROUNDS, SEEDS = 100, 10, 100, (0, 1, 2, 3, 4)
-TARGET, RATE = 0.55, 0.1
+TARGET, NEIGHBOURS, RATE = 0.55, (0.5, 0.56), 0.1
 FLEETS = {
     "stragglers": "log-normal speeds and links, one task in 20 is lost",
     "half-normal": "half-normal speeds, no task is lost",
@@ -85,22 +85,22 @@ STUDY = Study(
         Statement(
             f"Rounds that end with the first 10 of 13 messages have {_REACHES} sooner than rounds that wait for all",
             "",
-            sooner(BOTH, OVER_SELECTED, SYNCHRONOUS, TARGET),
+            sooner(BOTH, OVER_SELECTED, SYNCHRONOUS, TARGET, NEIGHBOURS),
         ),
         Statement(
             f"FedBuff has {_REACHES} sooner than synchronous rounds, with as many messages an update (K = 10)",
             "",
-            sooner(BOTH, LARGER, SYNCHRONOUS, TARGET),
+            sooner(BOTH, LARGER, SYNCHRONOUS, TARGET, NEIGHBOURS),
         ),
         Statement(
             f"FedBuff has {_REACHES} sooner than over-selected rounds, with as many messages an update (K = 10)",
             "",
-            sooner(BOTH, LARGER, OVER_SELECTED, TARGET),
+            sooner(BOTH, LARGER, OVER_SELECTED, TARGET, NEIGHBOURS),
         ),
         Statement(
             f"FedBuff has {_REACHES} sooner with half as many messages an update (K = 5)",
             "",
-            sooner(BOTH, BUFFERED, LARGER, TARGET),
+            sooner(BOTH, BUFFERED, LARGER, TARGET, NEIGHBOURS),
         ),
         *(
             Statement(

@@ -8,7 +8,17 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged, Statement
-from fedsolve.studies.rules import Interval, Rule, at_least_as_good, beyond, each_better, interval, rule
+from fedsolve.studies.rules import (
+    Interval,
+    Rule,
+    around,
+    at_least_as_good,
+    beyond,
+    each_better,
+    elsewhere,
+    interval,
+    rule,
+)
 
 CLIENTS, WORST, SHARES = 30, 12, (10, 20, 40)
 """Clients; attackers that reductions are told to expect, as many as there are at most; per cent that attack."""
@@ -63,8 +73,10 @@ def _all(cells: Cells, pairs: Sequence[tuple[str, str]], side: int) -> Judged:
         lost_points = interval(values, len(pairs)) if alive else Interval(np.inf, np.inf, np.inf)
         words.append(f"{label} {lost_points:.1f}" if alive else f"{label} diverged")
         found.append((label, lost_points))
-    verdict, which = beyond(found, MARGIN, side)
-    reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}"
+    given = {bar: beyond(found, bar, side) for bar in around(MARGIN)}
+    verdict, which = given[MARGIN]
+    reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}; "
+    reason += elsewhere({bar: one for bar, (one, _) in given.items()}, MARGIN)
     return Judged(f"points lost: {', '.join(words)}", verdict, reason)
 
 

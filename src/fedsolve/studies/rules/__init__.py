@@ -1,18 +1,24 @@
 """Rules that judge a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
-from fedsolve.studies.intervals import Interval, beyond, decided, interval, intervals, listed
+from fedsolve.studies.intervals import Interval, beyond, correlation, decided, interval, intervals, listed
 from fedsolve.studies.rules.across import better_in_each
 from fedsolve.studies.rules.comparisons import (
     Difference,
     Rule,
+    alike,
+    around,
+    around_factor,
     at_least_as_good,
     better,
     better_than_all,
     close,
     difference,
     each_better,
+    elsewhere,
+    few,
     grade,
     judged,
+    mixed,
     provisional,
     rule,
     shown_final,
@@ -20,7 +26,7 @@ from fedsolve.studies.rules.comparisons import (
 )
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, rank, ranks_above
 from fedsolve.studies.rules.times import sooner
-from fedsolve.studies.rules.views import at_round, by_metric, in_decades
+from fedsolve.studies.rules.views import at_round, by_metric, in_decades, incomparable
 
 __all__ = [
     "Difference",
@@ -28,6 +34,9 @@ __all__ = [
     "Ranked",
     "Ranks",
     "Rule",
+    "alike",
+    "around",
+    "around_factor",
     "at_least_as_good",
     "at_round",
     "better",
@@ -36,16 +45,21 @@ __all__ = [
     "beyond",
     "by_metric",
     "close",
+    "correlation",
     "decided",
     "difference",
     "each_better",
+    "elsewhere",
     "ends",
+    "few",
     "grade",
     "in_decades",
+    "incomparable",
     "interval",
     "intervals",
     "judged",
     "listed",
+    "mixed",
     "provisional",
     "rank",
     "ranks_above",

@@ -23,12 +23,11 @@ def better_in_each(
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
     told = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
-    replicates = cells.problem(problems[0]).replicates
     return Judged(
         f"least and greatest of {len(problems)} problems: {ends}. {told}",
         grade(every)[0],
-        f"95 % intervals over {replicates}, paired, all {count} comparisons together: {above} for it, {below} "
-        "against it",
+        f"95 % intervals over {cells.problem(problems[0]).over}, paired, all {count} comparisons together: {above} "
+        f"for it, {below} against it",
         "; ".join(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
@@ -13,11 +13,13 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import Interval, beyond, decided, interval
+from fedsolve.studies.intervals import Interval, beyond, decided
 from fedsolve.studies.study import Judged
 
 Rule = Callable[[Cells], Judged]
 P = ParamSpec("P")
+FEW = 5
+"""Fewer seeds or data sets make a verdict provisional: Student's interval then hangs on their being normal."""
 
 
 def rule(judge: Callable[Concatenate[Cells, P], Judged]) -> Callable[P, Rule]:
@@ -64,7 +66,7 @@ class Difference:
 def difference(
     cells: Cells, problem: str, a: str, b: str, which: Which = "tuned", comparisons: int = 1
 ) -> Difference:
-    """How much better `a` is than `b` at the end, with an interval at a level of 1 - 0.05 / comparisons.
+    """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
 
     A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds that change
     neither method (all clients, whole batches, one start) are one observation; data sets are always several.
@@ -77,7 +79,7 @@ def difference(
         mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
         return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
     same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
-    return Difference(a, b, *interval((ours - theirs)[: 1 if same else None], comparisons))
+    return Difference(a, b, *cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons))
 
 
 def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
@@ -102,10 +104,8 @@ def each_better(
 def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
     """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
 
-    def graded(found: Difference) -> Verdict:
-        if -margin <= found.low and found.high <= margin:
-            return "reproduced"
-        return "not reproduced" if found.low > margin or found.high < -margin else "underpowered"
+    def graded(found: Difference, margin: float) -> Verdict:
+        return alike(found.low, found.high, margin)
 
     return _by_margin(problem, a, b, margin, which, graded, "within {} of one another")
 
@@ -113,7 +113,7 @@ def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -
 def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
 
-    def graded(found: Difference) -> Verdict:
+    def graded(found: Difference, margin: float) -> Verdict:
         return decided(Interval(found.mean, found.low, found.high), -margin)
 
     return _by_margin(problem, a, b, margin, which, graded, "better, or worse by less than {}")
@@ -127,28 +127,63 @@ def _by_margin(
     b: str,
     margin: float,
     which: Which,
-    graded: Callable[[Difference], Verdict],
+    graded: Callable[[Difference, float], Verdict],
     what: str,
 ) -> Judged:
     found = difference(cells, problem, a, b, which)
     ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
+    given: dict[float, Verdict] = {bar: graded(found, bar) for bar in around(margin)}
     reason = f"{what.format(f'{margin:g} {_unit(cells, problem)}')}, by the whole 95 % interval"
-    return Judged(ours, graded(found), reason, provisional(cells, problem, which, (a, b)))
+    reason += f" over {cells.problem(problem).over}, paired; {elsewhere(given, margin)}"
+    return Judged(ours, given[margin], reason, provisional(cells, problem, which, (a, b)))
+
+
+def alike(low: float, high: float, margin: float) -> Verdict:
+    """Whether an interval lies within `margin` of 0 as a whole; one that lies beyond it as a whole does not."""
+    if -margin <= low and high <= margin:
+        return "reproduced"
+    return "not reproduced" if low > margin or high < -margin else "underpowered"
+
+
+def around(margin: float) -> tuple[float, float, float]:
+    """A margin that is ours, between its half and its double, at which verdicts are shown too."""
+    return margin / 2, margin, 2 * margin
+
+
+def around_factor(factor: float) -> tuple[float, ...]:
+    """The same of a factor above 1: of what it exceeds 1 by.
+
+    >>> around_factor(2.0)
+    (1.5, 2.0, 3.0)
+    """
+    return tuple(1 + by for by in around(factor - 1))
+
+
+def elsewhere(given: Mapping[float, Verdict], bar: float) -> str:
+    """The verdicts at the neighbours of a bar that is ours: 'at 0.5: underpowered, 2: reproduced'."""
+    return "at " + ", ".join(f"{other:g}: {verdict}" for other, verdict in given.items() if other != bar)
 
 
 @rule
 def together(cells: Cells, *rules: Rule) -> Judged:
-    """All of several rules: partly if some hold, not reproduced if none does and one is contradicted."""
-    found = [one(cells) for one in rules]
+    """All of several rules: partly if some hold, not reproduced if none does and one is contradicted.
+
+    They share the 5 %, as several comparisons in one rule do.
+    """
+    shared = replace(cells, sharing=cells.sharing * len(rules))
+    found = [one(shared) for one in rules]
     verdicts: set[Verdict] = {one.verdict for one in found}
     reason = "; ".join(dict.fromkeys(one.reason for one in found))
     weak = "; ".join(dict.fromkeys(one.provisional for one in found if one.provisional))
+    reason += f"; these {len(rules)} share the 5 %"
+    told = [one.ours if len(verdicts) == 1 else f"{one.verdict}: {one.ours}" for one in found]
+    return Judged("; ".join(told), mixed(verdicts), reason, weak)
+
+
+def mixed(verdicts: set[Verdict]) -> Verdict:
+    """Of several that are claimed together: one where all are alike, partly where some hold."""
     if len(verdicts) == 1:
-        return Judged("; ".join(one.ours for one in found), found[0].verdict, reason, weak)
-    return Judged("; ".join(f"{one.verdict}: {one.ours}" for one in found), _mixed(verdicts), reason, weak)
-
-
-def _mixed(verdicts: set[Verdict]) -> Verdict:
+        return next(iter(verdicts))
     if verdicts & {"reproduced", "partly"}:
         return "partly"
     return "not reproduced" if "not reproduced" in verdicts else "underpowered"
@@ -159,7 +194,7 @@ def judged(
 ) -> Judged:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     verdict, which_hold = grade(found)
-    reason = f"95 % intervals over {cells.problem(problem).replicates}, paired{which_hold}"
+    reason = f"95 % intervals over {cells.problem(problem).over}, paired{which_hold}"
     words = "; ".join(d.words for d in found)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
     return Judged(f"{ends}; {words}", verdict, reason, provisional(cells, problem, which, names))
@@ -173,15 +208,20 @@ def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
-    """What makes a verdict provisional: a chosen setting at the edge of its grid, or one that diverged whole."""
-    if which == "published":
-        return ""
+    """What makes a verdict provisional: few seeds, or a chosen setting at the edge of its grid."""
     at = [
         f"{name}'s best {axis} = {in_words(cells.cell(problem, name).chosen[axis])}"
-        for name in dict.fromkeys(names)
+        for name in dict.fromkeys(names if which == "tuned" else ())
         for axis in cells.cell(problem, name).edges
     ]
-    return f"{', '.join(at)} lies at the edge of the grid" if at else ""
+    edges = f"{', '.join(at)} {'lie' if len(at) > 1 else 'lies'} at the edge of the grid" if at else ""
+    return "; ".join(filter(None, (few(cells, problem), edges)))
+
+
+def few(cells: Cells, problem: str) -> str:
+    """That a problem has fewer than `FEW` seeds or data sets; "" where it has as many."""
+    count = len(cells.seeds)
+    return f"{count} {cells.problem(problem).replicates}, fewer than {FEW}" if count < FEW else ""
 
 
 def in_words(value: Any) -> str:

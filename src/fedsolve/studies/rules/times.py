@@ -8,8 +8,9 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
+from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import interval
-from fedsolve.studies.rules.comparisons import Difference, grade, rule
+from fedsolve.studies.rules.comparisons import Difference, elsewhere, grade, rule
 from fedsolve.studies.study import Judged
 
 
@@ -23,8 +24,28 @@ def time_to(cells: Cells, problem: str, method: str, target: float) -> np.ndarra
 
 
 @rule
-def sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> Judged:
-    """On every problem `a` reaches the target in less time than `b`; the comparisons share the 5 %."""
+def sooner(
+    cells: Cells, problems: Sequence[str], a: str, b: str, target: float, neighbours: Sequence[float]
+) -> Judged:
+    """On every problem `a` reaches the target in less time than `b`; the comparisons share the 5 %.
+
+    The verdict is shown at the target's neighbours too.
+    """
+    words, verdict = _sooner(cells, problems, a, b, target)
+    metric = describe(cells.problem(problems[0]).metric)
+    given: dict[float, Verdict] = {
+        metric.scale * bar: _sooner(cells, problems, a, b, bar)[1] for bar in neighbours
+    }
+    reason = (
+        f"seconds to {metric.scale * target:g} {metric.unit}".rstrip()
+        + f", 95 % intervals of their ratio over {cells.problem(problems[0]).over}, paired, all {len(problems)} "
+        f"together; {elsewhere(given, metric.scale * target)}"
+    )
+    return Judged(words, verdict, reason)
+
+
+def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> tuple[str, Verdict]:
+    """What was found, in words, and the verdict."""
     found, words = [], []
     for problem in problems:
         ours, theirs = (time_to(cells, problem, name, target) for name in (a, b))
@@ -39,13 +60,7 @@ def sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float)
         words.append(
             f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, {ratio.factor.told('.2f', 'times as fast')}"
         )
-    metric = describe(cells.problem(problems[0]).metric)
-    reason = (
-        f"seconds to {metric.scale * target:g} {metric.unit}".rstrip()
-        + f", 95 % intervals of their ratio over {cells.problem(problems[0]).replicates}, paired, all "
-        f"{len(problems)} together"
-    )
-    return Judged("; ".join(words), grade(found)[0], reason)
+    return "; ".join(words), grade(found)[0]
 
 
 def _mean(times: np.ndarray) -> str:

@@ -22,6 +22,15 @@ def by_metric(cells: Cells, metric: str, rule: Rule) -> Judged:
 
 
 @rule
+def incomparable(cells: Cells, rule: Rule, why: str) -> Judged:
+    """The rule's numbers and no verdict on the paper, whose problem is another in what is asked."""
+    found = rule(cells)
+    return replace(
+        found, verdict="not the paper's problem", reason=f"{why}; here {found.verdict}: {found.reason}"
+    )
+
+
+@rule
 def in_decades(cells: Cells, rule: Rule) -> Judged:
     """The rule on log10 of the problems' metric, for losses that are decades apart: means become geometric."""
     metric = next(iter(cells.problems.values())).metric
