@@ -53,7 +53,13 @@ def make_history(
         "bytes_up": np.full(rounds, 20 * 318_040 * (2 if label == "SCAFFOLD" else 1)),
         "bytes_down": np.full(rounds, 20 * 318_040),
     }
-    settings = {"algorithm": label, "clients_per_round": 20, "seed": seed, "client_lr": 0.1, "server_lr": 1.0}
+    settings = {
+        "algorithm": label,
+        "sampling": "Uniform(size=20)",
+        "seed": seed,
+        "client_lr": 0.1,
+        "server_lr": 1.0,
+    }
     fields = {
         "task": "mnist-logistic", "settings": settings, "evaluations": columns, "rounds": per_round,
         "seconds": 4.3 + 10 * speed, "compile_seconds": 1.9,

@@ -102,6 +102,16 @@ def test_no_name_can_break_the_page(history, tmp_path):
     assert "alert" not in "".join(tag for tag, _ in reader.tags)
 
 
+def test_a_long_setting_is_not_pressed_into_a_column(history, tmp_path):
+    methods = [f"FedOpt(local=SGD(lr={rate}), server_optimizer=ServerSGD(lr=1.0))" for rate in (0.1, 0.3)]
+    runs = [replace(history, label=m[:20], settings={"algorithm": m, "seed": 0}) for m in methods]
+    alone, _, _ = write(tmp_path, runs[:1])
+    assert f'<div class="long"><dt>algorithm</dt><dd>{methods[0]}</dd></div>' in alone
+    assert "<div><dt>seed</dt><dd>0</dd></div>" in alone
+    two, _, _ = write(tmp_path, runs)
+    assert re.search(rf'<td class="long" data-value="[^"]*">{re.escape(methods[1])}</td>', two)
+
+
 def test_texts_tables_and_settings_are_shown(histories, tmp_path):
     notes = [replace(histories[0], notes=("stopped early",)), *histories[1:]]
     _, reader, _ = write(

@@ -42,7 +42,7 @@ def test_every_method_is_drawn_differently(histories):
 
 
 def test_seeds_share_one_style_and_one_legend_entry(history):
-    seeds = [replace(history, settings={"seed": s, "clients_per_round": 20}) for s in (2, 0)]
+    seeds = [replace(history, settings={"seed": s, "sampling": "Uniform(size=20)"}) for s in (2, 0)]
     figure = plots.curves(seeds)
     assert legend_texts(figure) == ["FedAvg"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 1
@@ -100,7 +100,26 @@ def test_the_decade_counts_over_all_runs():
     assert not wants_log("train_loss", [])
 
 
+def test_what_rounds_record_is_drawn_as_the_mean_of_seeds_in_their_range(history):
+    seeds = [replace(history, settings={"seed": s}, rounds=history.rounds | {"server_lr": rates}) for s, rates in
+             enumerate(np.random.default_rng(0).uniform(0.5, 100, (3, 200)))]  # fmt: skip
+    (axes,) = plots.curves(seeds, "server_lr").axes
+    rates = np.array([h.rounds["server_lr"] for h in seeds])
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), np.arange(1, 201))
+    np.testing.assert_allclose(np.ravel(axes.lines[0].get_ydata()), rates.mean(axis=0))
+    corners = axes.collections[0].get_paths()[0].vertices
+    assert corners[:, 1].min() == rates.min()
+    assert corners[:, 1].max() == rates.max()
+    assert axes.get_yscale() == "log"
+    with pytest.raises(
+        InvalidInput, match=r"server_lr is recorded of each round.* x = 'seconds' must be 'round'"
+    ):
+        plots.curves(seeds, "server_lr", x="seconds")
+
+
 def test_an_unknown_metric_is_named(history):
+    with pytest.raises(InvalidInput, match="did you mean 'server_lr'"):
+        plots.curves([history], "server_rate")
     with pytest.raises(InvalidInput, match="did you mean 'test_accuracy'"):
         plots.curves([history], "test_acuracy")
 

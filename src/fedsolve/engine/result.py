@@ -144,11 +144,12 @@ class Result(Finished):
         return self.history.rounds
 
     def plot(self, metric: str = "loss", x: str = "round") -> Figure:
-        """A metric over rounds; "loss" shows train_loss and test_loss together, and so on.
+        """A metric over rounds; "loss" shows train_loss, validation_loss and test_loss together, and so on.
 
         Args:
-            metric: a column of `metrics`, or what follows `train_` and `test_`.
-            x: `round`, `seconds` of the machine, `megabytes` sent, or `time`, the fleet's.
+            metric: a column of `metrics` or of `rounds`, or what follows `train_`, `validation_` and `test_`.
+            x: `round`, `seconds` of the machine, `megabytes` sent, or `time`, the fleet's; of a column of `rounds`
+                `round` alone.
 
         Returns:
             A figure of matplotlib, which a notebook shows.
@@ -156,11 +157,9 @@ class Result(Finished):
         Raises:
             InvalidInput: no such metric (the nearest is named), no such x, or matplotlib is not installed.
         """
-        if metric in self.metrics:
+        parts = [p for p in ("train", "validation", "test") if f"{p}_{metric}" in self.metrics]
+        if not parts or metric in self.metrics:
             return curves([self.history], metric, x=x)
-        parts = [p for p in ("train", "test") if f"{p}_{metric}" in self.metrics]
-        if not parts:
-            raise unknown("metric", metric, self.metrics)
         title = f"{metric.capitalize()} of {self.history.label}"
         return curves([self._part(p, metric) for p in parts], metric, title, x)
 
@@ -268,21 +267,22 @@ class Results(Finished):
         """
         return {x: np.array([h.final(metric) for h in self[x].histories]) for x in self.labels}
 
-    def plot(self, metric: str | None = None) -> Figure:
+    def plot(self, metric: str | None = None, x: str = "round") -> Figure:
         """A metric over rounds, a line a method with the range over its seeds as a band; by default test accuracy.
 
         Where no run has a test accuracy, the test loss (or else the training loss) is the default.
 
         Args:
-            metric: a column of the runs' evaluations; None for the default.
+            metric: a column of the runs' evaluations, or of their rounds, such as `server_lr`; None for the default.
+            x: as in `Result.plot`.
 
         Returns:
             A figure of matplotlib, which a notebook shows.
 
         Raises:
-            InvalidInput: no such metric (the nearest is named), or matplotlib is not installed.
+            InvalidInput: no such metric (the nearest is named), no such x, or matplotlib is not installed.
         """
-        return curves(self.histories, metric or headline(self.histories))
+        return curves(self.histories, metric or headline(self.histories), x=x)
 
     def save(self, folder: str | Path) -> Path:
         """Keep each run in a folder of its own inside: `METHOD` and, where it has several seeds, `seed-S`.

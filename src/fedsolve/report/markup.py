@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "client_loss_worst")
+_COLUMN = 32
+"""Characters that fit in a column: a longer setting has a row of its own, a longer cell of a table is broken."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def table_html(
     buttons = (f'<th scope="col"><button type="button">{text(h)}</button></th>' for h in head)
     lines = []
     for i, row in enumerate(rows):
-        cells = "".join(f'<td data-value="{_sort_key(value)}">{text(shown)}</td>' for shown, value in row[1:])
+        cells = "".join(f'<td{_kind(t)} data-value="{_sort_key(v)}">{text(t)}</td>' for t, v in row[1:])
         shown, value = row[0]
         key = keys[i] if keys else ""
         name = f'<th scope="row" data-value="{_sort_key(value)}">{key}{text(shown)}</th>'
@@ -135,9 +137,16 @@ def settings_html(histories: Sequence[History]) -> str:
 
 def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
     """Names with what they are, as a list: of settings in columns, or of `facts` one below the other."""
-    rows = (f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in items.items())
-    inner = "".join(rows if kind == "facts" else (f"<div>{row}</div>" for row in rows))
-    return f'<dl class="{kind}">{inner}</dl>'
+    rows = []
+    for name, value in items.items():
+        row = f"<dt>{text(name)}</dt><dd>{text(value)}</dd>"
+        rows.append(row if kind == "facts" else f"<div{_kind(value)}>{row}</div>")
+    return f'<dl class="{kind}">{"".join(rows)}</dl>'
+
+
+def _kind(value: str) -> str:
+    """The class of what is too long for a column."""
+    return ' class="long"' if len(value) > _COLUMN else ""
 
 
 def picture(caption: str, figure: Figure | bytes) -> str:

@@ -48,13 +48,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 @cache
 def _shown(figure: type[Figure]) -> type[Figure]:
-    class Shown(figure):
+    class Figure(figure):
         """A figure that a notebook shows although no backend of pyplot knows it."""
 
         def _repr_png_(self) -> bytes:
             return png(self)
 
-    return Shown
+    return Figure
 
 
 def curves(
@@ -62,13 +62,19 @@ def curves(
 ) -> Figure:
     """A metric of several runs over communication rounds, or another `x`; log scale by `wants_log`.
 
+    What is recorded of each round (`server_lr`, `participants`) is drawn over rounds alone.
+
     Raises:
         InvalidInput: no run has the metric, a run has no such x, or matplotlib is absent.
     """
-    _check_metric(histories, metric)
+    by_round = _check_metric(histories, metric)
     for history in histories:
         if x not in (known := [k for k in _ALONG if k == "megabytes" or k in history.evaluations]):
             raise unknown("x axis", x, known)
+    if by_round and x != "round":
+        raise InvalidInput(
+            f"{metric} is recorded of each round, not at evaluations: x = '{x}' must be 'round'"
+        )
     rows = len({h.label for h in histories})
     figure = new_figure(8.6, max(4.4, 0.9 + 0.24 * rows))
     axes = figure.subplots()
@@ -90,7 +96,7 @@ def comparison(histories: Sequence[History]) -> Figure:
     drawn = (
         _draw(panels[0, 0], histories, main),
         _draw(panels[0, 1], histories, "train_loss"),
-        _draw_server_lr(panels[1, 0], histories),
+        _draw(panels[1, 0], histories, "server_lr"),
         _draw(panels[1, 1], histories, main, x="time" if on_a_clock(histories) else "megabytes"),
     )
     for axes, letter, heading in zip(panels.flat, "abcd", drawn, strict=True):
@@ -154,27 +160,39 @@ def _literal_where_no_tex(figure: Figure) -> None:
                 text.set_parse_math(False)
 
 
-def _check_metric(histories: Sequence[History], metric: str) -> None:
+def _check_metric(histories: Sequence[History], metric: str) -> bool:
+    """Whether the metric is recorded of each round, in place of evaluations."""
     headline(histories)
-    if not any(metric in h.evaluations for h in histories):
-        raise unknown("metric", metric, {name for h in histories for name in h.evaluations})
+    if any(metric in h.evaluations for h in histories):
+        return False
+    known = {name for h in histories for name in (*h.evaluations, *h.rounds)} - set(_ALONG)
+    if metric not in known:
+        raise unknown("metric", metric, known)
+    return True
 
 
 def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round") -> str:
-    """Draw an evaluated metric with its axes; returns what is drawn, as a title. Bands are the range over seeds."""
+    """Draw a metric of evaluations or of rounds, with its axes; returns what is drawn, as a title.
+
+    Bands are the range over seeds.
+    """
     described = describe(metric)
-    methods = [m for m in over_seeds(histories) if metric in m.history.evaluations]
-    lines = [(m, _along(m, x), m.history.evaluations[metric] * described.scale) for m in methods]
     styles = line_styles(histories)
-    for method, at, _ in lines:
+    lines = []
+    for method in over_seeds(histories):
+        if (seeds := method.values(metric)) is None:
+            continue
+        seeds = seeds * described.scale
+        at = _along(method, x) if metric in method.history.evaluations else method.history.rounds["round"]
         if method.several:
-            low, high = method.low[metric] * described.scale, method.high[metric] * described.scale
             colour = LIGHT[styles[method.history.label].colour]
-            axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(at, seeds.min(axis=0), seeds.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+        lines.append((method, at, seeds.mean(axis=0)))
     _lines(axes, lines, styles)
     axes.set_xlabel(describe(x).label)
     axes.set_ylabel(described.label)
-    if wants_log(metric, [y for _, _, y in lines]):
+    rates = metric == "server_lr" and any((y > 0).any() for _, _, y in lines)
+    if rates or wants_log(metric, [y for _, _, y in lines]):
         log_scale(axes)
     return f"{described.title} against {_ALONG[x]}"
 
@@ -183,19 +201,7 @@ def _along(method: OverSeeds, x: str) -> np.ndarray:
     return method.history.megabytes() if x == "megabytes" else method.history.evaluations[x]
 
 
-def _draw_server_lr(axes: Axes, histories: Sequence[History]) -> str:
-    """Draw the global learning rate of each round, on a log scale; returns the title."""
-    methods = [m for m in over_seeds(histories) if "server_lr" in m.history.rounds]
-    lines = [(m, m.history.rounds["round"], m.history.rounds["server_lr"]) for m in methods]
-    _lines(axes, lines, line_styles(histories), width=1.1)
-    axes.set_xlabel(describe("round").label)
-    axes.set_ylabel(describe("server_lr").label)
-    if any((rate > 0).any() for _, _, rate in lines):
-        log_scale(axes)
-    return "Global learning rate of each round"
-
-
-def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle], width: float = 1.6) -> None:
+def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle]) -> None:
     """Draw (method, x, y), one legend entry per label; where it turns non-finite a line ends in a cross."""
     named: set[str] = set()
     for method, x, y in lines:
@@ -207,7 +213,7 @@ def _lines(axes: Axes, lines: Sequence[Line], styles: Mapping[str, LineStyle], w
             np.where(finite, y, np.nan),
             color=LIGHT[style.colour],
             linestyle=(0, style.dash) if style.dash else "-",
-            linewidth=width,
+            linewidth=1.6,
             marker=_MARKERS[style.position % len(_MARKERS)],
             markersize=4.5,
             markevery=(style.position * step // len(styles), step),

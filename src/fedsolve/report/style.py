@@ -5,6 +5,7 @@ Six colours of Okabe and Ito times four line styles; the first six methods are s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,9 +47,12 @@ def context(histories: Sequence[History]) -> str:
     Several values are listed; a setting that no run has is left out.
     """
     parts = [", ".join(dict.fromkeys(h.task for h in histories))]
-    clients = _values(histories, "clients_per_round")
-    if clients:
-        parts.append(f"{' / '.join(clients)} clients per round")
+    cohorts = _values(histories, "sampling")
+    sizes = [re.fullmatch(r"Uniform\(size=(\d+)\)", cohort) for cohort in cohorts]
+    if all(sizes) and sizes:
+        parts.append(f"{' / '.join(sorted((s[1] for s in sizes if s), key=int))} clients per round")
+    elif cohorts:
+        parts.append(f"cohorts by {' / '.join(cohorts)}")
     seeds = _values(histories, "seed")
     if seeds:
         shown = seeds if len(seeds) <= 5 else [*seeds[:2], "…", seeds[-1]]

@@ -35,6 +35,13 @@ class OverSeeds:
         """Whether there is more than one seed."""
         return len(self.runs) > 1
 
+    def values(self, name: str) -> np.ndarray | None:
+        """A column of the evaluations, or else of the rounds, shape (seeds, rows); None where there is none."""
+        for tables in ([h.evaluations for h in self.runs], [h.rounds for h in self.runs]):
+            if all(name in table for table in tables):
+                return _stacked(tables)[name]
+        return None
+
 
 METHOD = ("algorithm", "sampling", "batch_size", "epochs", "local_steps", "dtype")
 """Settings that runs of one method share, whatever their seeds."""

@@ -46,6 +46,11 @@ function logLabels(u, splits) {
   });
 }
 
+// There is no half round.
+function whole(u, splits) {
+  return splits.map((v) => (Number.isInteger(v) ? v : null));
+}
+
 function chartOptions(box, xLabel, yLabel, log) {
   return {
     width: box.clientWidth,
@@ -55,7 +60,7 @@ function chartOptions(box, xLabel, yLabel, log) {
     focus: { alpha: 0.2 },
     cursor: { y: false, drag: { x: true, y: true, uni: 24 }, dataIdx: nearest },
     scales: { x: { time: false }, y: log ? { distr: 3, log: 10 } : {} },
-    axes: [axis(xLabel, {}), axis(yLabel, { size: 62, ...(log ? { filter: logLabels } : {}) })],
+    axes: [axis(xLabel, xLabel === page.axes?.round ? { filter: whole } : {}), axis(yLabel, { size: 62, ...(log ? { filter: logLabels } : {}) })],
   };
 }
 
