@@ -160,7 +160,8 @@ class FineTuning:
     """Measure each client on its validation examples as it is, and after local steps on those that it trains on.
 
     The steps, of SGD on all leaves, are from the model that the client is measured with, and are forgotten: the run is
-    what it would be without. Validation examples are clients' own where `Task.hold_out` made them.
+    what it would be without. Buffers are measured as the steps leave them. Streamed clients are read for it, a block of
+    them at a time. Validation examples are clients' own where `Task.hold_out` made them.
 
     Attributes:
         steps: local steps, at least 1.
@@ -169,8 +170,7 @@ class FineTuning:
         before, after: the `fedsolve.results.clients.ClientMetrics` by round.
 
     Raises:
-        InvalidInput: a number out of its range; of a run, a task without such examples, one with buffers, or clients
-            that are streamed.
+        InvalidInput: a number out of its range; of a run, a task without such examples.
     """
 
     steps: int

@@ -91,7 +91,6 @@ def test_deciles_the_worst_and_groups():
             ),
             "task custom has no unseen clients",
         ),
-        (lambda: run(callbacks=[EachClient()], residency="stream"), "are streamed: give the task eval_examples"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_one_line(call, words):

@@ -9,6 +9,8 @@ import pytest
 import fedsolve as fs
 from equations.transcript import Federation
 from fedsolve.callbacks import EachClient, FineTuning
+from fedsolve.engine import blocks, stream
+from fedsolve.engine.population import Packer
 from harness import Softmax, cross_entropy, make_clients, prepare
 
 SIZES = (7, 3, 12, 5, 9)
@@ -120,6 +122,58 @@ def test_fine_tuning_and_held_out_examples_of_each_client():
     np.testing.assert_array_equal(result.params.weight, alone.params.weight)
 
 
+MANY = np.random.default_rng(4).integers(2, 12, 60)
+
+
+def many(**more):
+    """Clients of many sizes, each with a third of its examples held out."""
+    data = fs.FederatedData.from_clients(make_clients(MANY))
+    init = lambda key: Softmax.of(START)  # noqa: E731
+    return fs.Task("many", init, cross_entropy, data, batch_size=4, **more).hold_out(0.34)
+
+
+STREAMED = {
+    "a buffer of messages": (fs.FedBuff(0.3, buffer=3), {"systems": "stragglers"}, {}),
+    "leaves of their own": (fs.FedRep("bias", 0.3, passes=2), {}, {}),
+    "models of their own, some clients": (fs.Ditto(fs.SCAFFOLD(0.3)), {}, {"eval_examples": 100}),
+}
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_streamed_clients_are_measured_alike(case, monkeypatch):
+    """A few at a time: each one's metrics on training and held-out examples, as it is and after fine-tuning."""
+    monkeypatch.setattr(blocks, "WINDOW_BYTES", 2**10)
+    monkeypatch.setattr(blocks, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(stream, "WINDOW_BYTES", 2**9)
+    most, pack = [], Packer.pack
+    monkeypatch.setattr(Packer, "pack", lambda self, some: most.append(len(some)) or pack(self, some))
+    method, options, given = STREAMED[case]
+    options = OPTIONS | {"rounds": 4, "eval_every": 2, "clients_per_round": 5} | options
+
+    def measured(residency):
+        tuning, own, kept = FineTuning(3, 0.4, rounds=[4]), EachClient(rounds=[4]), {}
+
+        def after_steps(at):
+            if at.round == 4:
+                kept[at.round] = at.clients(steps=2, solver=fs.client.SGD(0.2))
+
+        looks = [tuning, own, after_steps]
+        result = fs.run(method, many(**given), callbacks=looks, residency=residency, **options)
+        return result.metrics, [tuning.before, tuning.after, own.found, kept]
+
+    (metrics, looks), (wanted, there) = measured("stream"), measured("device")
+    assert max(most) < 25
+    for found, other in zip(looks, there, strict=True):
+        assert list(found) == list(other)
+        for done, each in found.items():
+            assert each.names == other[done].names
+            np.testing.assert_array_equal(each.examples, other[done].examples)
+            np.testing.assert_allclose(each.column("loss"), other[done].column("loss"), rtol=1e-12)
+    assert np.abs(looks[1][4].column("loss") - looks[0][4].column("loss")).max() > 1e-2
+    for name in set(metrics) - {"seconds"}:
+        np.testing.assert_allclose(metrics[name], wanted[name], rtol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -135,8 +189,8 @@ def test_fine_tuning_and_held_out_examples_of_each_client():
             r"no validation examples of its clients' own: hold some out, task\.hold_out",
         ),
         (
-            lambda: fs.run(fs.FedAvg(), TASK, rounds=1, callbacks=[FineTuning(1, 0.1)], residency="stream"),
-            "are streamed: fine-tuning needs their examples on the device",
+            lambda: fs.run(fs.FedAvg(), TASK, rounds=1, callbacks=[lambda at: at.clients(steps=2)]),
+            r"solver = None must be one such as fs\.client\.SGD\(0\.1\), for 2 steps",
         ),
         (
             lambda: fs.run(fs.FedAvg(), TASK, rounds=1, callbacks=[EachClient(unseen=True, validation=True)]),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import evaluate_blocks, stream
+from fedsolve.engine import blocks, stream
 from fedsolve.run_folder import RunFolder
 from fedsolve.tasks import Accuracy, CrossEntropy, Softmax
 
@@ -59,7 +59,7 @@ CASES = {
 def small(monkeypatch):
     """Windows and blocks of a few clients, which change every few rounds and grow."""
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**9)
-    monkeypatch.setattr(evaluate_blocks, "WINDOW_BYTES", 2**10)
+    monkeypatch.setattr(blocks, "WINDOW_BYTES", 2**10)
 
 
 def same(one, other):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.callbacks import FineTuning
 from fedsolve.errors import InvalidInput
 from harness import Listed, engine, relative
 
@@ -119,6 +121,28 @@ def test_evaluation_uses_the_servers():
     sweep = fs.sweep("FedAvg", with_test, {"client_lr": [RATE, RATE / 2]}, **given)
     for name in ("train_loss", "test_loss", "test_root"):
         np.testing.assert_allclose(sweep.metrics[name][0, 0], result.metrics[name], rtol=1e-12)
+
+
+def test_fine_tuning_moves_them_too():
+    """Full steps from the server's model and statistics, by hand; evaluated with each client's own statistics."""
+    held = [(RNG.normal(size=(n, 3)), RNG.normal(size=n)) for n in (2, 3, 1, 4)]
+    owned = {"validation": tuple(map(np.concatenate, zip(*held, strict=True)))}
+    look, models = FineTuning(3, RATE, rounds=[1]), []
+    problem = replace(task(), **owned, validation_clients=np.repeat(np.arange(4), (2, 3, 1, 4)))
+    keep = lambda at: models.append(at.result())  # noqa: E731
+    options = {"rounds": 1, "batch_size": "full", "dtype": "float64", "residency": "stream"}
+    fs.run(fs.FedAvg(RATE), problem, callbacks=[keep, look], **options)
+    wanted = []
+    for (x, y), (a, b) in zip(CLIENTS, held, strict=True):
+        w, mean = (np.asarray(x) for x in (models[1].params, models[1].buffers["mean"]))
+        for _ in range(3):
+            error = (x - x.mean(0)) @ w - y
+            w, mean = (
+                w - RATE * 2 * (x - x.mean(0)).T @ error / len(y),
+                DECAY * mean + (1 - DECAY) * x.mean(0),
+            )
+        wanted.append(np.mean(((a - mean) @ w - b) ** 2))
+    np.testing.assert_allclose(look.after[1].column("loss"), wanted, rtol=1e-12)
 
 
 METHODS = {

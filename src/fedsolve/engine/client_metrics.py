@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.checks import check_integer
+from fedsolve.engine.blocks import Block
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import local_work
-from fedsolve.engine.evaluate import each_client
-from fedsolve.engine.own_models import Own, Owned, Tuned
+from fedsolve.engine.evaluate_blocks import Models, each_client
+from fedsolve.engine.own_models import Owned, Tuned
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.round import RunState
-from fedsolve.errors import InvalidInput
+from fedsolve.engine.window import Window
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.results.clients import ClientMetrics
 
 
@@ -40,73 +42,78 @@ def by_client(
         solver: the local solver that takes them.
 
     Raises:
-        InvalidInput: there are no such clients or examples, clients that are streamed and would all have to be here,
-            fine-tuning of what has no training examples or keeps buffers, a number out of its range.
+        InvalidInput: there are no such clients or examples, unseen clients that are asked for more, a number of steps
+            below 0, what is no solver.
     """
     if unseen and (validation or steps):
         raise InvalidInput(
             "unseen clients have no examples to train on or hold out: measure them as they are"
         )
+    tuned = check_integer("steps", steps) > 0
     if unseen:
         return _of_unseen(prepared, state)
-    names = prepared.task.data.names
-    owned = _held_out(prepared) if validation else _training(prepared)
-    own = _tuned(prepared, state, owned, steps, solver) if steps else prepared.own(state, owned)
-    sets = {} if validation else prepared.sets
-    found = each_client(
-        prepared.metrics, owned.packed, sets, prepared.algorithm.export(state.server), state.previous, own
+    blocks = _held_out(prepared, tuned) if validation else _training(prepared, tuned)
+    models: Models = (
+        _tuned(prepared, state, steps, solver) if tuned else lambda b: prepared.own(state, b.owned)
     )
-    return ClientMetrics(tuple(names[i] for i in owned.ids), np.asarray(owned.packed.counts), found)
+    return _measured(prepared, state, blocks, models, prepared.task.data.names)
+
+
+def _measured(
+    prepared: PreparedRun, state: RunState, blocks: Iterable[Block], models: Models, names: tuple[str, ...]
+) -> ClientMetrics:
+    model = prepared.algorithm.export(state.server)
+    ids, counts, found = each_client(prepared.metrics, blocks, model, models)
+    return ClientMetrics(tuple(names[i] for i in ids), counts, found)
 
 
 def _of_unseen(prepared: PreparedRun, state: RunState) -> ClientMetrics:
-    task = prepared.task
-    if prepared.unseen is None or task.unseen is None:
+    task, packed = prepared.task, prepared.unseen
+    if packed is None or task.unseen is None:
         raise InvalidInput(f"task {task.name} has no unseen clients: give Task(unseen=...)")
-    model = prepared.algorithm.export(state.server)
-    found = each_client(prepared.metrics, prepared.unseen, {}, model, state.previous)
-    return ClientMetrics(tuple(task.unseen.names), np.asarray(prepared.unseen.counts), found)
+    blocks = [Block(Owned.of(packed, np.arange(len(packed.counts))))]
+    return _measured(prepared, state, blocks, lambda _: None, task.unseen.names)
 
 
-def _training(prepared: PreparedRun) -> Owned:
-    if prepared.blocks is not None:
-        name = prepared.task.name
+def _training(prepared: PreparedRun, tuned: bool) -> Iterable[Block]:
+    """Those that the training metrics are of."""
+    blocks, stream, owned = prepared.blocks, prepared.stream, prepared.evaluated
+    if stream is None:
+        return [Block(owned, prepared.packed, owned.ids)]
+    if blocks is not None:
+        return blocks.after_training(stream.population) if tuned else blocks
+    window = Window.of_no_round(
+        owned.ids, prepared.task.data.num_clients
+    )  # a sample, which lies on the device
+    return [Block(owned, replace(owned.packed, window=window), np.arange(len(owned.ids)))]
+
+
+def _held_out(prepared: PreparedRun, tuned: bool) -> Iterable[Block]:
+    """Those with validation examples."""
+    owned, blocks, stream = prepared.owned, prepared.owned_blocks, prepared.stream
+    if owned is not None:
+        return [Block(owned, prepared.packed, owned.ids)]
+    if blocks is not None and stream is not None:
+        return blocks.after_training(stream.population) if tuned else blocks
+    raise InvalidInput(
+        f"task {prepared.task.name} has no validation examples of its clients' own: hold some out, task.hold_out(0.2)"
+    )
+
+
+def _tuned(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> Models:
+    """The models of clients after so many local steps."""
+    if not callable(getattr(solver, "solve", None)):
         raise InvalidInput(
-            f"the clients of task {name} are streamed: give the task eval_examples, and those are measured"
+            f"solver = {shown(solver)} must be one such as fs.client.SGD(0.1), for {steps} steps"
         )
-    return prepared.evaluated
-
-
-def _held_out(prepared: PreparedRun) -> Owned:
-    if prepared.owned is None:
-        raise InvalidInput(
-            f"task {prepared.task.name} has no validation examples of its clients' own: hold some out, "
-            "task.hold_out(0.2)"
-        )
-    return prepared.owned
-
-
-def _tuned(prepared: PreparedRun, state: RunState, owned: Owned, steps: int, solver: Any) -> Own:
-    """The models of some clients after so many local steps."""
     task, work = prepared.task, prepared.program.work
-    check_integer("steps", steps, 1)
-    if prepared.stream is not None:
-        raise InvalidInput(
-            f"the clients of task {task.name} are streamed: fine-tuning needs their examples on the device, "
-            "residency = 'device'"
-        )
-    if task.buffers is not None:
-        raise InvalidInput(f"task {task.name} keeps buffers: fine-tuning takes models of parameters alone")
-    local, _ = local_work(
-        task.data.counts, task.loss, batch_size=work.batch_size, epochs=None, local_steps=steps
-    )
-    return Tuned(
-        prepared.algorithm,
-        jax.tree.map(lambda x: x[owned.ids], state.clients),
-        owned.rows,
-        cast(solver, prepared.dtype),
-        prepared.packed,
-        jnp.asarray(owned.ids, jnp.int32),
-        jax.random.fold_in(prepared.key, state.round),
-        replace(local, half=work.half),
-    )
+    given: Any = {"batch_size": work.batch_size, "epochs": None, "local_steps": steps}
+    local = replace(local_work(task.data.counts, task.loss, **given)[0], half=work.half)
+    key, solver = jax.random.fold_in(prepared.key, state.round), cast(solver, prepared.dtype)
+
+    def models(block: Block) -> Tuned:
+        owned = block.owned
+        states = prepared.states(state, owned) if prepared.algorithm.personal else None
+        return Tuned(prepared.algorithm, states, owned.rows, solver, block.train, block.slots, key, local)
+
+    return models

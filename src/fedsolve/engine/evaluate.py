@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.buffers import WithBuffers
+from fedsolve.engine.blocks import ROWS_AT_ONCE
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.mean_loss import per_example
@@ -22,7 +23,6 @@ from fedsolve.engine.own_models import Own
 from fedsolve.types import Batch, Params, Scalar
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
-ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -60,39 +60,12 @@ def evaluate(
     return {name: float(value) for name, value in found.items()} | by_client(metrics.all, means, parts > 0)
 
 
-def each_client(
-    metrics: Metrics,
-    packed: PackedClients,
-    sets: dict[str, Batch],
-    last: Params,
-    previous: Params,
-    own: Own | None = None,
-) -> dict[str, np.ndarray]:
-    """Every metric of each client's own examples, each of shape (clients,); by the program of `evaluate`.
-
-    NaN where a client has nothing that the metric counts.
-    """
-    _, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, sets, last, previous, own))
-    return {
-        name: np.where(known > 0, column, np.nan)
-        for name, column, known in zip(metrics.all, means.T, parts.T, strict=True)
-    }
-
-
-def on_part(
-    part: str,
-    metrics: Metrics,
-    clients: PackedClients,
-    last: Params,
-    previous: Params,
-    own: Own | None = None,
-) -> dict[str, float]:
-    """Metrics of other clients or other examples of theirs, as `evaluate` has them of those that train.
+def as_part(part: str, found: dict[str, float]) -> dict[str, float]:
+    """What `evaluate` found of other clients, or of other examples of theirs, under names of their own.
 
     `PART_NAME` (and `_averaged`) is the mean over all their examples, `PART_NAME_mean`, `_p10`, `_p90` and
     `_worst` describe their own means.
     """
-    found = evaluate(metrics, clients, {}, last, previous, own)
     return {f"{part}_{name.partition('_')[2]}": value for name, value in found.items()}
 
 

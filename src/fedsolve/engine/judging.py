@@ -11,10 +11,10 @@ import numpy as np
 from fedsolve.algorithm import Algorithm
 from fedsolve.buffers import with_buffers
 from fedsolve.data.federated import FederatedData
+from fedsolve.engine.blocks import Blocks
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import PackedClients, on_device, pack
 from fedsolve.engine.evaluate import Metrics
-from fedsolve.engine.evaluate_blocks import Blocks
 from fedsolve.engine.population import Population
 from fedsolve.engine.preflight import check_task
 from fedsolve.engine.whole import OnWholeSets
@@ -49,6 +49,7 @@ def judging(
     packed: PackedClients,
     everyone: Population | None,
     dtype: Any,
+    state_bytes: int,
 ) -> tuple[Judged, tuple[str, ...]]:
     """What the model is judged by, and what is to be said of it.
 
@@ -59,6 +60,7 @@ def judging(
         packed: the clients on the device.
         everyone: all clients, where only some lie on the device.
         dtype: the run's.
+        state_bytes: of a client's own state.
 
     Raises:
         InvalidInput: a loss or metric that cannot be used, or one that needs all examples where they are streamed.
@@ -75,7 +77,9 @@ def judging(
         eval_clients = _to_judge(sample, task, dtype, packed.frozen)
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
     diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
-    blocks = None if everyone is None or sampled else Blocks.of(everyone)
+    blocks = None
+    if everyone is not None and not sampled:
+        blocks = Blocks.of(everyone, state_bytes=state_bytes if algorithm.personal else 0)
     if blocks is not None and (whole or diagnostics):
         raise InvalidInput(
             f"task {task.name} is judged by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "

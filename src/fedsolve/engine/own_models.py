@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve.algorithm import Algorithm
+from fedsolve.buffers import Memory, WithBuffers
 from fedsolve.engine.client_oracle import client_oracle
 from fedsolve.engine.clients import LocalWork, PackedClients
 from fedsolve.types import Batch, Params, Scalar, module, static
@@ -42,12 +43,10 @@ class Owned:
     @classmethod
     def by_owner(cls, examples: Batch, owners: np.ndarray, frozen: Params) -> Owned:
         """Examples with the number of each one's owner, shape (examples,)."""
-        order = np.argsort(owners, kind="stable")
-        ids, counts = np.unique(owners, return_counts=True)
+        in_order, ids, counts = ordered_by_owner(examples, owners)
         offsets, counts, steps = (
             jnp.asarray(a, jnp.int32) for a in (np.cumsum(counts) - counts, counts, np.zeros_like(counts))
         )
-        in_order = jax.tree.map(lambda a: a[order], examples)
         return cls.of(PackedClients(in_order, offsets, counts, steps, frozen), ids)
 
 
@@ -89,7 +88,9 @@ class Own:
         one = jax.tree.map(lambda a: a[:1], packed.examples)
         shapes = jax.eval_shape(lambda: function(packed.model(self.model(exported, 0)), one))
         empty = jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), shapes)
-        return lax.fori_loop(0, packed.counts.shape[0], client, empty)
+        return lax.fori_loop(
+            0, jnp.sum(packed.counts > 0), client, empty
+        )  # places that nobody takes come last
 
 
 @module
@@ -98,23 +99,34 @@ class Tuned(Own):
 
     Attributes:
         solver: a local solver, which takes the steps.
-        train: the training examples of all clients.
-        ids: the clients' places there.
+        train: the clients' training examples.
+        slots: the clients' places there.
         key: their shuffles follow from it.
         work: what is static of the steps.
     """
 
     solver: Any
     train: PackedClients
-    ids: Any
+    slots: Any
     key: Array
     work: LocalWork = static()
 
     def model(self, exported: Params, place: Scalar) -> Params:
-        """Of the client at a place."""
-        client = self.ids[place]
-        oracle = client_oracle(self.work, self.train, self.key, client, jnp.int32(self.work.max_steps))
-        return self.solver.solve(super().model(exported, place), oracle, 0).params
+        """Of the client at a place; buffers are those that its steps leave."""
+        slot, start, steps = self.slots[place], super().model(exported, place), self.work.max_steps
+        client = self.train.number(slot)
+        oracle = client_oracle(self.work, self.train, self.key, client, jnp.int32(steps), slot)
+        if not isinstance(start, WithBuffers):
+            return self.solver.solve(start, oracle, 0).params
+        memory = Memory(start.buffers)
+        params = self.solver.solve(start.params, oracle.remembering(memory), 0).params
+        return WithBuffers(params, memory.read())
+
+
+def ordered_by_owner(examples: Batch, owners: np.ndarray) -> tuple[Batch, np.ndarray, np.ndarray]:
+    """Examples owner after owner, the owners' numbers, ascending, and how many examples each has."""
+    order = np.argsort(owners, kind="stable")
+    return jax.tree.map(lambda a: a[order], examples), *np.unique(owners, return_counts=True)
 
 
 def _put(found: Any, values: Any, start: Scalar, mine: Array) -> Any:

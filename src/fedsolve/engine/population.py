@@ -72,10 +72,7 @@ def first_clients(population: Population) -> PackedClients:
     """A few clients as they lie on the device, for what is tried on shapes, in a window that serves no round."""
     data, clients = population.data, np.arange(min(_FEW, population.data.num_clients))
     packed = Packer(population, len(clients), int(data.counts[clients].sum())).pack(clients)
-    nobody = jnp.zeros((0, 0), jnp.int32)
-    return replace(
-        packed, window=Window(np.int32(0), nobody, jnp.asarray(clients, jnp.int32), data.num_clients)
-    )
+    return replace(packed, window=Window.of_no_round(clients, data.num_clients))
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -80,7 +80,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         identity["mesh"] = describe(dict(mesh.shape))
     model = with_buffers(params, task.buffers)
     check_buffers(task, work, packed.model(model), packed.examples)
-    judged, on_judging = judging(algorithm, task, params, packed, everyone, dtype)
+    judged, on_judging = judging(algorithm, task, params, packed, everyone, dtype, own)
     timed = None
     if fleet is not None:
         sent = traffic(algorithm, work, packed, key, algorithm.init(params), params)

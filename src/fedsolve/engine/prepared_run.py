@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,19 +13,21 @@ import numpy as np
 
 from fedsolve.algorithm import ASSUMED, Algorithm
 from fedsolve.buffers import with_buffers
+from fedsolve.data.federated import FederatedData
 from fedsolve.data.stored import StoredData
 from fedsolve.diagnostics.base import Diagnostic
+from fedsolve.engine.blocks import Blocks
 from fedsolve.engine.clients import PackedClients
-from fedsolve.engine.evaluate import Metrics, evaluate, middle, on_part
-from fedsolve.engine.evaluate_blocks import Blocks, evaluate_blocks
+from fedsolve.engine.evaluate import Metrics, as_part, evaluate, middle
+from fedsolve.engine.evaluate_blocks import evaluate_blocks
 from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
 from fedsolve.engine.identity import versions
 from fedsolve.engine.objective import compute_diagnostics
-from fedsolve.engine.own_models import Own, Owned
+from fedsolve.engine.own_models import Own, Owned, ordered_by_owner
 from fedsolve.engine.preflight import check_round
 from fedsolve.engine.program import Program
 from fedsolve.engine.record import Recorder
-from fedsolve.engine.round import RunState, advance, one_round
+from fedsolve.engine.round import RunState, advance, client_state_bytes, one_round
 from fedsolve.engine.stream import Stream
 from fedsolve.engine.timed import Timed
 from fedsolve.engine.traffic import Traffic
@@ -153,25 +155,22 @@ class PreparedRun:
     def means(self, state: RunState) -> dict[str, float]:
         """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
         model, sets = self.algorithm.export(state.server), self.sets
-        personal, owned = self.algorithm.personal, self.owned
-        if personal and owned is not None:
+        owned = (self.owned or self.owned_blocks) if self.algorithm.personal else None
+        if owned is not None:
             del sets["validation"]
-        given = (sets, model, state.previous)
-        if self.blocks is not None:
-            rows = int(self.task.data.counts.max())
-            models = partial(self._own_of, state, rows) if personal else None
-            found = evaluate_blocks(self.metrics, self.blocks, self.eval_clients, *given, models)
-        elif personal:
-            own = self.own(state, self.evaluated)
-            found = evaluate(self.metrics, self.eval_clients, *given, own)
-        else:
-            found = evaluate(self.metrics, self.eval_clients, *given)
-        if personal and owned is not None:
-            own = self.own(state, owned)
-            found |= on_part("validation", self.metrics, owned.packed, model, state.previous, own)
+        found = self._means_of(self.blocks or self.evaluated, sets, model, state)
+        if owned is not None:
+            found |= as_part("validation", self._means_of(owned, {}, model, state))
         if self.unseen is not None:
-            found |= on_part("unseen", self.metrics, self.unseen, model, state.previous)
+            unseen = evaluate(self.metrics, self.unseen, {}, model, state.previous)
+            found |= as_part("unseen", unseen)
         return found
+
+    def _means_of(self, who: Owned | Blocks, sets: dict[str, Batch], model: Params, state: RunState) -> Any:
+        if isinstance(who, Blocks):
+            given = (self.eval_clients, sets, model, state.previous)
+            return evaluate_blocks(self.metrics, who, *given, lambda block: self.own(state, block.owned))
+        return evaluate(self.metrics, who.packed, sets, model, state.previous, self.own(state, who))
 
     @cached_property
     def evaluated(self) -> Owned:
@@ -181,22 +180,34 @@ class PreparedRun:
 
     @cached_property
     def owned(self) -> Owned | None:
-        """The validation examples by owner; None if they have none."""
-        if self.owners is None or self.validation is None:
+        """The validation examples by owner; None if they have none, or clients are streamed."""
+        if self.owners is None or self.validation is None or self.stream is not None:
             return None
         return Owned.by_owner(self.validation, self.owners, self.packed.frozen)
+
+    @cached_property
+    def owned_blocks(self) -> Blocks | None:
+        """The same where clients are streamed; None where they are not."""
+        if self.owners is None or self.validation is None or self.stream is None:
+            return None
+        everyone, state = self.stream.population, 0
+        examples, ids, counts = ordered_by_owner(self.task.validation, self.owners)
+        if self.algorithm.personal:
+            state = client_state_bytes(self.algorithm, self.params, everyone.data.num_clients)
+        judged = replace(everyone, data=FederatedData(examples, counts), steps=np.ones_like(counts))
+        return Blocks.of(judged, ids, state)
 
     def own(self, state: RunState, owned: Owned) -> Own | None:
         """The models of examples' owners; None where all have the server's."""
         if not self.algorithm.personal:
             return None
-        return self._own_of(state, owned.rows, owned.ids, len(owned.ids))
+        return Own(self.algorithm, self.states(state, owned), owned.rows)
 
-    def _own_of(self, state: RunState, rows: int, ids: np.ndarray, places: int) -> Own:
-        """Those of clients by their numbers, with room for so many, each with at most so many examples."""
+    def states(self, state: RunState, owned: Owned) -> Any:
+        """The owners' own states, stacked."""
         if self.stream is not None:
-            return Own(self.algorithm, self.stream.look(state, ids, places), rows)
-        return Own(self.algorithm, jax.tree.map(lambda x: x[ids], state.clients), rows)
+            return self.stream.look(state, owned.ids, owned.packed.counts.shape[0])
+        return jax.tree.map(lambda x: x[owned.ids], state.clients)
 
     @property
     def held_out(self) -> dict[str, Batch]:

@@ -100,6 +100,7 @@ class Stream:
         self._packers: list[Packer] = []
         self._states: ClientStates | None = None
         self._here: _Loaded | None = None
+        self._looked_at: int | None = None
         self._next: Future[_Loaded] | None = None
 
     def keep_states(self, states: ClientStates) -> None:
@@ -133,7 +134,9 @@ class Stream:
         """The states of clients by their numbers, ascending, stacked, with room for so many in all."""
         if self._states is None:
             return None
-        self.write_back(state)
+        if self._looked_at != int(state.round):  # of several blocks the first one
+            self.write_back(state)
+            self._looked_at = int(state.round)
         return self._states.look(clients, places)
 
     def _window(self, done: int) -> _Loaded:

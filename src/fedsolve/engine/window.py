@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from fedsolve.types import Scalar, module, static
@@ -22,3 +24,8 @@ class Window:
     slots: Int[Array, "rounds capacity"]
     numbers: Int[Array, " clients"]
     population: int = static()
+
+    @classmethod
+    def of_no_round(cls, numbers: np.ndarray, population: int) -> Window:
+        """Clients by their numbers, for what is done with them outside rounds."""
+        return cls(np.int32(0), jnp.zeros((0, 0), jnp.int32), jnp.asarray(numbers, jnp.int32), population)
