@@ -12,13 +12,16 @@ from programs import (
     cache_folder,
     collect_seldom,
     compile_quickly,
+    lower_shortly,
     one_thread_each,
     trace_shortly,
 )
 
 pytest.register_assert_rewrite("equations.cases", "conformance.properties")
 
-collect_ignore_glob = ["conftest.py", "*/conftest.py"]  # for doctests they would all be a module of one name
+# every file is run, as doctests are looked for in it: `conftest`s would all be a module of one name, the other is for
+# pyright alone and trains models
+collect_ignore_glob = ["conftest.py", "*/conftest.py", "structure/strict_user.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         compile_quickly()
     collect_seldom()
     trace_shortly()
+    lower_shortly()
     one_thread_each()
     config.pluginmanager.register(ProgramsDropped())
 
