@@ -15,9 +15,9 @@ from fedsolve.studies import Method, Problem, Study
 
 problem = Problem("softmax regression", "30 clients", lambda data_dir: fs.tasks.synthetic(), {"rounds": 2})
 STUDY = Study(
-    "A study of others", "Theirs.", "doe2026other", {"line": problem}, problem,
-    {"FedAvg": Method(lambda client_lr: fs.FedAvg(client_lr), {"client_lr": 0.1})}, (0,), (), {}, (), "",
-    needs_data=False,
+    "A study of others", "Theirs.", {"line": problem},
+    {"FedAvg": Method(lambda client_lr: fs.FedAvg(client_lr), {"client_lr": 0.1})}, (0,), (), {},
+    paper="doe2026other", needs_data=False,
 )
 STUDIES = {"theirs-2": STUDY}
 NUMBER = 3

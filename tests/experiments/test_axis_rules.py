@@ -160,7 +160,7 @@ def test_easier_counts_settings_near_the_best_of_all():
 def test_pictures_of_grids():
     """A map is the mean over seeds at the tau that is asked for; lines along an axis leave 0 out of a log axis."""
     found = cells(a=taus(1.0, 2.0, 3.0), b=taus(3.0, 2.0, 1.0))
-    study = Study("t", "", "", found.problems, found.problems["p"], {}, SEEDS, (), {}, (), "")
+    study = Study("t", "", found.problems, {}, SEEDS, (), {})
     caption, figure = along_axes("Drawn.", (("p", "tau", "tau", ("a", "b")),)).draw(study, found)
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert lines["b"].get_xdata().tolist() == [1e-3, 1e-1]

@@ -82,8 +82,8 @@ def test_a_map_is_coloured_by_winners_and_hatched_where_they_are_tied():
         first={"FedAvg": ONE["A"], "FedAdam": ONE["B"]}, second={"FedAvg": OPEN["B"], "FedAdam": OPEN["A"]}
     )
     study = Study(
-        "Who", "wins", "", made.problems, made.problems["first"], {"FedAvg": Method(lambda a: None, {"a": 1})},  # pyright: ignore
-        made.seeds, (), {}, (), "",
+        "Who", "wins", made.problems, {"FedAvg": Method(lambda a: None, {"a": 1})},  # pyright: ignore
+        made.seeds, (), {},
     )  # fmt: skip
     caption, figure = WinnerMap("Map.", [["first", "second"]], ["row"], ["1", "2"], "y", "x").draw(
         study, made

@@ -88,7 +88,7 @@ def test_what_a_budget_comes_to():
 
 def test_the_picture_has_a_panel_a_method():
     found = cells()
-    study = Study("t", "", "", found.problems, found.problems["p"], {}, (0, 1), (), {}, (), "", tuned_on=5)
+    study = Study("t", "", found.problems, {}, (0, 1), (), {}, tuned_on=5)
     caption, figure = Budgets("By budget.", (1, 3)).draw(study, found)
     assert caption == "By budget. Seed 5."
     assert [axis.get_title(loc="left") for axis in figure.axes[:2]] == ["A", "B"]
@@ -107,8 +107,8 @@ def test_grids_run_on_a_seed_of_their_own(tmp_path):
     )
     methods = {"M": Method(made, {k: v[0] for k, v in axis.items()}, axis)}
     study = Study(
-        "t", "s", "", {"p": problem}, problem, methods, (0, 1), (), {"budgets": Budgets("By budget.", (1, 3))}, (),
-        "", needs_data=False, tuned_on=7,
+        "t", "s", {"p": problem}, methods, (0, 1), (), {"budgets": Budgets("By budget.", (1, 3))}, needs_data=False,
+        tuned_on=7,
     )  # fmt: skip
     found = solve(study, Context(tmp_path)).cell("p", "M")
     assert (found.grid.seeds, found.tuned.seeds) == ((7,), (0, 1))

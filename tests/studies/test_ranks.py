@@ -106,9 +106,7 @@ def test_a_method_that_is_not_ranked_is_one_clear_line():
 
 def test_the_diagram_bars_what_cannot_be_told_apart():
     cells = made_up({"good": GOOD, "middle": MIDDLE, "bad": BAD})
-    study = Study(
-        "t", "", "", cells.problems, cells.problems["0"], {}, (0, 1), (), {}, (), "", needs_data=False
-    )
+    study = Study("t", "", cells.problems, {}, (0, 1), (), {}, needs_data=False)
     caption, figure = CriticalDifference("Ranks.", {"at the end": ends()}).draw(study, cells)
     assert "at the end: Friedman's p = 6.1e-05, critical difference 1.17." in caption
     assert ends()(cells).groups == [("good", "middle")]

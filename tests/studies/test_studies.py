@@ -40,9 +40,7 @@ PROBLEM = Problem(
 STUDY = Study(
     "A made-up study",
     "for tests",
-    "reddi2021fedopt",
     {"small": PROBLEM},
-    PROBLEM,
     {
         "FedAvg": Method(lambda client_lr: fs.FedAvg(client_lr), {"client_lr": 0.01}, {"client_lr": (1e-3, 0.01, 0.1)}),
         "FedAdam": Method(lambda server_lr: fs.FedAdam(0.01, server_lr=server_lr), {"server_lr": 0.1}),
@@ -50,8 +48,9 @@ STUDY = Study(
     (0, 1),
     (Statement("FedAdam is better", "Table 1: 3 against 2", rules.better("small", "FedAdam", "FedAvg")),),
     {"curves": Curves("Loss by round."), "against": Against("Theirs and ours.")},
-    ("It is made up.",),
-    "Nothing.",
+    paper="reddi2021fedopt",
+    deviations=("It is made up.",),
+    cost="Nothing.",
     full={"small": replace(PROBLEM, options={**PROBLEM.options, "rounds": 6})},
     needs_data=False,
 )  # fmt: skip

@@ -45,9 +45,7 @@ def study_in(path: Path) -> Study:
     return Study(
         title=config.title or f"{', '.join(methods)} on {name}",
         summary=f"{len(methods)} methods on {name}, {len(seeds)} seeds.",
-        paper="",
         problems={name: problem},
-        quick=problem,
         methods=methods,
         seeds=tuple(seeds),
         statements=tuple(Statement(c.says, c.theirs, c.build(name)) for c in config.claim),

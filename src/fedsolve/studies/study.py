@@ -59,7 +59,7 @@ class Study:
         paper: key of the citation, "" for a study of one's own.
         problems: in the size that two cores finish, by name.
         full: in the paper's size, by the same or other names; empty where `problems` has it.
-        quick: a tiny problem without the data folder, for `--quick`.
+        quick: a tiny problem without the data folder, for `--quick`; None for the first of `problems`.
         methods: by name, or a function from a problem's name to them where their settings differ by problem.
         seeds: all of them are shown.
         statements, pictures: what is judged and drawn.
@@ -73,13 +73,13 @@ class Study:
 
     title: str
     summary: str
-    paper: str
     problems: Mapping[str, Problem]
-    quick: Problem
     methods: Mapping[str, Method] | Callable[[str], Mapping[str, Method]]
     seeds: tuple[int, ...]
     statements: tuple[Statement, ...]
     pictures: Mapping[str, Picture]
+    paper: str = ""
+    quick: Problem | None = None
     deviations: tuple[str, ...] = ()
     cost: str = ""
     theory: str = ""
@@ -112,8 +112,9 @@ class Study:
         first = next(iter(self.problems))
         few = list(self.methods_of(first).items())[:QUICK_METHODS]
         tried = {name: replace(m, published=_one_setting(m), grid={}, options=_short(m)) for name, m in few}
-        options = {**self.quick.options, "rounds": QUICK_ROUNDS, "eval_every": 1}
-        quick = replace(self.quick, options=options, tuning={}, published={})
+        tiny = self.quick or self.problems[first]
+        options = {**tiny.options, "rounds": QUICK_ROUNDS, "eval_every": 1}
+        quick = replace(tiny, options=options, tuning={}, published={})
         return replace(
             self, problems={"quick": quick}, full={}, methods=tried, seeds=QUICK_SEEDS, statements=(),
             needs_data=False,

@@ -161,7 +161,6 @@ def study(dataset: int) -> Study:
         summary=f"Sparse regression, data set {NUMERAL[dataset]}: six methods, two grids of rates, ten data sets.",
         paper="yuan2021fco",
         problems={wide.title: wide, narrow.title: narrow},
-        quick=wide,
         methods=methods(PENALTY, narrow, **{HALVED: method(METHODS["FedMiD"], L1(LAMBDA / 2).on("weight"))}),
         seeds=SEEDS,
         statements=statements(dataset, wide.title, narrow.title),

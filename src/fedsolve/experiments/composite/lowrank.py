@@ -116,7 +116,6 @@ def study(dataset: int) -> Study:
         summary=f"Nuclear-norm regression of a 32 x 32 matrix of rank {rank}: five methods, two grids, five data sets.",
         paper="yuan2021fco",
         problems={wide.title: wide, narrow.title: narrow},
-        quick=wide,
         methods=methods(PENALTY, narrow),
         seeds=SEEDS,
         statements=statements(dataset, wide.title, narrow.title),

@@ -143,7 +143,6 @@ STUDY = Study(
     summary="FedAvg, FedAvgM, FedAdagrad, FedAdam and FedYogi over grids of both rates and tau, on three tasks.",
     paper="reddi2021fedopt",
     problems=PROBLEMS,
-    quick=PROBLEMS[DIGITS],
     methods=methods,
     seeds=SEEDS,
     statements=STATEMENTS,

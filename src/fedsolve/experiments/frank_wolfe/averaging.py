@@ -100,7 +100,6 @@ STUDY = Study(
     summary="The counter-example: averaging does not move, FedFW and FedFW+ converge (Appendix A).",
     paper="dadras2024fedfw",
     problems={NAME: PROBLEM},
-    quick=PROBLEM,
     methods={
         "FedFW": Method(lambda lam0: fs.FedFW(BALL, steps=fs.frank_wolfe.Convex(lam0)), STEPS),
         "FedFWPlus": Method(lambda lam0: fs.FedFWPlus(BALL, steps=fs.frank_wolfe.Convex(lam0)), STEPS),

@@ -135,7 +135,6 @@ STUDY = Study(
     summary="The bounds of Theorems 1 to 3 with their constants, and slopes, on small problems in float64.",
     paper="dadras2024fedfw",
     problems=PROBLEMS,
-    quick=PROBLEMS["sphere"],
     methods=methods,
     seeds=(0, 1, 2, 3, 4),
     statements=STATEMENTS,

@@ -103,7 +103,6 @@ STUDY = Study(
     summary="FedFW and FedFW+ with each client's own set beside the intersection of all (Section 4.3).",
     paper="dadras2024fedfw",
     problems={NAME: PROBLEM},
-    quick=PROBLEM,
     methods={
         f"{name}, {where}": method(make, lam0, where == APART)
         for name, make, lam0 in ((PLUS, fs.FedFWPlus, 0.1), (PLAIN, fs.FedFW, 1.0))

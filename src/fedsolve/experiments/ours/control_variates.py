@@ -174,7 +174,6 @@ STUDY = Study(
     title="Control variates undo FedDuA's extrapolation",
     summary="The diversity of the clients' displacements by label skew and local steps, with and without "
     "SCAFFOLD's control variates, and what is left of FedExP's and FedDuAdagrad's steps.",
-    paper="",
     problems={name: problem(*cell) for name, cell in {**CELLS, **LONGER}.items()},
     quick=problem(1.0, 1),
     methods=methods,

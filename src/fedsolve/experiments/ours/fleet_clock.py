@@ -76,7 +76,6 @@ STUDY = Study(
     title="Synchronous, over-selected and buffered training on the clock of two fleets",
     summary="Simulated seconds to an accuracy on the FEMNIST sample: rounds that wait for all, rounds that end with "
     "the first 10 of 13 messages, and FedBuff.",
-    paper="",
     problems=PROBLEMS,
     quick=replace(PROBLEMS["stragglers"], task=quick_task),
     methods=METHODS,

@@ -134,7 +134,6 @@ STATEMENTS = (
 STUDY = Study(
     title="Who wins where: label skew and local steps",
     summary="Ten methods on 12 cells, Dirichlet's alpha by local steps, all tuned in each: a phase diagram.",
-    paper="",
     problems={name_of(alpha, steps): problem(alpha, steps) for alpha in ALPHAS for steps in STEPS},
     quick=problem(1.0, 1),
     methods=METHODS,
