@@ -40,6 +40,13 @@ def test_objects_are_told_as_a_configuration_writes_them():
         {"name": "L1", "weight": 0.3, "on": "b"},
     ]
     assert settings["client_lr"] == {"schedule": "exponential", "initial": 0.1, "decay": 0.9}
+    rate = fs.schedules.ReduceOnPlateau(0.1, "train_loss", 3, factor=0.5)
+    _, settings = named(fs.FedAdam(rate, server_lr=fs.schedules.InverseSqrt(0.2)))
+    assert settings["client_lr"] == {
+        "schedule": "reduce_on_plateau", "initial": 0.1, "metric": "train_loss", "patience": 3, "factor": 0.5,
+        "min_delta": 0.0, "min_lr": 1e-8,
+    }  # fmt: skip
+    assert settings["server_lr"] == {"schedule": "inverse_sqrt", "initial": 0.2}
     assert named(fs.FedYogi(preset="tff", tau=1e-2)) == (
         "FedYogi",
         {"tau": 0.01, "beta2": 0.999, "preset": "tff"},

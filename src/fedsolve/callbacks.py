@@ -4,6 +4,8 @@
 
 A callback is a function of an `Evaluated`; it returns None to go on, or words that say why the run ends here. One with
 a method `ended` is told of the result at the end, of None where the run was interrupted or failed.
+
+A rate that reacts to evaluations is a schedule: `fedsolve.schedules.ReduceOnPlateau`, or a `Reacting` of your own.
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from fedsolve.checks import check_integer, check_range
-from fedsolve.errors import unknown
+from fedsolve.improvement import improvements, signed
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import Columns
-from fedsolve.results.metrics import describe
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,7 @@ class Evaluated:
         Raises:
             InvalidInput: no such metric (the nearest is named).
         """
-        if metric not in self.metrics:
-            raise unknown("metric of a callback", metric, self.metrics)
-        values = np.asarray(self.metrics[metric], float)
-        return np.nan_to_num(values if describe(metric).higher_is_better else -values, nan=-np.inf)
+        return signed(metric, self.metrics, "a callback")
 
 
 Callback = Callable[[Evaluated], str | None]
@@ -119,10 +117,7 @@ class EarlyStopping:
             Why the run ends here, or None: it goes on.
         """
         values = at.signed(self.metric)
-        best, last = values[0], 0
-        for i, value in enumerate(values):
-            if value > best + self.min_delta:
-                best, last = value, i
+        last = improvements(values, self.min_delta)[-1]
         if len(values) - 1 - last < self.patience:
             return None
         found, when = at.metrics[self.metric][last], at.metrics["round"][last]

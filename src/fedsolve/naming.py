@@ -19,11 +19,10 @@ from fedsolve.annotations import choices
 from fedsolve.building import arguments, build, example_of
 from fedsolve.errors import FedsolveError
 from fedsolve.geometry.blocks import Block, Blocks
-from fedsolve.schedules import Exponential, InverseSqrt
+from fedsolve.schedules import SCHEDULES
 from fedsolve.types import is_module
 
 _PLAIN = (bool, int, float, str)
-_SCHEDULES: dict[type, str] = {Exponential: "exponential", InverseSqrt: "inverse_sqrt"}
 _PASSES = 2  # an argument whose effect depends on a later one is tried again
 
 
@@ -70,8 +69,10 @@ def to_plain(value: Any) -> Any:
         if f.init
     }
     fields = {key: to_plain(part) for key, part in given.items() if part is not None}
-    schedule = _SCHEDULES.get(type(value))
-    return {"name": type(value).__name__, **fields} if schedule is None else {"schedule": schedule, **fields}
+    for name, schedule in SCHEDULES.items():
+        if type(value) is schedule:
+            return {"schedule": name, **fields}
+    return {"name": type(value).__name__, **fields}
 
 
 def _block(part: Block) -> dict[str, Any]:

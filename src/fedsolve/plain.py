@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedsolve.annotations import given_types
-from fedsolve.errors import InvalidInput, unknown
 
 
 def from_plain(where: str, value: Any, hint: Any) -> Any:
@@ -50,35 +49,20 @@ def _builder(hint: Any, is_table: bool) -> Callable[[str, Any], Any] | None:
         ServerOptimizer: build_server_optimizer,
     }
     if is_table:  # a number is a rate already
-        builders[Schedule] = schedule
+        builders[Schedule] = _schedule
     return next((builders[kind] for kind in kinds if kind in builders), None)
 
 
-def schedule(where: str, table: Mapping[str, Any]) -> Any:
+def _schedule(where: str, table: Mapping[str, Any]) -> Any:
     """A rate by round from its table.
 
     Raises:
-        InvalidInput: an unknown schedule or parameter, or a missing one.
+        InvalidInput: an unknown schedule or parameter, a missing one, or a value that is refused.
     """
-    from fedsolve.schedules import Exponential, InverseSqrt
+    from fedsolve.geometry.catalogue import build_part
+    from fedsolve.schedules import SCHEDULES
 
-    kinds = {"exponential": (Exponential, ("initial", "decay")), "inverse_sqrt": (InverseSqrt, ("initial",))}
-    values = dict(table)
-    kind = values.pop("schedule", None)
-    if kind is None:
-        raise InvalidInput(f"{where}: a rate by round needs schedule = one of {', '.join(kinds)}")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise unknown(f"schedule of {where}", str(kind), kinds)
-    cls, names = kinds[kind]
-    for key, value in values.items():
-        if key not in names:
-            raise unknown(f"parameter of the schedule {kind}", key, names)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InvalidInput(f"{where}: {key} = {value!r} must be a number")
-    for key in names:
-        if key not in values:
-            raise InvalidInput(f"{where}: the schedule {kind} needs {key}")
-    return cls(**values)
+    return build_part(f"schedule of {where}", table, SCHEDULES, key="schedule")
 
 
 def inline_toml(value: Any) -> str:

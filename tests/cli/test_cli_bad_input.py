@@ -22,6 +22,7 @@ FW = ("run", "digits", "--algorithm", "FedFW", *SMALL, "--set")
 MLP = ("run", "digits", "--algorithm", "FedFW", "--rounds", "3")
 MID = ("run", "digits", "--algorithm", "FedMiD", *SMALL, "--set", "psi={name='SquaredL2', weight=1}")
 
+PLATEAU = "client_lr={schedule='reduce_on_plateau', initial=0.1, metric='test_loss'"
 SWEEP = ("sweep", "digits", "FedAvg", *SMALL)
 
 CALLS = [
@@ -89,7 +90,11 @@ CALLS = [
     (("run", "", "--algorithm", "FedAvg"), "no task"),
     ((*RUN, "--out", "a\0b"), "a path with a null byte cannot be"),
     ((*RUN, "--batch-size", "1" * 5000), "must be an integer or 'full'"),
-    ((*RUN, "--set", "client_lr={}"), "client_lr: a rate by round needs schedule = one of exponential"),
+    ((*RUN, "--set", "client_lr={}"), "client_lr = {} must be a table with a schedule: exponential, "),
+    ((*RUN, "--set", "client_lr={schedule=[1], initial=1}"), "unknown schedule of FedAvg: client_lr '[1]'"),
+    ((*RUN, "--set", PLATEAU + "}"), "reduce_on_plateau needs patience"),
+    ((*RUN, "--set", PLATEAU + ", patience=0}"), "patience = 0 must be finite and >= 1"),
+    ((*RUN, "--set", PLATEAU + ", patience=true}"), "reduce_on_plateau: patience = True must be a number"),
     (("run", "libsvm", "--algorithm", "FedAvg", "--task-set", "name=zzz"), "unknown option of the task libsvm 'name'"),
     (("reproduce", "lasso-1", "--out", "/dev/null/x"), "cannot write to /dev/null/x: /dev/null is a file"),
     ((*SWEEP, "--grid", "client_lr=1,2", "--seeds", "0"), "--seeds 0 must be at least 1"),

@@ -38,6 +38,12 @@ def test_settings_and_options_are_listed_with_their_defaults(call):
     assert tasks["digits"]["options"]["partition"] == {"name": "dirichlet", "alpha": 0.3}
 
 
+def test_schedules_are_listed_as_they_are_written(call):
+    schedules = {row["name"]: row for row in call("list", "schedules", "--json").document}
+    assert schedules["exponential"]["parameters"] == ["initial", "decay"]
+    assert schedules["reduce_on_plateau"]["parameters"][:3] == ["initial", "metric", "patience"]
+
+
 def test_short_names_of_papers():
     assert short("takakura2025feddua") == "Takakura et al. 2025"
     assert short("alpaydin1998digits") == "Alpaydin and Kaynak 1998"

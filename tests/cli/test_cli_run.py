@@ -72,7 +72,7 @@ def test_the_saved_configuration_runs_again_with_the_same_bits(call, no_pictures
         "--algorithm",
         "SCAFFOLD+FedDuAdam",
         "--set",
-        "client_lr={schedule='inverse_sqrt',initial=0.1}",
+        "client_lr={schedule='reduce_on_plateau', initial=2.0, metric='train_loss', patience=1}",
     )
     options = (
         "--task-set",

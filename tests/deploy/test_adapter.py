@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from deploy_small import CLIENTS, deploy, simulated, start
+from deploy_small import CLIENTS, POPULATION, PROBLEM, deploy, simulated, start
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedsolve as fs
@@ -217,6 +217,26 @@ def test_resume_gives_the_same_bits(method, tmp_path):
     same(model, undisturbed)
     assert history.rounds["round"].tolist() == [1, 2, 3, 4, 5]
     np.testing.assert_array_equal(history.rounds["bytes_up"], whole.rounds["bytes_up"])
+
+
+def test_a_rate_that_reacts_is_told_to_the_clients(tmp_path):
+    """The model of the simulation, whose evaluations are the server's here, also where the run was interrupted."""
+    method = fs.FedAvg(fs.schedules.ReduceOnPlateau(6.0, "train_loss", 1, factor=0.5))
+    sampling, rounds = fs.sampling.Uniform(3), 6
+    wanted = fs.run(method, PROBLEM, rounds=rounds, eval_every=2, sampling=sampling, seed=3, dtype="float64")
+    assert wanted.history.notes[-1].startswith("client_lr 6 became 3 after round ")
+
+    def evaluate(params, buffers):
+        with jax.enable_x64(True):
+            losses = [PROBLEM.loss(params, PROBLEM.data.client(i)) for i in range(POPULATION)]
+        return {"train_loss": float(np.average(losses, weights=PROBLEM.data.counts))}
+
+    given = {"sampling": sampling, "seed": 3, "eval_every": 2, "evaluate": evaluate}
+    deploy(method, tmp_path, rounds=4, **given)
+    model, history, _ = deploy(method, tmp_path, rounds=rounds, resume=True, **given)
+    assert history.notes == wanted.history.notes
+    for mine, other in zip(jax.tree.leaves(model), jax.tree.leaves(wanted.params), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-11)
 
 
 def test_fewer_rounds_than_done(tmp_path):

@@ -37,6 +37,7 @@ class Counting(stream.Packer):
 stream.Packer = Counting
 enter, streams = stream.Stream.enter, []
 stream.Stream.enter = lambda self, state: streams.append(self) or enter(self, state)
+rate = fs.schedules.ReduceOnPlateau(3.0, "train_loss", 1)
 some = {"clients_per_round": 17, "chunk": 2, "batch_size": 2}
 cases = {
     "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": fs.sampling.Bernoulli(0.5)}),
@@ -45,8 +46,8 @@ cases = {
     "FedAvg, 0 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
     "a median": (fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Median()), {}),
     "streamed": (fs.FedAvg(0.3), {"clients_per_round": 3, "residency": "stream"}),
-    "17 of 40": (fs.FedAvg(0.3), some),
-    "17 of 40, streamed": (fs.FedAvg(0.3), some | {"residency": "stream"}),
+    "17 of 40": (fs.FedAvg(rate), some),
+    "17 of 40, streamed": (fs.FedAvg(rate), some | {"residency": "stream"}),
 }
 if count < 4:
     cases["in parts"] = (fs.FedAdam(0.3), {"mesh": {"clients": 2, "model": 2}})
@@ -90,7 +91,7 @@ def test_however_many_processes_the_bits_are_the_same(subprocess_env):
     """Model, logs and metrics of four devices in one, two and four processes; a callback of the first ends them all.
 
     A model may lie in parts on the devices of one process. Where clients are streamed, the processes together read what
-    one alone reads, each about as much: bits are those of resident clients.
+    one alone reads, each about as much: bits are those of resident clients, at a rate that reacts to evaluations.
     """
     (alone,) = outcomes(1, subprocess_env)
     assert len(alone) == 8

@@ -9,12 +9,16 @@ from fedsolve.cli.console import emit_json, emit_rich, say
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.papers import short, title
 
-KINDS = ("algorithms", "tasks", "partitions", "geometries", "experiments", "communication")
-_LAST = {"geometries": "Faces", "communication": "Sum enough"}  # what the last column is; else the paper
+KINDS = ("algorithms", "tasks", "partitions", "geometries", "schedules", "experiments", "communication")
+_LAST = {
+    "geometries": "Faces",
+    "schedules": "Parameters",
+    "communication": "Sum enough",
+}  # what the last column is; else the paper
 
 
 def list_command(kind: str, as_json: bool) -> None:
-    """Print the catalogue of algorithms, tasks, partitions, penalties and sets, experiments, or what each method sends.
+    """Print the catalogue of one kind: algorithms, tasks, penalties and sets, what each method sends, ...
 
     Raises:
         InvalidInput: an unknown kind.
@@ -27,6 +31,7 @@ def list_command(kind: str, as_json: bool) -> None:
         "tasks": _tasks,
         "partitions": _partitions,
         "geometries": _geometries,
+        "schedules": _schedules,
         "experiments": _experiments,
         "communication": _communication,
     }
@@ -64,6 +69,17 @@ def _geometries() -> list[dict[str, Any]]:
         }
         for name, cls in GEOMETRIES.items()
     ]
+
+
+def _schedules() -> list[dict[str, Any]]:
+    from fedsolve.schedules import SCHEDULES
+
+    rows = []
+    for name, cls in SCHEDULES.items():
+        parameters = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        row = {"name": name, "summary": (cls.__doc__ or "").strip().splitlines()[0], "citation": ""}
+        rows.append({**row, "parameters": parameters, "last": ", ".join(parameters)})
+    return rows
 
 
 def _experiments() -> list[dict[str, Any]]:

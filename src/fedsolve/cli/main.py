@@ -153,12 +153,12 @@ def data(
     data_command(name, source, to, as_json)
 
 
-_KINDS = "algorithms, tasks, partitions, geometries, experiments, communication"
+_KINDS = "algorithms, tasks, partitions, geometries, schedules, experiments, communication"
 
 
 @app.command(
     "list",
-    short_help="List algorithms, tasks, partitions, geometries, experiments or communication.",
+    short_help="List algorithms, tasks, partitions, geometries, schedules, experiments or communication.",
 )
 def list_(
     kind: Annotated[

@@ -7,6 +7,7 @@ the seed, replies are checked one by one and reduced in the order of client numb
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -33,7 +34,9 @@ from fedsolve.deploy.validation import (
 from fedsolve.deploy.weights import capped
 from fedsolve.engine.cast import cast
 from fedsolve.engine.keys import run_key
+from fedsolve.engine.reacting import reacted, reacts, with_reacting
 from fedsolve.errors import Diverged
+from fedsolve.results.columns import Columns
 from fedsolve.sampling import Sampling
 from fedsolve.types import Params, reports
 
@@ -88,6 +91,7 @@ class Coordinator:
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
         self.method, server = ServerMethod.prepare(algorithm, params, population)
+        self._given, self._first = algorithm, self.method.algorithm
         self._method_spec, self.signature = to_spec(algorithm), signature(params)
         with self.precision():
             self._sampling, self._key = cast(sampling, self.method.dtype), run_key(seed)
@@ -109,6 +113,19 @@ class Coordinator:
         """The current model, in main memory."""
         with self.precision():
             return jax.device_get(self.algorithm.export(self.state.server))
+
+    def react(self, evaluations: Columns) -> None:
+        """Go on at the rates that follow from all evaluations so far, and tell the clients of the next rounds.
+
+        Raises:
+            InvalidInput: a rate reacts to a metric that is not measured.
+        """
+        if not reacts(self._given):
+            return
+        with self.precision():
+            now = reacted(self._first, evaluations)
+        self.method = replace(self.method, algorithm=now)
+        self._method_spec = to_spec(with_reacting(self._given, now))
 
     def draw_cohort(self) -> list[int]:
         """The clients of the current round, in order; the same whenever it is asked for."""

@@ -27,6 +27,7 @@ from fedsolve.deploy.settings import Settings
 from fedsolve.deploy.simulation import watched_engine
 from fedsolve.deploy.training_loop import Evaluate, TrainingLoop
 from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.reacting import changes
 from fedsolve.errors import FedsolveError, InvalidInput
 from fedsolve.report.page import write_page
 from fedsolve.results.history import History
@@ -169,6 +170,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     notes = () if loop.measures_loss else (_LOSS,)
     notes += (_SECRET,) if is_secret else ()
+    notes += changes(deployment.algorithm, recorder.evaluations.arrays())
     label = deployment.label
     options = {**deployment.identity, **dataclasses.asdict(settings), "experiment": checkpoint.experiment}
     history = recorder.history(label, "federation", options, 0.0, notes)

@@ -77,7 +77,9 @@ class TrainingLoop:
         if self._coordinator.state.round < self._settings.rounds:
             quorum = self._settings.quorum or self._coordinator.population
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
-        if not self._recorder.evaluated and self._evaluate is not None:
+        if self._recorder.evaluated:
+            self._coordinator.react(self._recorder.evaluations.arrays())
+        elif self._evaluate is not None:
             self._evaluate_model()
         while self._coordinator.state.round < self._settings.rounds:
             self._run_round()
@@ -152,7 +154,7 @@ class TrainingLoop:
             return self._coordinator.finish_round(accepted, drawn)
 
     def _evaluate_model(self, client_loss: float = float("nan")) -> None:
-        """Record the model's metrics; where the server does not evaluate, the clients' loss alone."""
+        """Record the model's metrics, or where the server does not evaluate the clients' loss alone; react to them."""
         metrics: dict[str, float] = {}
         if self._evaluate is not None:
             try:
@@ -169,3 +171,4 @@ class TrainingLoop:
         self._recorder.evaluation(
             self._coordinator.state.round, seconds, {"train_loss": client_loss, **metrics}
         )
+        self._coordinator.react(self._recorder.evaluations.arrays())

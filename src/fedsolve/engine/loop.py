@@ -19,7 +19,7 @@ from fedsolve.engine.diverged import cause, largest_value, rates
 from fedsolve.engine.left_out import first_evaluation, leave_out
 from fedsolve.engine.pace import Pace
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.processes import check_same, here, is_first, together
+from fedsolve.engine.processes import as_first, check_same, here, is_first, together
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import RunState
@@ -63,25 +63,27 @@ def loop(
     prepared = replace(prepared, remarks=(*prepared.remarks, *checkpoints.moves))
     if not recorder.evaluated:
         prepared, metrics = first_evaluation(prepared, here(state))
-        recorder.evaluation(0, 0.0, metrics)
+        recorder.evaluation(0, 0.0, as_first(metrics))
     else:
         prepared = leave_out(prepared)
     rounds, every, pace = prepared.rounds, prepared.eval_every, Pace(clock)
     ended = _ended(callbacks, prepared, here(state), recorder, clock)
+    now = prepared.reacted(recorder)
     begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
     while (done := int(state.round)) < rounds and not ended:
         stop = min(rounds, (done // every + 1) * every)
         count = int(together(pace.rounds(min(stop - done, prepared.most_rounds(done))))[0, 0])
         with pace.timed(count):
-            state, logs = prepared.advance(state, count)
+            state, logs = now.advance(state, count)
             new = int(state.round)
         seen = here(state)
         recorder.log(done, new, logs, prepared.traffic, prepared.timeline)
-        _check_alive(prepared, seen, recorder, checkpoints)
+        _check_alive(now, seen, recorder, checkpoints)
         if new == stop:
-            metrics = prepared.evaluate(seen)
+            metrics = as_first(prepared.evaluate(seen))
             recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
             ended = _ended(callbacks, prepared, seen, recorder, clock)
+            now = prepared.reacted(recorder)
         asked = bool(together(interrupted()).any())  # read once: what stops here has been saved
         if new == rounds or ended or asked or checkpoints.due:
             recorder.seconds = time.perf_counter() - begun - clock.seconds

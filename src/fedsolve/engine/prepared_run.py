@@ -26,6 +26,7 @@ from fedsolve.engine.objective import compute_diagnostics
 from fedsolve.engine.own_models import Own, Owned, ordered_by_owner
 from fedsolve.engine.preflight import check_round
 from fedsolve.engine.program import Program
+from fedsolve.engine.reacting import changes, reacted, reacts
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.round import RunState, advance, client_state_bytes, one_round
 from fedsolve.engine.stream import Stream
@@ -152,6 +153,17 @@ class PreparedRun:
             raise
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
 
+    def reacted(self, recorder: Recorder) -> PreparedRun:
+        """The run with the rates of the next rounds, where they react to the evaluations; itself where none does."""
+        if not reacts(self.algorithm):
+            return self
+        return replace(self, algorithm=reacted(self.algorithm, recorder.evaluations.arrays(), self.versions))
+
+    @property
+    def versions(self) -> int:
+        """Broadcasts with which clients at work may have begun."""
+        return 1 if self.timed is None else max(1, self.timed.depth)
+
     def means(self, state: RunState) -> dict[str, float]:
         """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
         model, sets = self.algorithm.export(state.server), self.sets
@@ -253,4 +265,5 @@ class PreparedRun:
         lines += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
         if dropped := recorder.total("dropped"):
             lines.append(f"{dropped} updates were not finite and left out")
+        lines += changes(self.algorithm, recorder.evaluations.arrays())
         return tuple(lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -107,6 +107,14 @@ def together(*numbers: int) -> np.ndarray:
     own = NamedSharding(mesh, P("processes"))
     given = jax.make_array_from_process_local_data(own, np.array([numbers], np.int32))
     return np.asarray(meet(given).addressable_data(0))
+
+
+def as_first(numbers: Mapping[str, float]) -> dict[str, float]:
+    """The first process's numbers, to the bit, in all of them; each gives its own under the same names."""
+    if not several():
+        return dict(numbers)
+    bits = np.array(list(numbers.values()), np.float64).view(np.int32)
+    return dict(zip(numbers, together(*bits.tolist())[0].view(np.float64).tolist(), strict=True))
 
 
 @cache

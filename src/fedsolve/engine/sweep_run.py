@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -101,10 +102,11 @@ class SweepRun:
         while (done := found.rounds) < total:
             stop = next(r for r in evaluated if r > done)
             step, first = pace.rounds(stop - done), not pace.known
+            ahead = partial(
+                RunningBatch.advance, rounds=step, metrics=found.metrics, evaluations=evaluated.index(stop)
+            )
             with pace.timed(step):  # the first call compiles, which is done once: not in threads
-                running = _each(
-                    lambda batch, step=step: batch.advance(step), running, None if first else pool
-                )
+                running = _each(ahead, running, None if first else pool)
             found.rounds = done + step
             for batch, current in zip(batches, running, strict=True):
                 found.diverged[np.ix_(batch.settings, batch.seeds)] = current.failed

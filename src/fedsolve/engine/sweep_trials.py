@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedsolve.engine.keys import run_key, start_params
 from fedsolve.engine.layout import parallel_trials
 from fedsolve.engine.left_out import leave_out
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.reacting import reacted, reacts
 from fedsolve.engine.round import RunState
 from fedsolve.engine.trials import EvaluationSpec, TrialBatch, advance, evaluate, models, plan_batches, start
 
@@ -83,7 +84,19 @@ class Trials:
         keys = jnp.stack([run_key(seed) for seed in seeds])
         what = EvaluationSpec(prepared.task.loss, prepared.metrics, pairs[0][0].weighting == "uniform")
         states = start(algorithms, params, prepared.task.data.num_clients)
-        return RunningBatch(self, what, algorithms, diagnostics, keys, states)
+        return RunningBatch(self, batch, what, algorithms, diagnostics, keys, states)
+
+    def reacted(self, batch: TrialBatch, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
+        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
+        rounds = self.evaluated[:evaluations]
+
+        def after(setting: int, seed: int) -> Algorithm:
+            seen = {name: values[setting, seed, :evaluations] for name, values in metrics.items()}
+            return reacted(self.methods[setting], {"round": rounds, **seen}, self.prepared.versions)
+
+        trials = [[after(i, j) for i in batch.settings] for j in batch.seeds]
+        rows = [jax.tree.map(lambda *x: jnp.stack(x), *settings) for settings in trials]
+        return jax.tree.map(lambda *x: jnp.stack(x), *rows)
 
 
 @dataclass(frozen=True)
@@ -91,16 +104,21 @@ class RunningBatch:
     """A batch under way: methods and diagnostics (leading axis L), keys (S) and states (S, L)."""
 
     work: Trials
+    batch: TrialBatch
     what: EvaluationSpec
     algorithms: Algorithm
     diagnostics: Any
     keys: Any
     states: RunState
 
-    def advance(self, rounds: int) -> RunningBatch:
-        """Some rounds further."""
-        prepared = self.work.prepared
-        common = (prepared.program, self.algorithms, prepared.sampling, prepared.packed, self.keys)
+    def advance(self, rounds: int, metrics: Mapping[str, np.ndarray], evaluations: int) -> RunningBatch:
+        """Some rounds further, at the rates that follow from so many evaluations of all trials."""
+        prepared, seeds = self.work.prepared, len(self.keys)
+        if reacts(self.algorithms):
+            algorithms = self.work.reacted(self.batch, metrics, evaluations)
+        else:
+            algorithms = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
+        common = (prepared.program, algorithms, prepared.sampling, prepared.packed, self.keys)
         return replace(self, states=jax.block_until_ready(advance(*common, self.states, rounds)))
 
     def evaluate(self) -> dict[str, np.ndarray]:

@@ -92,7 +92,10 @@ def advance(
     states: RunState,
     rounds: int,
 ) -> RunState:
-    """`rounds` rounds of every trial in one call; it ends early when all have diverged."""
+    """`rounds` rounds of every trial in one call; it ends early when all have diverged.
+
+    `algorithms` has leading axes (S, L): a rate may react to the evaluations of its own trial.
+    """
     return _compiled_advance()(program, algorithms, sampling, packed, keys, states, jnp.int32(rounds))
 
 
@@ -116,7 +119,7 @@ def _compiled_advance() -> Any:
             # round and key are common to the settings: so are their cohorts, shuffles and gathered examples
             done, states = carry
 
-            def of_seed(key: Array, states: RunState) -> RunState:
+            def of_seed(key: Array, algorithms: Algorithm, states: RunState) -> RunState:
                 def one(algorithm: Algorithm, state: RunState) -> RunState:
                     state = replace(state, round=first + done)
                     new, _ = one_round(program, algorithm, sampling, packed, key, state)
@@ -124,7 +127,7 @@ def _compiled_advance() -> Any:
 
                 return _over(one, algorithms, states)
 
-            return done + 1, _over(of_seed, keys, states)
+            return done + 1, _over(of_seed, keys, algorithms, states)
 
         return lax.while_loop(unfinished, one_more, (jnp.int32(0), states))[1]
 

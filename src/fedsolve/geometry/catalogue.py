@@ -58,26 +58,26 @@ def _one(where: str, table: Any) -> Blocks:
     return psi.on(pattern)
 
 
-def build_part(kind: str, table: Any, known: Mapping[str, Callable[..., Any]]) -> Any:
-    """An object from its name alone, or a table with `name` and parameters.
+def build_part(kind: str, table: Any, known: Mapping[str, Callable[..., Any]], key: str = "name") -> Any:
+    """An object from its name alone, or a table with parameters and, under `key`, the name.
 
     Raises:
         InvalidInput: an unknown name or parameter, a missing one, or a value that is refused.
     """
-    values = {"name": table} if isinstance(table, str) else table
-    if not isinstance(values, Mapping) or "name" not in values:
-        raise InvalidInput(f"{kind} = {table!r} must be a table with a name: {', '.join(known)}")
+    values = {key: table} if isinstance(table, str) else table
+    if not isinstance(values, Mapping) or key not in values:
+        raise InvalidInput(f"{kind} = {table!r} must be a table with a {key}: {', '.join(known)}")
     values = dict(values)
-    name = values.pop("name")
-    if name not in known:
+    name = values.pop(key)
+    if not isinstance(name, str) or name not in known:
         raise unknown(kind, str(name), known)
     fields = {f.name: f for f in dataclasses.fields(known[name])}  # type: ignore[arg-type]
-    for key, value in values.items():
-        if key not in fields:
-            raise unknown(f"parameter of {name}", key, fields)
-        if isinstance(value, str | bool) and not fields[key].metadata.get("static"):
-            raise InvalidInput(f"{name}: {key} = {value!r} must be a number")
-    for key, field in fields.items():
-        if field.default is dataclasses.MISSING and key not in values:
-            raise InvalidInput(f"{name} needs {key}")
+    for parameter, value in values.items():
+        if parameter not in fields:
+            raise unknown(f"parameter of {name}", parameter, fields)
+        if isinstance(value, str | bool) and not fields[parameter].metadata.get("static"):
+            raise InvalidInput(f"{name}: {parameter} = {value!r} must be a number")
+    for parameter, field in fields.items():
+        if field.default is dataclasses.MISSING and parameter not in values:
+            raise InvalidInput(f"{name} needs {parameter}")
     return known[name](**values)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsolve.improvement import higher_is_better
+
 AVERAGED = "_averaged"
 """Suffix of a metric evaluated at the mean of the last two iterates."""
 
@@ -53,7 +55,6 @@ _UNITS = {
 _OPTIMALITY = (
     "gap", "prox_gradient", "suboptimality", "recovery_error", "squared_distance",
 )  # fmt: skip
-_HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def describe(name: str) -> Metric:
         title + (", averaged iterate" if name != base else ""),
         unit,
         100.0 if fraction else 1.0,
-        any(word in _HIGHER_IS_BETTER for word in words),
+        higher_is_better(base),
     )
 
 

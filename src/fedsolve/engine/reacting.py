@@ -1,0 +1,134 @@
+"""Rates that react to a run's evaluations: the method of the next rounds, and what is said of it at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.algorithm import Algorithm
+from fedsolve.engine.argument_names import argument_name
+from fedsolve.errors import InvalidInput, shown
+from fedsolve.results.columns import Columns
+from fedsolve.schedules import Reacting, Schedule, rate_at
+from fedsolve.types import Scalar, module
+
+_TOLD = 10  # changes of a rate that a note has room for
+
+
+def reacts(method: Any) -> bool:
+    """Whether a rate of the method reacts to evaluations."""
+    return any(_reacts(node) for node in jax.tree.leaves(method, is_leaf=_reacts))
+
+
+def reacted(method: Algorithm, evaluations: Columns, versions: int = 1) -> Algorithm:
+    """The method of the rounds that follow the last evaluation; itself where nothing in it reacts.
+
+    It has the same structure, shapes and types after every evaluation: rounds are compiled once.
+
+    Args:
+        method: as the run was given it, its numbers arrays.
+        evaluations: all so far.
+        versions: broadcasts that clients at work may have begun with: each goes on at the rate of its own.
+
+    Raises:
+        InvalidInput: a metric that is not measured, or a schedule that makes another kind of schedule of itself.
+    """
+    known = _repeatable(evaluations)
+
+    def after(node: Any) -> Any:
+        if not _reacts(node):
+            return node
+        if versions == 1:
+            return _after(node, known)
+        count = len(known["round"])
+        lasts = np.maximum(1, np.arange(count - versions, count) + 1)
+        parts = [_after(node, _first(known, last)) for last in lasts]
+        return _Versions(
+            jnp.asarray(known["round"][lasts - 1]), jax.tree.map(lambda *x: jnp.stack(x), *parts)
+        )
+
+    return jax.tree.map(after, method, is_leaf=_reacts)
+
+
+def with_reacting(method: Algorithm, of: Algorithm) -> Algorithm:
+    """The method with those schedules of another of its structure that react."""
+    return jax.tree.map(lambda mine, other: other if _reacts(mine) else mine, method, of, is_leaf=_reacts)
+
+
+def changes(method: Algorithm, evaluations: Columns) -> tuple[str, ...]:
+    """What became of each rate that reacts, in words: after which rounds it changed, and to what.
+
+    Args:
+        method: as the run was given it.
+        evaluations: all so far.
+    """
+    notes, known = [], _repeatable(evaluations)
+    for path, node in jax.tree_util.tree_leaves_with_path(method, is_leaf=_reacts):
+        if not _reacts(node):
+            continue
+        name = argument_name([jax.tree_util.keystr((key,), simple=True) for key in path])
+        now, start, found = node, f"{float(rate_at(node, 0)):g}", []
+        for count, round in enumerate(known["round"][:-1].tolist(), 1):  # no round follows the last
+            before, now = now, node.after(_first(known, count))
+            rate = float(rate_at(now, round))
+            if rate != float(rate_at(before, round)):
+                found.append(f"{rate:g} after round {round}")
+        if len(found) > _TOLD:
+            found = [*found[: _TOLD - 1], "...", f"{found[-1]} ({len(found)} changes)"]
+        if found:
+            notes.append(f"{name} {start} became {', '.join(found)}")
+    return tuple(notes)
+
+
+@module
+class _Versions(Schedule):
+    """The schedules of the last evaluations, of which each round has that of the last one before it.
+
+    Attributes:
+        rounds: rounds done at these evaluations, shape (versions,).
+        schedules: leaves of shape (versions, ...).
+    """
+
+    rounds: Array
+    schedules: Any
+
+    def __call__(self, round: Scalar) -> Scalar:
+        """The rate in a round."""
+        place = jnp.maximum(jnp.sum(self.rounds <= round) - 1, 0)
+        return jax.tree.map(lambda x: x[place], self.schedules)(round)
+
+
+def _reacts(node: Any) -> bool:
+    return isinstance(node, Reacting)
+
+
+def _repeatable(evaluations: Columns) -> Columns:
+    """What a run that is repeated finds again."""
+    return {name: column for name, column in evaluations.items() if name != "seconds"}
+
+
+def _first(evaluations: Columns, count: int) -> Columns:
+    return {name: column[:count] for name, column in evaluations.items()}
+
+
+def _after(node: Reacting, evaluations: Columns) -> Reacting:
+    """The schedule that follows, its leaves of the types that they had."""
+    found, name = node.after(evaluations), type(node).__name__
+    if jax.tree.structure(found) != jax.tree.structure(node):
+        raise InvalidInput(
+            f"{name}.after returns {shown(found)}: it must return another {name}, such as replace(self, rate=...)"
+        )
+
+    def typed(path: Any, new: Any, old: Any) -> Array:
+        if np.shape(new) != np.shape(old):
+            raise InvalidInput(
+                f"{name}.after changes {jax.tree_util.keystr(path)} from shape {np.shape(old)} to {np.shape(new)}: "
+                "shapes must stay"
+            )
+        return jnp.asarray(new, old.dtype)
+
+    return jax.tree_util.tree_map_with_path(typed, found, node)
