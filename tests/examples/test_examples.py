@@ -55,6 +55,12 @@ def personal_models(out, folder):
     assert 5 * max(loss["FedPer"], loss["FedRep"]) < loss["FedAvg"]
 
 
+def own_study(out, folder):
+    verdicts = [line.split(",")[0].split(":")[0] for line in out.splitlines()[:3]]
+    assert verdicts == ["underpowered", "confirmed", "confirmed"]
+    assert (folder / "runs" / "own-study" / "page.html").is_file()
+
+
 def sparse_model(out, folder):
     large = [int(x) for x in re.findall(r"(\d+) weights above", out)]
     sent = [float(x.replace(",", "")) for x in re.findall(r"sent up (\S+) kB", out)]
