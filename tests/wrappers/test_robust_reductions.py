@@ -132,6 +132,23 @@ def test_how_many_are_trimmed(n, trim, cut):
     assert float(found.step) == left[-1]
 
 
+@pytest.mark.parametrize("shape", [(40_001,), (20_000, 2), (9, 3, 2), (6,), (4, 0)])
+def test_trimmed_means_are_those_of_sorted_values(shape):
+    """Both signs, ties at the ends and everywhere, a fifth not used; coordinates at once and in parts."""
+    rng = np.random.default_rng(6)
+    x = np.where(rng.random(shape) < 0.3, rng.choice([-0.7, 0.0, 0.7], shape), rng.standard_normal(shape))
+    for trim, values in ((0.26, x), (0.45, x), (0.0, x), (0.3, np.full_like(x, 0.1))):
+        used = rng.random(len(x)) < 0.8
+        ordered = np.sort(values[used], axis=0)
+        cut = int(trim * len(ordered))
+        left = ordered[cut : len(ordered) - cut]
+        given = np.where(used.reshape(-1, *(1,) * (x.ndim - 1)), values, np.nan)
+        sent = Up(given, given, given)
+        found = reduced_by(fs.robust.TrimmedMean(trim), sent, np.ones(len(x)), used)
+        np.testing.assert_allclose(found.loss, left.mean(axis=0), rtol=1e-12, atol=1e-14)
+        np.testing.assert_array_equal(found.step, left[-1])
+
+
 @pytest.mark.parametrize("attackers", [0, 1, 2, 6])
 def test_krum_scores_by_brute_force(attackers):
     x = np.random.default_rng(2).standard_normal((7, 4))

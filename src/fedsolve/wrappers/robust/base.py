@@ -115,11 +115,6 @@ def _deltas(message: Any) -> tuple[Any, bool]:
     return marked, any(found for _, found in parts.values())
 
 
-def in_order(x: Array, used: Array) -> Array:
-    """Each coordinate's values in ascending order along the first axis, those not used last, as infinity."""
-    return jnp.sort(jnp.where(column(used, x), x, jnp.inf), axis=0)
-
-
 def middle(x: Array, used: Array) -> Array:
     """The median over the first axis of the rows that are used, the mean of the middle two of an even number."""
     return medians(jnp.where(column(used, x), x, jnp.inf), jnp.maximum(jnp.sum(used), 1))

@@ -10,7 +10,8 @@ from jaxtyping import Array
 
 from fedsolve.checks import check_range
 from fedsolve.types import Scalar, module, reductions
-from fedsolve.wrappers.robust.base import Reduction, in_order, middle
+from fedsolve.wrappers.robust.base import Reduction, column, middle
+from fedsolve.wrappers.robust.selection import of_rank, trimmed_means
 
 
 @module
@@ -53,15 +54,10 @@ class TrimmedMean(Reduction):
         count = jnp.sum(used)
         # a share such as 0.29 of 100 is not quite 29 in floating point
         cut = jnp.minimum(jnp.floor(self.trim * count + 1e-3).astype(count.dtype), (count - 1) // 2)
-        last = jnp.maximum(count - cut, 1)
-        rank = jnp.arange(len(used))
-        kept = (rank >= cut) & (rank < last)
+        last = jnp.maximum(count - cut, 1) - 1
 
         def leaf(by: str, x: Array) -> Array:
-            ordered = in_order(x, used)
-            if by == "max":
-                return ordered[last - 1]
-            inside = kept.reshape(-1, *(1,) * (x.ndim - 1))
-            return jnp.sum(jnp.where(inside, ordered, 0), axis=0) / (last - cut).astype(x.dtype)
+            values = jnp.where(column(used, x), x, jnp.inf)
+            return of_rank(values, last) if by == "max" else trimmed_means(values, cut, last)
 
         return jax.tree.map(leaf, reductions(messages), messages)
