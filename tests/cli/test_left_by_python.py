@@ -95,7 +95,7 @@ def test_it_is_not_run_from_its_configuration(tmp_path, capsys):
         )
 
 
-def test_what_the_catalogues_name_is_run_again_and_gone_on_with(tmp_path, capsys):
+def test_what_the_catalogues_name_is_run_again_and_gone_on_with(tmp_path, capsys, no_pictures):
     """One of each: a held-out share, a partition, an option that is no default, a penalty, a rate by round."""
     task = fs.tasks.digits(20, partition=fs.data.Dirichlet(0.5), model="softmax").hold_out(0.1)
     method = fs.FedMiD(L1(1e-4).on("weight"), fs.schedules.Exponential(0.1, 0.9))

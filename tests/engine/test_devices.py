@@ -25,6 +25,8 @@ cases = {
     "SCAFFOLD, Bernoulli": (fs.SCAFFOLD(0.3), {"sampling": Bernoulli(0.5)}),
     "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
         fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.3}), {"clients_per_round": 3, "chunk": 1}),
+    "Robust, messages of both devices meet on each": (
+        fs.robust.Robust(fs.FedAdam(0.3), fs.robust.MultiKrum(1, 2)), {"sampling": Bernoulli(0.7), "chunk": 2}),
     "FedAvg, 1 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
 }
 for name, (algorithm, options) in cases.items():
@@ -49,7 +51,7 @@ for name, (algorithm, options) in cases.items():
         (note,) = [note for note in moved.history.notes if "other devices" in note]
         assert note.startswith("the rounds after 4 ran on other devices (2)")
         assert not [note for note in one.history.notes if "other devices" in note]
-    if "Bernoulli" in name:
+    if "SCAFFOLD, Bernoulli" in name:
         stream.WINDOW_BYTES = 2**8
         options |= {"residency": "stream", "devices": 2}
         streamed = fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", **options)

@@ -48,10 +48,10 @@ def test_few_clients_with_most_of_the_weight():
     """
     weights = np.ones(CLIENTS)
     weights[[7, 70, 700]], weights[900] = 1e9, CLIENTS - 4
-    ids, _ = draw(Weighted(weights, 5), 3000)
+    ids, _ = draw(Weighted(weights, 5), 1000)
     assert (np.sort(ids[:, :3], axis=1) == [7, 70, 700]).all()
-    near_chi_square(np.unique(ids[:, :3], axis=0, return_counts=True)[1], 3000 / 6)
-    near((ids[:, 3:] == 900).mean(axis=0), [0.5, 0.25], 3000)
+    near_chi_square(np.unique(ids[:, :3], axis=0, return_counts=True)[1], 1000 / 6)
+    near((ids[:, 3:] == 900).mean(axis=0), [0.5, 0.25], 1000)
     others = np.bincount(ids[:, 3][ids[:, 3] != 900] // 500, minlength=10)
     near_chi_square(others, others.mean())
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -95,31 +91,3 @@ def test_settings_of_the_command_line():
     assert method_arguments("Robust+FedAvg", {"reduction": "median"})["reduction"] == fs.robust.Median()
     with pytest.raises(fs.InvalidInput, match="did you mean 'Krum'"):
         method_arguments("Robust+FedAvg", {"reduction": "krumm"})
-
-
-CODE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import numpy as np
-import fedsolve as fs
-from fedsolve.sampling import Bernoulli
-from harness import make_clients, make_task
-task = make_task(make_clients())
-algorithm = fs.robust.Robust(fs.FedAdam(0.3), fs.robust.MultiKrum(1, 2))
-one, two = (
-    fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", devices=d, sampling=Bernoulli(0.7), chunk=2)
-    for d in (1, 2)
-)
-np.testing.assert_allclose(np.asarray(one.params.weight), np.asarray(two.params.weight), rtol=1e-12)
-np.testing.assert_array_equal(one.rounds["participants"], two.rounds["participants"])
-np.testing.assert_array_equal(one.rounds["bytes_up"], two.rounds["bytes_up"])
-print("same")
-"""
-
-
-def test_two_devices_are_one(subprocess_env):
-    """Messages of both devices meet on each: the same choice, the same model."""
-    env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "2"}
-    command = [sys.executable, "-c", CODE, str(Path(__file__).parent.parent)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.stdout.strip() == "same", done.stderr[-2000:]
