@@ -16,6 +16,7 @@ from fedsolve.experiments.frank_wolfe.claims import (
     PUBLIC_DR,
     PUBLIC_FW,
     STOCHASTIC,
+    Accuracies,
     Column,
     title,
 )
@@ -52,26 +53,24 @@ def problem(
     return Problem(title(column), size, made, told, select=last, published=theirs, data_by_seed=True)
 
 
-def table1() -> dict[str, Problem]:
-    """Its columns by title."""
-    options = {"rounds": 100, "eval_every": 10, "batch_size": "full"}
-    found = {}
-    for column, accuracies in CONVEX.items():
-        theirs = {m: a / 100 for m, a in zip((*PLUS, "FedDR"), accuracies, strict=True)}
-        found[title(column)] = problem(column, theirs, "10 clients, all images", 10, None, **options)
-    return found
+def columns(
+    table: Accuracies, names: tuple[str, ...], clients: int, kept: Mapping[str, int], **options: Any
+) -> dict[str, Problem]:
+    """The columns of a table by title.
 
-
-def table3() -> dict[str, Problem]:
-    """Its columns by title, on all images."""
-    options = {"rounds": 300, "eval_every": 50, "batch_size": 64}
+    Args:
+        table: the paper's accuracies.
+        names: the methods that these are of.
+        clients: all of them take part.
+        kept: data -> examples of a client, where not all of them are.
+        **options: of a run.
+    """
     found = {}
-    for column, accuracies in STOCHASTIC.items():
-        most, size = (
-            (190, "100 clients of 190") if column[2] == "synthetic" else (None, "100 clients, all images")
-        )
-        theirs = {m: a / 100 for m, a in zip(("FedFWSto", "FedDR"), accuracies, strict=True)}
-        found[title(column)] = problem(column, theirs, size, 100, most, **options)
+    for column, accuracies in table.items():
+        theirs = {name: accuracy / 100 for name, accuracy in zip(names, accuracies, strict=True)}
+        most = kept.get(column[2])
+        size = f"{clients} clients, all images" if most is None else f"{clients} clients of {most}"
+        found[title(column)] = problem(column, theirs, size, clients, most, **options)
     return found
 
 
@@ -143,7 +142,7 @@ STUDIES = {
         title="Frank-Wolfe on convex problems: FedFW and FedFW+ beside FedDR",
         summary="Softmax regression on MNIST, CIFAR-10 and synthetic data in l1 and l2 balls (Table 1).",
         paper="dadras2024fedfw",
-        problems=table1(),
+        problems=columns(CONVEX, (*PLUS, "FedDR"), 10, {}, rounds=100, eval_every=10, batch_size="full"),
         quick=QUICK,
         methods=lambda name: convex(COLUMNS[name]),
         seeds=(0, 1, 2, 3, 4),
@@ -162,7 +161,9 @@ STUDIES = {
         title="Stochastic Frank-Wolfe: FedFW-sto beside FedDR",
         summary="Softmax regression by minibatches, 100 clients, in an l2 ball (Table 3).",
         paper="dadras2024fedfw",
-        problems=table3(),
+        problems=columns(
+            STOCHASTIC, ("FedFWSto", "FedDR"), 100, {"synthetic": 190}, rounds=300, eval_every=50, batch_size=64
+        ),
         quick=QUICK,
         methods=lambda name: stochastic(COLUMNS[name]),
         seeds=(0, 1, 2, 3, 4),

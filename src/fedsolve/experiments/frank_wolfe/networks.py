@@ -5,25 +5,22 @@ from __future__ import annotations
 import fedsolve as fs
 from fedsolve.experiments.frank_wolfe.claims import OF_TABLE2, PLUS, PUBLIC_FW, TABLE2, Column, title
 from fedsolve.experiments.frank_wolfe.columns import BALLS
-from fedsolve.experiments.frank_wolfe.linear import DEALT, DEVIATIONS, OF_SYNTHETIC, PICTURES, feddr, problem
+from fedsolve.experiments.frank_wolfe.linear import (
+    DEALT,
+    DEVIATIONS,
+    OF_SYNTHETIC,
+    PICTURES,
+    columns,
+    feddr,
+    problem,
+)
 from fedsolve.experiments.frank_wolfe.public_code import OverwrittenFrankWolfe
-from fedsolve.studies import Method, Problem, Study
+from fedsolve.studies import Method, Study
 
 ROUNDS, MOST = 100, {"cnn": 50, "dnn": 200}
 LAM0 = {"lam0": (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)}
 RATES = 0.03, 0.1, 0.3
 """FedDR's client rates, with eta 1 and 10: as many settings as the others have."""
-OPTIONS = {"rounds": ROUNDS, "eval_every": 10, "batch_size": "full"}
-
-
-def table2() -> dict[str, Problem]:
-    """Its columns by title."""
-    found = {}
-    for column, accuracies in TABLE2.items():
-        theirs = {m: a / 100 for m, a in zip((*PLUS, "FedDR"), accuracies, strict=True)}
-        most = MOST[column[2]]
-        found[title(column)] = problem(column, theirs, f"10 clients of {most}", 10, most, **OPTIONS)
-    return found
 
 
 def methods(column: Column) -> dict[str, Method]:
@@ -50,7 +47,7 @@ STUDY = Study(
     title="Frank-Wolfe on networks: FedFW and FedFW+ beside FedDR",
     summary="A CNN on MNIST and a DNN on synthetic data in l1 and l2 balls (Table 2).",
     paper="dadras2024fedfw",
-    problems=table2(),
+    problems=columns(TABLE2, (*PLUS, "FedDR"), 10, MOST, rounds=ROUNDS, eval_every=10, batch_size="full"),
     quick=problem(("l2", "labels", "dnn"), {}, "4 clients of 20", 4, 20, rounds=2),
     methods=lambda name: methods(COLUMNS[name]),
     seeds=(0, 1, 2, 3, 4),

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 import fedsolve as fs
 from fedsolve.data.partitions import Shards
+from fedsolve.experiments.neural.tasks import few
 from fedsolve.studies import Problem
 from fedsolve.tasks.models import CNN, Softmax
 from fedsolve.tasks.networks.recurrent import GRU
 from fedsolve.tasks.shakespeare import VOCABULARY
-from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.task import Task
 
 ROUNDS, CLIENTS, STEPS, BATCH = 30, 10, 5, 10
 MOST_EXAMPLES, MOST_SEQUENCES = 2_000, 200
@@ -40,11 +39,8 @@ def _problem(
 
 
 def _judged(task: Task, most: int) -> Task:
-    """The task, evaluated on at most so many examples of either set, drawn at random, without further diagnostics."""
-    test = task.test
-    assert test is not None
-    rows = np.random.default_rng(0).permutation(len(test.y))[:most]
-    return replace(task, test=Examples(test.x[rows], test.y[rows]), diagnostics=(), eval_examples=most)
+    """The task, evaluated on at most so many examples of either set, without further diagnostics."""
+    return replace(few(task, most, most), diagnostics=())
 
 
 def _libsvm(dataset: str) -> Callable[[Path | None], Task]:
