@@ -332,8 +332,7 @@ def test_rules_decide_by_paired_intervals():
     both = rules.together(rules.better("p", "A", "B"), rules.better("p", "B", "A"))
     assert both(cells).verdict == "partly"
     assert f"[{low:.3g}, {high:.3g}]" in both(cells).ours  # rules judged together share the 5 %
-    halves = rules.close("p", "A", "B", 1.5)(cells).reason
-    assert halves.endswith("paired; at 0.75: not reproduced, 3: reproduced")
+    assert rules.close("p", "A", "B", 1.5)(cells).ours.endswith("(at 0.75: not reproduced, 3: reproduced)")
 
 
 def test_intervals_over_splits_of_one_data_set_are_wider():

@@ -51,7 +51,7 @@ def outcome(study: Study, context: Context) -> Outcome:
     return Outcome(
         claims,
         {name: picture.draw(study, cells) for name, picture in study.pictures.items()},
-        tables(cells, "Paper's setting" if study.paper else "Setting"),
+        tables(cells),
         (*study.deviations, *([f"The paper's size: {study.cost}"] if study.full else [])),
         settings(study),
     )

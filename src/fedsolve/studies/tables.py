@@ -14,19 +14,14 @@ from fedsolve.studies.rules.comparisons import in_words, shown_final
 from fedsolve.studies.study import Study
 
 
-def tables(cells: Cells, given: str = "Paper's setting") -> dict[str, PageTable]:
-    """One table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published.
-
-    Args:
-        cells: of the study.
-        given: head of the column of settings that were not tuned.
-    """
+def tables(cells: Cells) -> dict[str, PageTable]:
+    """One table a problem, by the problem's name as a file's; one a metric where nothing was tuned or published."""
     tuned = any(cell.grid is not None for cell in cells.by_name.values())
     if len(cells.problems) > 1 and not tuned and not any(p.published for p in cells.problems.values()):
         metrics = dict.fromkeys(p.metric for p in cells.problems.values())
         of = {metric: [n for n, p in cells.problems.items() if p.metric == metric] for metric in metrics}
         return {f"results-{m}" if len(of) > 1 else "results": _side_by_side(cells, of[m]) for m in of}
-    return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name, given) for name in cells.problems}
+    return {re.sub(r"[^\w+.]+", "-", name): _table(cells, name) for name in cells.problems}
 
 
 def _side_by_side(cells: Cells, names: Sequence[str]) -> PageTable:
@@ -42,10 +37,10 @@ def _side_by_side(cells: Cells, names: Sequence[str]) -> PageTable:
     return PageTable(describe(problem.metric).label, ["Problem", *methods], rows, seeds)
 
 
-def _table(cells: Cells, name: str, given: str) -> PageTable:
+def _table(cells: Cells, name: str) -> PageTable:
     problem = cells.problem(name)
     metric = describe(problem.metric)
-    head = ["Method", given, f"{metric.label} there", "Tuned setting", f"{metric.label} tuned"]
+    head = ["Method", "Given setting", f"{metric.label} there", "Tuned setting", f"{metric.label} tuned"]
     head += ["At an edge"] + (["Paper's number"] if problem.published else [])
     rows: list[list[Any]] = []
     for method in cells.methods(name):

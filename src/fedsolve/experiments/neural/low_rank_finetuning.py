@@ -206,8 +206,8 @@ STUDY = Study(
         f"Cut for two cores: the first {LAYERS} of MiniLM's 6 layers, 24 of 121 authors, 16 of 64 tokens, 8 rounds, "
         "100 of 7,532 test posts. No method is near its end.",
         "Nothing is tuned: client_lr is 0.3 wherever there is one (of 0.003 to 1, for the head alone, 0.3 and 1 were "
-        "the best, by training loss and test accuracy of two seeds), FedFW's radius is 0.3. What the table calls the "
-        "paper's settings are these. The verdicts are of these settings, not of methods at their best.",
+        "the best, by training loss and test accuracy of two seeds), FedFW's radius is 0.3. The verdicts "
+        "are of these settings, not of methods at their best.",
         "FedFW takes one step on all of a client's posts a round, the others an epoch of batches of 8. Its head lies "
         f"in an l2 ball of {HEAD:g}, whose vertex is dense; that radius and lambda_0 = {LAM0:g} are from trials of "
         "the head alone. FedDualAvg's penalty is 0.003; it sends dense displacements. Bytes down are not "

@@ -91,14 +91,14 @@ def diversity(cells: Cells, problems: Sequence[str], names: Sequence[str], side:
         found = [_log_interval(cells, p, m, len(problems) * len(names)) for p in problems]
         means = [one.factor.mean for one in found]
         words.append(f"{m} {min(means):.3g} to {max(means):.3g}")
-        ends += [(m, one) for one in found]
-    held = sum(decided(one, np.log(NEAR), -side) == "reproduced" for _, one in ends)
+        ends += [(f"{m} at {p}", one) for p, one in zip(problems, found, strict=True)]
+    missed = [name for name, one in ends if decided(one, np.log(NEAR), -side) != "reproduced"]
     ours = f"geometric mean over the last {LAST} rounds, least and greatest of {len(problems)} problems: "
     what = f"{'at most' if side > 0 else 'above'} {NEAR:g} by the 95 % interval of the mean over data sets"
     given: dict[float, Verdict] = {bar: beyond(ends, np.log(bar), -side)[0] for bar in around_factor(NEAR)}
-    reason = (
-        f"{what}, all {len(ends)} together; it holds in {held} of {len(ends)} cells; {elsewhere(given, NEAR)}"
-    )
+    held = f"it holds in {len(ends) - len(missed)} of {len(ends)} cells"
+    held += f", not in {'; '.join(missed)}" if missed else ""
+    reason = f"{what}, all {len(ends)} together; {held}; {elsewhere(given, NEAR)}"
     return Judged(ours + ", ".join(words), given[NEAR], reason)
 
 

@@ -131,10 +131,11 @@ def _by_margin(
     what: str,
 ) -> Judged:
     found = difference(cells, problem, a, b, which)
-    ours = f"{_ends(cells, problem, (a, b), which)}; {found.words}"
     given: dict[float, Verdict] = {bar: graded(found, bar) for bar in around(margin)}
-    reason = f"{what.format(f'{margin:g} {_unit(cells, problem)}')}, by the whole 95 % interval"
-    reason += f" over {cells.problem(problem).over}, paired; {elsewhere(given, margin)}"
+    ours = f"{_ends(cells, problem, (a, b), which)}; {found.words} ({elsewhere(given, margin)})"
+    unit = _unit(cells, problem)
+    told = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
+    reason = f"{what.format(told)}, by the whole 95 % interval over {cells.problem(problem).over}, paired"
     return Judged(ours, given[margin], reason, provisional(cells, problem, which, (a, b)))
 
 
