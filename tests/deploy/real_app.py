@@ -6,6 +6,9 @@ from pathlib import Path
 
 from fedsolve.cli.federation.new import write_app
 
+SETTINGS = {"Personal+SCAFFOLD+FedAdam": {"leaves": "1.*"}}
+"""What methods are given beside their clients' rate."""
+
 PROBLEM = '''
 import os
 import signal
@@ -18,7 +21,7 @@ import fedsolve as fs
 from fedsolve.engine.keys import start_params
 
 CLIENTS = 3
-SETTINGS = {"FedRep": {"leaves": "1.*", "passes": 2}}
+SETTINGS = __SETTINGS__
 TASK = fs.tasks.digits(num_clients=CLIENTS, partition="iid")
 
 
@@ -85,7 +88,7 @@ def write(folder: Path) -> Path:
     """The app's folder."""
     app = folder / "realapp"
     write_app(app, "digits", "jax", 3)
-    (app / "realapp" / "problem.py").write_text(PROBLEM.lstrip())
+    (app / "realapp" / "problem.py").write_text(PROBLEM.lstrip().replace("__SETTINGS__", repr(SETTINGS)))
     (app / "realapp" / "client_app.py").write_text(CLIENT.lstrip())
     server = (app / "realapp" / "server_app.py").read_text()
     given = '{"client_lr": config["client-lr"]}'

@@ -22,6 +22,8 @@ from fedsolve.results.history import History
 from fedsolve.store import read_manifest
 
 RATE = 0.1
+SHARED = 64 * 64 + 64
+"""Numbers of the model's first layer."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def finished(out: Path):
 def simulated(method: str, rounds: int):
     """The compiled engine on the same problem, clients one after another."""
     task = fs.tasks.digits(num_clients=3, partition="iid")
-    settings = {"client_lr": RATE} | {"FedRep": {"leaves": "1.*", "passes": 2}}.get(method, {})
+    settings = {"client_lr": RATE} | real_app.SETTINGS.get(method, {})
     return fs.run(fs.build(method, settings), task, rounds=rounds, chunk=1, eval_every=rounds)
 
 
@@ -95,12 +97,16 @@ def test_the_simulation_to_the_last_bit(federation, tmp_path):
 @pytest.mark.alone
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("method", "down"), [("FedRep", 4 * (64 * 64 + 64)), ("Ditto", 4 * (64 * 64 + 64 + 640 + 10))]
+    ("method", "sent", "kept"),
+    [
+        ("Personal+SCAFFOLD+FedAdam", 2 * SHARED, SHARED + 650),  # FedPer with control variates
+        ("Ditto", SHARED + 650, SHARED + 650),
+    ],
 )
-def test_models_of_clients_own_stay_on_their_nodes(federation, tmp_path, method, down):
-    """The bits of the simulation; FedRep's last layer, of 650 numbers, is in no message.
+def test_models_of_clients_own_stay_on_their_nodes(federation, tmp_path, method, sent, kept):
+    """The bits of the simulation; the last layer, of 650 numbers, is in no message where it is personal.
 
-    What lies on a node after two rounds are its own leaves, others than its neighbour's; the server's model, which
+    What lies on a node after two rounds are its own numbers, others than its neighbour's; the server's model, which
     unseen clients and the test set are measured with, is the simulation's, its last layer that of the start.
     """
     submit(federation, tmp_path, method, 2)
@@ -111,12 +117,12 @@ def test_models_of_clients_own_stay_on_their_nodes(federation, tmp_path, method,
     experiment = read_manifest(tmp_path / "checkpoint.safetensors")["experiment"]
     files = [federation.folder / "states" / experiment / f"client-{i}-round-2.safetensors" for i in range(3)]
     own = [load_file(file) for file in files]
-    assert [sum(x.size for x in one.values()) for one in own] == [650 if method == "FedRep" else 4810] * 3
+    assert [sum(x.size for x in one.values()) for one in own] == [kept] * 3
     assert not any(
         np.array_equal(a, b) for a, b in zip(own[0].values(), own[1].values(), strict=True) if a.ndim == 2
     )
-    assert 6 * down < history.total("bytes_down") < 6 * down * 1.15  # 2 rounds of 3 clients
-    assert 6 * down < history.total("bytes_up") < 6 * down * 1.15
+    for way in ("bytes_down", "bytes_up"):  # 2 rounds of 3 clients, 4 bytes a number
+        assert 24 * sent < history.total(way) < 24 * sent * 1.15
 
 
 @pytest.mark.alone

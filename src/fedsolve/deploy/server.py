@@ -123,24 +123,26 @@ def server_app(
     )
     if sampling is not None and clients_per_round is not None:
         raise InvalidInput("give clients_per_round or sampling, not both")
-    app = ServerApp()
+    app, given = ServerApp(), {"sampling": sampling, "buffers": buffers, "evaluate": evaluate, "label": label}
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        try:
-            method = algorithm if isinstance(algorithm, Algorithm) else algorithm(context.run_config)
-            deployment = Deployment.of(
-                method,
-                params,
-                settings.overridden(context.run_config),
-                sampling=sampling,
-                buffers=buffers,
-                evaluate=evaluate,
-                label=label,
-            )
-        except FedsolveError as error:
-            say(f"error: {error}")
-            raise
-        serve(grid, deployment)
+        serve(grid, _deployment(algorithm, params, settings, context.run_config, given))
 
     return app
+
+
+def _deployment(
+    algorithm: Algorithm | Callable[[Mapping[str, Any]], Algorithm],
+    params: Params,
+    settings: Settings,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> Deployment:
+    """What a run is, by its configuration; what cannot be is said on the server too."""
+    try:
+        method = algorithm if isinstance(algorithm, Algorithm) else algorithm(config)
+        return Deployment.of(method, params, settings.overridden(config), **given)
+    except FedsolveError as error:
+        say(f"error: {error}")
+        raise

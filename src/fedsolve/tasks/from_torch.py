@@ -74,7 +74,6 @@ def from_torch(
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
     from fedsolve.pytorch.arrays import trainable, trained_copy
     from fedsolve.pytorch.model import check_mean
-    from fedsolve.pytorch.registry import NotTranslatable
     from fedsolve.pytorch.trial import outputs_of
 
     if not isinstance(module, torch.nn.Module):
@@ -88,18 +87,7 @@ def from_torch(
     functions = {"loss": loss, **metrics}
     for what, function in functions.items():
         check_mean("the loss" if what == "loss" else f"metric {what}", function, outputs, y)
-    parts, notes = None, ()
-    if translate is not False:
-        try:
-            parts = _translated(module, functions, x, outputs, y)
-        except NotTranslatable as error:
-            why = f"{type(module).__name__} cannot be translated: {error}"
-            if translate:
-                raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
-            notes = (f"{why}; it runs in PyTorch, one client after another",)
-    else:
-        notes = ("the module runs in PyTorch, one client after another: translate=False",)
-    parts = _in_pytorch(module, functions) if parts is None else parts
+    parts, notes = _parts(module, functions, x, outputs, y, translate)
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
@@ -125,6 +113,24 @@ class _Parts(NamedTuple):
     frozen: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
     functions: dict[str, Any]
+
+
+def _parts(
+    module: nn.Module, functions: Mapping[str, Any], x: Any, outputs: Any, y: Any, translate: bool | None
+) -> tuple[_Parts, tuple[str, ...]]:
+    """The module translated, or called where it cannot or shall not be, and what is to be said of that."""
+    from fedsolve.pytorch.registry import NotTranslatable
+
+    if translate is False:
+        why = "the module runs in PyTorch, one client after another: translate=False"
+        return _in_pytorch(module, functions), (why,)
+    try:
+        return _translated(module, functions, x, outputs, y), ()
+    except NotTranslatable as error:
+        why = f"{type(module).__name__} cannot be translated: {error}"
+        if translate:
+            raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
+        return _in_pytorch(module, functions), (f"{why}; it runs in PyTorch, one client after another",)
 
 
 def _translated(module: nn.Module, functions: Mapping[str, Any], x: Any, outputs: Any, y: Any) -> _Parts:
