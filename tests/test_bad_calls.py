@@ -164,6 +164,48 @@ more = {
 CALLS |= more
 
 
+def test_what_was_meant_is_named(tmp_path):
+    """A newcomer's slips: what is said names the argument, the client or the setting at fault."""
+    x, y = np.zeros((2, 3)), np.zeros(2)
+    fs.run(fs.FedAvg(0.1), TASK, rounds=1, out=tmp_path / "run")
+    for call, error, words in (
+        (run(round=2), TypeError, r"run\(\) got .* 'round': did you mean 'rounds'\?"),
+        (lambda: fs.tasks.digits(num_client=3), TypeError, r"digits\(\) got .* 'num_client'"),
+        (run(algorithm=fs.FedAvg), fs.InvalidInput, "not <function FedAvg>$"),
+        (
+            lambda: fs.sweep("FedAvg", TASK, {"lr": [1]}, rounds=1),
+            fs.InvalidInput,
+            "'lr': did you mean 'client_lr'",
+        ),
+        (
+            task(clients=[([[1.0, 2.0]], [1.0])]),
+            fs.InvalidInput,
+            r"^\[0\]\[0\]\[0\] of client 0 is one number",
+        ),
+        (
+            task(clients=[(x, y), (x[:, :2], y)]),
+            fs.InvalidInput,
+            r"^\[0\] of client 1 has rows of shape \(2,\)",
+        ),
+        (run(task=task(metrics={"m": lambda w, b: "x"})()), fs.InvalidInput, "^m of .* is 'x': it must be"),
+        (run(task=task(metrics={"m": lambda w, b: None})()), fs.InvalidInput, "^m of .* is None: it must be"),
+        (lambda: fs.load(tmp_path / "run").to_latex("table.tex"), fs.InvalidInput, "target = 'table.tex'"),
+        (
+            run(algorithm=fs.FedAvg(0.2), out=tmp_path / "run", resume=True, rounds=2),
+            fs.InvalidInput,
+            r"has algorithm = \.\.\.lr=0\.1, .{20,60}\.\.\., this run \.\.\.lr=0\.2, ",
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_parameters_of_pytorch_are_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(fs.InvalidInput, match=r"hold a torch\.Tensor: .* fs\.tasks\.from_torch"):
+        task(params={"w": torch.zeros(2)})()
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_refused(call):
     with pytest.raises(fs.InvalidInput) as error:

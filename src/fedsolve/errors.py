@@ -6,6 +6,7 @@ The command line turns each into its exit code; any other exception is a bug and
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,10 +56,37 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     "unknown algorithm 'FedAdm': did you mean 'FedAdam'? Known: FedAdam, FedAvg"
     """
     names = sorted(known)
-    folded = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(str(name).lower(), folded, n=1, cutoff=0.5)
-    hint = f"did you mean '{folded[near[0]]}'? " if near else ""
-    return InvalidInput(f"unknown {kind} '{name}': {hint}Known: {', '.join(names)}")
+    hint = f"did you mean '{near}'? " if (near := nearest(str(name), names)) else ""
+    return InvalidInput(f"unknown {kind} '{name}': {hint}Known: {', '.join(names) or 'none'}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, or else the shortest that has it as a word; None if there is none.
+
+    >>> nearest("cleint_lr", ["client_lr", "server_lr"]), nearest("lr", ["server_lr", "clip_norm"])
+    ('client_lr', 'server_lr')
+    """
+    folded = {n.lower(): n for n in known}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    near = near or sorted((n for n in folded if name.lower() in n.split("_")), key=lambda n: (len(n), n))
+    return folded[near[0]] if near else None
+
+
+def from_where_they_differ(*texts: str) -> tuple[str, ...]:
+    """Texts for an error's one line: as they are or, where one is long, cut to begin where they are no longer equal.
+
+    >>> from_where_they_differ("SGD(lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)", "SGD(lr=0.2)")
+    ('...lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)', '...lr=0.2)')
+    """
+    if max(map(len, texts)) <= _LONGEST:
+        return texts
+    same = next((i for i, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), 0)
+    start = max(texts[0].rfind(" ", 0, same), texts[0].rfind("(", 0, same)) + 1
+    kept = [text[start : start + _LONGEST] for text in texts]
+    before = "..." if start else ""
+    return tuple(
+        before + k + ("..." if start + len(k) < len(t) else "") for k, t in zip(kept, texts, strict=True)
+    )
 
 
 def shown(value: object) -> str:
@@ -68,7 +96,7 @@ def shown(value: object) -> str:
     '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0...'
     """
     try:
-        text = " ".join(repr(value).split())
+        text = re.sub(r" at 0x[0-9a-f]+>", ">", " ".join(repr(value).split()))  # where it lies helps nobody
     except Exception:  # what it is does not matter: it is being refused (an integer too long to print, too)
         text = f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."

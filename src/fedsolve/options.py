@@ -8,13 +8,14 @@ that the command line's help does not wait for it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Required, TypedDict, TypeVar, cast
 
 from fedsolve.checks import SEED_BITS
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, nearest
 from fedsolve.signatures import About, about_of, with_lines, with_options
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def shows_options(
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
+                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -291,6 +292,13 @@ def shows_options(
         return call
 
     return decorate
+
+
+def _meant(given: Iterable[str], signature: inspect.Signature) -> str:
+    """The argument that was meant by the first one that is not there; '' where all are."""
+    known = signature.parameters
+    near = next((nearest(name, known) for name in given if name not in known), None)
+    return f": did you mean '{near}'?" if near else ""
 
 
 RunOptions.__doc__ = with_lines(RunOptions.__doc__ or "", list(fields(RunOptions)))

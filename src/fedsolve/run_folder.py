@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, from_where_they_differ
 from fedsolve.lock import Hold, locked
 from fedsolve.store import read_manifest, save_tree
 
@@ -130,8 +130,9 @@ class RunFolder:
         free = (*_DEVICES, "chunk") if self.has_moved(there) else ()
         for name, value in self.identity.items():
             if there.get(name) != value and name not in free:
+                before, now = from_where_they_differ(str(there.get(name)), str(value))
                 raise InvalidInput(
-                    f"the checkpoint {path} has {name} = {there.get(name)}, this run {value}: "
+                    f"the checkpoint {path} has {name} = {before}, this run {now}: "
                     "resume as it was, or start anew in another folder"
                 )
 

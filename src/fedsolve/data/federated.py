@@ -275,14 +275,23 @@ class FederatedData:
                 )
         counts = []
         for i, c in enumerate(clients):
-            lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in jax.tree.leaves(c)}
-            if len(lengths) != 1 or -1 in lengths:
+            for (path, leaf), first in zip(
+                jax.tree_util.tree_leaves_with_path(c), jax.tree.leaves(clients[0]), strict=True
+            ):
+                where = f"{jax.tree_util.keystr(path)} of client {i}".strip()
+                if not leaf.ndim:
+                    raise InvalidInput(
+                        f"{where} is one number: give arrays with a row an example, of a list np.array(rows)"
+                    )
+                if leaf.shape[1:] != first.shape[1:]:
+                    raise InvalidInput(
+                        f"{where} has rows of shape {leaf.shape[1:]}, of client 0 {first.shape[1:]}: give all the same"
+                    )
+            lengths = {len(leaf) for leaf in jax.tree.leaves(c)}
+            if len(lengths) != 1:
                 raise InvalidInput(f"the fields of client {i} have different lengths {sorted(lengths)}")
             counts.append(lengths.pop())
-        try:
-            packed = jax.tree.map(lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *clients)
-        except ValueError as error:
-            raise InvalidInput(f"the clients' arrays do not fit together: {error}") from None
+        packed = jax.tree.map(lambda *parts: np.concatenate(parts), *clients)
         return cls(packed, np.array(counts), tuple(names))
 
     @classmethod

@@ -14,7 +14,7 @@ from fedsolve.engine.clients import Loss, PackedClients, on_device
 from fedsolve.engine.constants import renew
 from fedsolve.engine.frozen import check_frozen
 from fedsolve.engine.probe import built_in, few_rows, not_means
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.loss_arguments import asked, call
 from fedsolve.tasks.state import refuse_state
 from fedsolve.tasks.task import Task
@@ -109,7 +109,10 @@ def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None
 
 def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:
     def value(params: Params, batch: Batch, key: Any, weights: Any) -> Any:
-        return call(function, params, batch, key=key, weights=weights)[0]
+        out = call(function, params, batch, key=key, weights=weights)[0]
+        if isinstance(out, str | bytes) or out is None:
+            raise InvalidInput(f"{what} is {shown(out)}: it must be one real number, or one for each example")
+        return out
 
     try:
         return jax.eval_shape(value, params, batch, key, weights)
@@ -118,6 +121,8 @@ def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, wei
             f"{what} needs NumPy arrays, which it cannot have inside the compiled program: give a metric like this "
             f"as whole={{'name': fs.tasks.Whole(outputs, score)}}, a loss in jax.numpy"
         ) from error
+    except InvalidInput:
+        raise
     except Exception as error:  # whatever the user's code raises
         if key is not None or "key" not in asked(function):
             raise

@@ -44,6 +44,9 @@ class Records(ABC):
 
         Args:
             target: what the column "Rounds to" counts to, a fraction or a loss; by default an accuracy of 0.9.
+
+        Raises:
+            InvalidInput: `target` is no finite number.
         """
         return latex_table(self.histories, target)
 

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fedsolve.checks import check_range
 from fedsolve.errors import InvalidInput
 from fedsolve.report.style import distinct_names
 from fedsolve.results.history import History
@@ -199,6 +200,7 @@ def _count(value: float) -> str:
 
 
 def _target(histories: Sequence[History], target: float | None) -> float | None:
+    check_range("target", target, optional=True)
     return ACCURACY_TARGET if target is None and headline(histories) == "test_accuracy" else target
 
 

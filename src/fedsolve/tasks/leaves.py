@@ -71,7 +71,16 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
     """
     paths, leaves = named_leaves(params)
     structure = jax.tree.structure(params)
-    floating = [_is_floating(leaf) for leaf in leaves]
+    try:
+        floating = [_is_floating(leaf) for leaf in leaves]
+    except TypeError:  # a type of numbers that NumPy has not
+        kind = next(
+            type(x) for x in leaves if hasattr(x, "dtype") and not isinstance(x, np.ndarray | jax.Array)
+        )
+        raise InvalidInput(
+            f"the parameters hold a {kind.__module__}.{kind.__name__}: give arrays of NumPy or JAX, "
+            "or a PyTorch module to fs.tasks.from_torch"
+        ) from None
     if not any(floating):
         raise InvalidInput("the parameters hold no floating-point array: nothing to train")
     still = _chosen([p for p, f in zip(paths, floating, strict=True) if f], freeze)

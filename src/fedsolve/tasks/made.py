@@ -33,8 +33,8 @@ def by_name(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorate(build: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(build)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            given = inspect.signature(build).bind(*args, **kwargs)
-            return made(build(*args, **kwargs), Made(name, given.arguments))
+            task = build(*args, **kwargs)  # first: what it is not given right it says under its own name
+            return made(task, Made(name, inspect.signature(build).bind(*args, **kwargs).arguments))
 
         return call
 
