@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
 from fedsolve.tasks.losses import (
-    Accuracy,
-    BinaryAccuracy,
     BinaryCrossEntropy,
     CrossEntropy,
-    LikeliestSet,
     Logistic,
-    RecallAt,
     Ridge,
     SquaredError,
-    TopK,
     check_labels,
 )
 from fedsolve.tasks.models import Affine, Linear, Softmax

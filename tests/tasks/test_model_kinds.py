@@ -12,7 +12,7 @@ import fedsolve as fs
 from fedsolve import communication, introspect
 from fedsolve.algorithm import Cohort
 from fedsolve.engine.reduce import reduce_stacked
-from fedsolve.geometry.blocks import named_leaves
+from fedsolve.leaf_paths import named_leaves
 from fedsolve.tasks.leaves import split_leaves
 from fedsolve.types import reports
 

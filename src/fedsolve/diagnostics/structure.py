@@ -8,8 +8,8 @@ from jaxtyping import Array
 from fedsolve.checks import check_range
 from fedsolve.diagnostics.base import Diagnostic, Point
 from fedsolve.errors import InvalidInput
-from fedsolve.geometry.blocks import chosen_leaves
 from fedsolve.geometry.decompositions import singular_values
+from fedsolve.leaf_paths import chosen_leaves
 from fedsolve.types import Params, Scalar, module, static
 
 

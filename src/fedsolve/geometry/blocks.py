@@ -12,7 +12,6 @@ stands for anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from jaxtyping import Array
 from fedsolve import trees
 from fedsolve.errors import InvalidInput
 from fedsolve.geometry.faces import FACES, ArrayFunction
+from fedsolve.leaf_paths import matching, named_leaves
 from fedsolve.types import Params, Scalar, module, static
 
 
@@ -376,34 +376,6 @@ def check_start(who: str, constraint: Blocks, params: Params) -> None:
             else "begin at a point of it, such as constraint.lmo(params)"
         )
         raise InvalidInput(f"{who}: the initial model lies outside the set by {outside:.3g}: {remedy}")
-
-
-def chosen_leaves(tree: Params, pattern: str) -> list[Any]:
-    """The leaves whose path matches a pattern.
-
-    Raises:
-        InvalidInput: there is none.
-    """
-    paths, leaves = named_leaves(tree)
-    found = [leaves[i] for i in matching(paths, pattern)]
-    if not found:
-        raise InvalidInput(f"no leaf of the model is called '{pattern}'; it has {', '.join(paths)}")
-    return found
-
-
-def named_leaves(tree: Params) -> tuple[list[str], list[Any]]:
-    """The paths of a model's leaves, written with dots, and the leaves."""
-    found, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in found], [
-        leaf for _, leaf in found
-    ]
-
-
-def matching(paths: list[str], pattern: str) -> list[int]:
-    """The numbers of the paths that a pattern matches, as a whole or at their end."""
-    return [
-        i for i, path in enumerate(paths) if fnmatchcase(path, pattern) or fnmatchcase(path, f"*.{pattern}")
-    ]
 
 
 def _total(values: list[Any], like: Params) -> Scalar:

@@ -6,6 +6,7 @@ and `model(params, x)` gives the outputs of n inputs, shape (n, ...). One that d
 """
 
 from fedsolve.data.examples import Examples
+from fedsolve.tasks.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
 from fedsolve.tasks.catalogue import TASKS, TaskEntry, build
 from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.composite import lasso, lowrank
@@ -17,16 +18,11 @@ from fedsolve.tasks.from_torch import from_torch
 from fedsolve.tasks.handwriting import handwriting
 from fedsolve.tasks.libsvm import libsvm
 from fedsolve.tasks.losses import (
-    Accuracy,
-    BinaryAccuracy,
     BinaryCrossEntropy,
     CrossEntropy,
-    LikeliestSet,
     Logistic,
-    RecallAt,
     Ridge,
     SquaredError,
-    TopK,
     check_labels,
 )
 from fedsolve.tasks.mnist import mnist_by_writer

@@ -9,7 +9,8 @@ import jax
 
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.tasks.losses import Accuracy, CrossEntropy, check_labels
+from fedsolve.tasks.accuracies import Accuracy
+from fedsolve.tasks.losses import CrossEntropy, check_labels
 from fedsolve.tasks.models import check_model
 from fedsolve.tasks.task import Examples, Task
 

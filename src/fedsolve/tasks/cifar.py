@@ -13,9 +13,9 @@ from fedsolve.data.base import Partition
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.pachinko import Pachinko
 from fedsolve.data.partitions import Dirichlet, as_partition
+from fedsolve.tasks.accuracies import TopK
 from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.files import read_checked
-from fedsolve.tasks.losses import TopK
 from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, Softmax
 from fedsolve.tasks.networks.resnet import ResNet18

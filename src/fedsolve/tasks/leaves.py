@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.buffers import WithBuffers
 from fedsolve.errors import InvalidInput, shown
-from fedsolve.geometry.blocks import matching, named_leaves
+from fedsolve.leaf_paths import matching, named_leaves
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.types import Batch, Params, module, replace
 
@@ -64,7 +64,7 @@ class Leaves:
 
 
 def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
-    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.geometry.blocks`).
+    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.leaf_paths`).
 
     Raises:
         InvalidInput: no floating-point array that trains, a pattern that matches no such leaf.

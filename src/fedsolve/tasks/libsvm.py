@@ -16,8 +16,9 @@ from fedsolve.data.base import Partition
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import IID, as_partition
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.tasks.accuracies import BinaryAccuracy
 from fedsolve.tasks.choices import Choice
-from fedsolve.tasks.losses import BinaryAccuracy, Logistic, Ridge
+from fedsolve.tasks.losses import Logistic, Ridge
 from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task

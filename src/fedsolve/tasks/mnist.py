@@ -15,8 +15,8 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural, as_partition
 from fedsolve.data.sources import checksum, read_idx, read_npz
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.accuracies import TopK
 from fedsolve.tasks.choices import Choice, classification, pick
-from fedsolve.tasks.losses import TopK
 from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task

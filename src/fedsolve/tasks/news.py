@@ -10,8 +10,9 @@ from fedsolve.checks import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.accuracies import LikeliestSet, RecallAt
 from fedsolve.tasks.files import read_checked
-from fedsolve.tasks.losses import BinaryCrossEntropy, LikeliestSet, RecallAt
+from fedsolve.tasks.losses import BinaryCrossEntropy
 from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Softmax
 from fedsolve.tasks.task import Examples, Task

@@ -14,8 +14,9 @@ from fedsolve.checks import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.accuracies import Accuracy
 from fedsolve.tasks.files import read_checked
-from fedsolve.tasks.losses import Accuracy, CrossEntropy
+from fedsolve.tasks.losses import CrossEntropy
 from fedsolve.tasks.made import by_name
 from fedsolve.tasks.minilm import pretrained, word_pieces
 from fedsolve.tasks.networks.encoder import PADDING, Encoder

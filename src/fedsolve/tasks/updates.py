@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput
-from fedsolve.geometry.blocks import matching, named_leaves
+from fedsolve.leaf_paths import matching, named_leaves
 from fedsolve.types import Params
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from fedsolve.checks import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.tasks.accuracies import BinaryAccuracy
 from fedsolve.tasks.files import read_checked
-from fedsolve.tasks.losses import BinaryAccuracy, Logistic
+from fedsolve.tasks.losses import Logistic
 from fedsolve.tasks.made import by_name
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task

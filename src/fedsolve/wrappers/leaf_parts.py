@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.errors import InvalidInput
-from fedsolve.geometry.blocks import matching, named_leaves
+from fedsolve.leaf_paths import matching, named_leaves
 from fedsolve.oracle import WrappedOracle
 from fedsolve.types import Params, Scalar
 
@@ -23,7 +23,7 @@ _NEAR = 3  # paths that an error names
 
 
 def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
-    """The leaves that no pattern matches, and those that one does (patterns as of `fedsolve.geometry.blocks`).
+    """The leaves that no pattern matches, and those that one does (patterns as of `fedsolve.leaf_paths`).
 
     Raises:
         InvalidInput: a pattern that matches no leaf, or patterns that match all.

@@ -22,7 +22,7 @@ from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work, 
 from fedsolve.engine.groups import of_client, works_by_size
 from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput, shown
-from fedsolve.geometry.blocks import named_leaves
+from fedsolve.leaf_paths import named_leaves
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params, Scalar

@@ -22,7 +22,8 @@ from fedsolve.report.plots import new_figure, tidy
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.pictures import Several
 from fedsolve.studies.pictures.styles import styles
-from fedsolve.tasks.losses import BinaryAccuracy, Logistic
+from fedsolve.tasks.accuracies import BinaryAccuracy
+from fedsolve.tasks.losses import Logistic
 from fedsolve.tasks.models import Linear
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.types import module, static

@@ -15,7 +15,8 @@ from fedsolve.diagnostics import Density, Diagnostic, Feasibility, Point
 from fedsolve.experiments.composite.methods import METHODS, method
 from fedsolve.experiments.composite.rules import reaches, within_a_factor
 from fedsolve.geometry import L1Ball, L2Ball
-from fedsolve.geometry.blocks import Blocks, chosen_leaves
+from fedsolve.geometry.blocks import Blocks
+from fedsolve.leaf_paths import chosen_leaves
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Maps, Several
 from fedsolve.studies.rules import better_than_all, by_metric, each_better, rule, together

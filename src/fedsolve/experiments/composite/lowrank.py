@@ -22,7 +22,7 @@ from fedsolve.experiments.composite.lowrank_statements import (
 from fedsolve.experiments.composite.methods import CENTRAL, beside, solved
 from fedsolve.experiments.composite.synthetic import NUMERAL, curves, methods, on_both_grids
 from fedsolve.geometry import NuclearNorm, decompositions
-from fedsolve.geometry.blocks import chosen_leaves
+from fedsolve.leaf_paths import chosen_leaves
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.pictures import Line, Maps, Panel
 from fedsolve.studies.pictures.panels import panels
