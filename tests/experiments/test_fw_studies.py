@@ -99,6 +99,12 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
         "correlation -0.96 [-1.00, -0.82]" in found[0].ours
     )  # mean of -0.8 and four of -1; t of 4 at 2.5 % of 2
     assert "correlation 0.96 [0.82, 1.00]" in found[1].ours
+    assert not any(one.provisional for one in found)
+    for cell in cells.values():
+        cell.published.metrics["train_loss"][..., 0] *= 0.5  # F is least at the start
+    risen = study.statements[1].judge(Cells(study.problems, tuple(range(5)), cells))
+    assert risen.verdict == "reproduced"
+    assert "MCLR, lam0 = 0.01: F is least at round 0 and rises again" in risen.provisional
     backwards = {
         key: cells[key[0], fw_ablations.NAMES[-1 - fw_ablations.NAMES.index(key[1])]] for key in cells
     }

@@ -26,6 +26,7 @@ from fedsolve.studies.rules import (
     beyond,
     by_metric,
     correlation,
+    decided,
     grade,
     interval,
     provisional,
@@ -95,8 +96,19 @@ def _ordered(
     reason = (
         f"rank correlation {'above' if rising else 'below'} 0 by the 95 % intervals over data sets{where}"
     )
-    weak = "; ".join(filter(None, (provisional(cells, name, which, labels) for name in problems)))
-    return Judged(ours, held, reason, weak)
+    weak = [provisional(cells, name, which, labels) for name in problems]
+    weak += [_turns(cells, name, labels, which) for name in problems]
+    return Judged(ours, held, reason, "; ".join(filter(None, weak)))
+
+
+def _turns(cells: Cells, name: str, labels: Sequence[str], which: Which) -> str:
+    """That F, the mean of all methods, ends above its least by more than chance: models unlearn; "" if it does not."""
+    curves = [cells.curve(name, label, which, "train_loss") for label in labels]
+    rounds, losses = curves[0][0], np.mean([values for _, values in curves], axis=0)
+    least = int(np.argmin(losses.mean(axis=0)))
+    if decided(cells.interval(name, losses[:, -1] - losses[:, least]), 0.0) != "reproduced":
+        return ""
+    return f"{name}: F is least at round {rounds[least]} and rises again"
 
 
 def _falls(problems: Iterable[str], metric: str, which: Which = "published") -> Rule:
@@ -160,6 +172,7 @@ PARTICIPATION = Study(
     ),
     pictures={
         "loss": Curves("F by round at the paper's penalty.", "train_loss", "published"),
+        "accuracy": Curves("Test accuracy by round at the paper's penalty.", "test_accuracy", "published"),
         "gap": Curves("Frank-Wolfe gap by round at the paper's penalty.", "gap", "published"),
         "tuned": Curves("F by round, networks at the lambda of the least F.", problems=tuple(NETWORKS)),
     },
