@@ -179,6 +179,12 @@ def test_streamed_clients_are_measured_alike(case, monkeypatch):
     [
         (lambda: FineTuning(0, 0.1), "steps = 0 must be"),
         (lambda: FineTuning(1, -0.1), "client_lr = -0.1 must be"),
+        (lambda: task(validation=None), "say whose validation examples are: give validation"),
+        (
+            lambda: task(validation_clients=OWNERS[:3]),
+            r"have shape \(3,\) and type int64 for 16 validation examples",
+        ),
+        (lambda: task(validation_clients=OWNERS + 1), "hold 5: clients are numbered 0 to 4"),
         (
             lambda: fs.run(
                 fs.FedAvg(),

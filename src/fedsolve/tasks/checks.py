@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.checks import check_integer
+from fedsolve.checks import as_array, check_integer
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.errors import InvalidInput, shown
@@ -62,6 +62,26 @@ def check_data(data: object, **held_out: Any) -> None:
             if row is not None:
                 where = jax.tree_util.keystr(path) or "an example"
                 raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
+
+
+def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
+    """Raise `InvalidInput` unless each validation example has a client that trains, or none has."""
+    if owners is None:
+        return
+    if validation is None:
+        raise InvalidInput(
+            "validation_clients of the task say whose validation examples are: give validation"
+        )
+    column = as_array("validation_clients", owners)
+    examples = len(jax.tree.leaves(validation)[0])
+    if column.shape != (examples,) or column.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"validation_clients have shape {column.shape} and type {column.dtype} for {examples} validation "
+            "examples: give the number of a client for each"
+        )
+    if column.min() < 0 or column.max() >= data.num_clients:
+        bad = column.min() if column.min() < 0 else column.max()
+        raise InvalidInput(f"validation_clients hold {bad}: clients are numbered 0 to {data.num_clients - 1}")
 
 
 def check_unseen(data: FederatedData, unseen: object) -> None:

@@ -20,6 +20,7 @@ from fedsolve.tasks.checks import (
     check_lengths,
     check_metrics,
     check_name,
+    check_owners,
     check_sizes,
     check_unseen,
 )
@@ -81,7 +82,8 @@ class Task:
         made_by: how a configuration names it; None if it does not, as of any task that `dataclasses.replace` made.
 
     Raises:
-        InvalidInput: a part of another type than above, or a metric in both `metrics` and `whole`.
+        InvalidInput: a part of another type than above, a metric in both `metrics` and `whole`, or validation clients
+            that are not one for each example.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Task:
     def __post_init__(self) -> None:
         held_out = {"test": self.test, "validation": self.validation}
         check_data(self.data, **held_out)
+        check_owners(self.data, self.validation, self.validation_clients)
         check_unseen(self.data, self.unseen)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
