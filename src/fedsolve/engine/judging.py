@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
 from fedsolve.buffers import with_buffers
 from fedsolve.data.federated import FederatedData
+from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.engine.blocks import Blocks
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import PackedClients, on_device, pack
@@ -20,15 +20,29 @@ from fedsolve.engine.preflight import check_task
 from fedsolve.engine.whole import OnWholeSets
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params
+from fedsolve.types import Batch, Params
 
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
 _NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
 
 
-class Judged(NamedTuple):
-    """The fields of a `PreparedRun` that its evaluations read; each is described there."""
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What the model of a run is judged by.
+
+    Attributes:
+        eval_clients: those that the training metrics are of.
+        eval_ids: their numbers; None for all.
+        blocks: all clients, block after block, where the metrics are of these instead.
+        test: the test examples; None if there are none.
+        validation: the validation examples; None if there are none.
+        owners: the client of each of them, by number; None if none of them trains.
+        unseen: the clients that only judge the model; None if there are none.
+        metrics: loss and metrics that are means over examples.
+        whole: metrics that are computed on whole sets.
+        diagnostics: further metrics, of the model, the objective and its gradient.
+    """
 
     eval_clients: PackedClients
     eval_ids: np.ndarray | None
@@ -39,7 +53,18 @@ class Judged(NamedTuple):
     unseen: PackedClients | None
     metrics: Metrics
     whole: OnWholeSets
-    diagnostics: Sequence[Any]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def held_out(self) -> dict[str, Batch]:
+        """The examples by name that no client trains on."""
+        return self.sets | ({} if self.unseen is None else {"unseen": self.unseen.examples})
+
+    @property
+    def sets(self) -> dict[str, Batch]:
+        """Those that are of no unseen clients."""
+        sets = {"validation": self.validation, "test": self.test}
+        return {name: examples for name, examples in sets.items() if examples is not None}
 
 
 def judging(

@@ -133,7 +133,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             *([_OWN.format(name_of(algorithm))] if algorithm.personal else []),
             *_on_systems(algorithm, options),
         ),
-        **judged._asdict(),
+        **vars(judged),
     )
 
 

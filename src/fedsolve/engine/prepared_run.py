@@ -1,102 +1,62 @@
-"""A run made ready: what its rounds and evaluations need, and what it is known by."""
+"""A run made ready: what its rounds need beside its evaluation, and what it is known by."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.algorithm import ASSUMED, Algorithm
+from fedsolve.algorithm import ASSUMED
 from fedsolve.buffers import with_buffers
-from fedsolve.data.federated import FederatedData
 from fedsolve.data.stored import StoredData
-from fedsolve.diagnostics.base import Diagnostic
-from fedsolve.engine.blocks import Blocks
 from fedsolve.engine.clients import PackedClients
-from fedsolve.engine.evaluate import Metrics, as_part, evaluate, middle
-from fedsolve.engine.evaluate_blocks import evaluate_blocks
 from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
 from fedsolve.engine.identity import versions
-from fedsolve.engine.objective import compute_diagnostics
-from fedsolve.engine.own_models import Own, Owned, ordered_by_owner
 from fedsolve.engine.preflight import check_round
 from fedsolve.engine.program import Program
 from fedsolve.engine.reacting import changes, reacted, reacts
 from fedsolve.engine.record import Recorder
-from fedsolve.engine.round import RunState, advance, client_state_bytes, one_round
-from fedsolve.engine.stream import Stream
-from fedsolve.engine.timed import Timed
+from fedsolve.engine.round import RunState, advance, one_round
+from fedsolve.engine.run_evaluation import RunEvaluation
 from fedsolve.engine.traffic import Traffic
-from fedsolve.engine.whole import OnWholeSets
 from fedsolve.sampling import Sampling
-from fedsolve.systems.timeline import Timeline
-from fedsolve.tasks.task import Task
-from fedsolve.types import Batch, Params, reports
+from fedsolve.types import reports
 
 
-@dataclass(frozen=True)
-class PreparedRun:
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun(RunEvaluation):
     """A run made ready: arguments checked, data on the device, the program chosen.
 
-    Attributes:
-        algorithm, sampling: with all numbers in the run's type.
-        task: the problem.
+    Attributes, beside those of its evaluation:
+        sampling: with all numbers in the run's type.
         label: the method's name in tables.
         rounds: of the whole run.
         eval_every: rounds between evaluations.
         program: what is static in a compiled round.
         packed: all clients' examples; of a few where clients are streamed.
         shared: the same on every device that trains, here and in other processes.
-        stream: reads those that come next; None if all are on the device.
-        eval_clients: those that the training metrics are of.
-        eval_ids: their numbers; None for all.
-        blocks: all clients, block after block, where the metrics are of these instead.
-        test: the test examples; None if there are none.
-        validation: the validation examples; None if there are none.
-        owners: the client of each of them, by number; None if none of them trains.
-        unseen: the clients that only judge the model; None if there are none.
-        metrics: loss and metrics that are means over examples.
-        whole: metrics that are computed on whole sets.
-        diagnostics: further metrics, of the model, the objective and its gradient.
-        params: the initial model.
         state: what the first round begins with.
         key: of all rounds.
         traffic: bytes of a broadcast and of a message.
-        timed: what the clock of its fleet makes of it; None without one.
         identity: what a checkpoint must share with the run that continues it.
         remarks: what is to be said of the run whatever happens.
     """
 
-    algorithm: Algorithm
     sampling: Sampling
-    task: Task
     label: str
     rounds: int
     eval_every: int
     program: Program
     packed: PackedClients
     shared: PackedClients
-    stream: Stream | None
-    eval_clients: PackedClients
-    eval_ids: np.ndarray | None
-    blocks: Blocks | None
-    test: Any
-    validation: Any
-    owners: np.ndarray | None
-    unseen: PackedClients | None
-    metrics: Metrics
-    whole: OnWholeSets
-    diagnostics: tuple[Diagnostic, ...]
-    params: Params
     state: RunState
     key: Any
     traffic: Traffic
-    timed: Timed | None
     identity: dict[str, Any]
     remarks: tuple[str, ...]
 
@@ -163,97 +123,6 @@ class PreparedRun:
     def versions(self) -> int:
         """Broadcasts with which clients at work may have begun."""
         return 1 if self.timed is None else max(1, self.timed.depth)
-
-    def means(self, state: RunState) -> dict[str, float]:
-        """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
-        model, sets = self.algorithm.export(state.server), self.sets
-        owned = (self.owned or self.owned_blocks) if self.algorithm.personal else None
-        if owned is not None:
-            del sets["validation"]
-        found = self._means_of(self.blocks or self.evaluated, sets, model, state)
-        if owned is not None:
-            found |= as_part("validation", self._means_of(owned, {}, model, state))
-        if self.unseen is not None:
-            unseen = evaluate(self.metrics, self.unseen, {}, model, state.previous)
-            found |= as_part("unseen", unseen)
-        return found
-
-    def _means_of(self, who: Owned | Blocks, sets: dict[str, Batch], model: Params, state: RunState) -> Any:
-        if isinstance(who, Blocks):
-            given = (self.eval_clients, sets, model, state.previous)
-            return evaluate_blocks(self.metrics, who, *given, lambda block: self.own(state, block.owned))
-        return evaluate(self.metrics, who.packed, sets, model, state.previous, self.own(state, who))
-
-    @cached_property
-    def evaluated(self) -> Owned:
-        """The clients that the training metrics are of, where they are on the device."""
-        ids = np.arange(self.task.data.num_clients) if self.eval_ids is None else self.eval_ids
-        return Owned.of(self.eval_clients, ids)
-
-    @cached_property
-    def owned(self) -> Owned | None:
-        """The validation examples by owner; None if they have none, or clients are streamed."""
-        if self.owners is None or self.validation is None or self.stream is not None:
-            return None
-        return Owned.by_owner(self.validation, self.owners, self.packed.frozen)
-
-    @cached_property
-    def owned_blocks(self) -> Blocks | None:
-        """The same where clients are streamed; None where they are not."""
-        if self.owners is None or self.validation is None or self.stream is None:
-            return None
-        everyone, state = self.stream.population, 0
-        examples, ids, counts = ordered_by_owner(self.task.validation, self.owners)
-        if self.algorithm.personal:
-            state = client_state_bytes(self.algorithm, self.params, everyone.data.num_clients)
-        judged = replace(everyone, data=FederatedData(examples, counts), steps=np.ones_like(counts))
-        return Blocks.of(judged, ids, state)
-
-    def own(self, state: RunState, owned: Owned) -> Own | None:
-        """The models of examples' owners; None where all have the server's."""
-        if not self.algorithm.personal:
-            return None
-        return Own(self.algorithm, self.states(state, owned), owned.rows)
-
-    def states(self, state: RunState, owned: Owned) -> Any:
-        """The owners' own states, stacked."""
-        if self.stream is not None:
-            return self.stream.look(state, owned.ids, owned.packed.counts.shape[0])
-        return jax.tree.map(lambda x: x[owned.ids], state.clients)
-
-    @property
-    def held_out(self) -> dict[str, Batch]:
-        """The examples by name that no client trains on."""
-        return self.sets | ({} if self.unseen is None else {"unseen": self.unseen.examples})
-
-    @property
-    def sets(self) -> dict[str, Batch]:
-        """Those that are of no unseen clients."""
-        sets = {"validation": self.validation, "test": self.test}
-        return {name: examples for name, examples in sets.items() if examples is not None}
-
-    def evaluate(self, state: RunState, means: dict[str, float] | None = None) -> dict[str, float]:
-        """All metrics of the state's model; `means` are those that are known already."""
-        model = self.algorithm.export(state.server)
-        values = self.means(state) if means is None else means
-        if self.whole:  # where clients are in blocks, `prepare` refuses these and diagnostics
-            sets = {"train": self.eval_clients.examples} | self.held_out
-            first, averaged = int(state.round) == 0, middle(model, state.previous)
-            whole = self.eval_clients.model
-            values |= self.whole(whole(model), sets, first)
-            values |= {f"{k}_averaged": v for k, v in self.whole(whole(averaged), sets, first).items()}
-        uniform = self.algorithm.weighting == "uniform"
-        values |= compute_diagnostics(self.diagnostics, self.task.loss, uniform, self.eval_clients, model)
-        return values | self.clock(int(state.round))
-
-    def clock(self, done: int) -> dict[str, float]:
-        """The simulated seconds and joules after so many rounds, by the columns' names; nothing without a fleet."""
-        return {} if self.timeline is None else self.timeline.at(done)
-
-    @property
-    def timeline(self) -> Timeline | None:
-        """Its updates on the clock of its fleet; None without one."""
-        return None if self.timed is None else self.timed.timeline
 
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
         """What the server's reports and the dropped updates give reason to say."""
