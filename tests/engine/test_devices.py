@@ -18,6 +18,7 @@ import jax, numpy as np
 import fedsolve as fs
 from fedsolve.engine import stream
 from fedsolve.sampling import Bernoulli
+from fedsolve.types import module, static
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 2
 task = make_task(make_clients())
@@ -57,6 +58,35 @@ for name, (algorithm, options) in cases.items():
         streamed = fs.run(algorithm, task, rounds=9, eval_every=3, dtype="float64", **options)
         for a, b in zip(jax.tree.leaves(streamed.params), jax.tree.leaves(two.params)):
             assert (np.asarray(a) == np.asarray(b)).all(), name
+class AllNorms:
+    def __call__(self, stacked, weights, used):
+        return {"delta": jax.tree.map(lambda x: x[0], stacked["delta"]), "norms": stacked["norm"]}
+@module
+class NormOfEach(fs.Algorithm):  # what its server keeps has one number a message
+    weighting: str = static(default="uniform")
+    @property
+    def reduction(self):
+        return AllNorms()
+    def init(self, params):
+        return {"model": params, "norms": jax.numpy.zeros(1)}
+    def broadcast(self, server, cohort):
+        return server["model"]
+    def init_client(self, broadcast):
+        return ()
+    def train(self, broadcast, client, oracle):
+        loss, gradient = oracle(broadcast, 0)
+        return {"delta": gradient, "norm": loss}, ()
+    def update(self, server, message, cohort):
+        return server | {"norms": message["norms"]}
+    def export(self, server):
+        return server["model"]
+for devices in (1, 2):
+    try:
+        fs.run(NormOfEach(), task, rounds=1, devices=devices)
+    except fs.InvalidInput as error:
+        assert str(error).startswith("the update changes .server['norms'] from shape (1,) float32 to ("), error
+    else:
+        raise AssertionError("it ran")
 print("same")
 """
 
@@ -64,7 +94,8 @@ print("same")
 def test_two_devices_are_one(subprocess_env):
     """Cohorts of odd and random size, empty ones, clients with a state: to 1e-12 in model and logs; streamed alike.
 
-    A run that goes on with another number of devices says so, also when it goes on once more.
+    A run that goes on with another number of devices says so, also when it goes on once more. A server's state
+    that changes its shape is told in the same words on one device and on two.
     """
     env = subprocess_env | {"JAX_NUM_CPU_DEVICES": "2"}
     here = str(Path(__file__).parent.parent)

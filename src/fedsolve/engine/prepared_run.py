@@ -21,7 +21,7 @@ from fedsolve.engine.preflight import check_round
 from fedsolve.engine.program import Program
 from fedsolve.engine.reacting import changes, reacted, reacts
 from fedsolve.engine.record import Recorder
-from fedsolve.engine.round import RunState, advance, one_round
+from fedsolve.engine.round import RunState, advance, on_all_devices, one_round
 from fedsolve.engine.run_evaluation import RunEvaluation
 from fedsolve.engine.traffic import Traffic
 from fedsolve.sampling import Sampling
@@ -108,8 +108,8 @@ class PreparedRun(RunEvaluation):
         inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
         try:
             state, logs = advance(*inputs, state, jnp.int32(rounds))
-        except TypeError:
-            check_round(partial(one_round, *inputs), state)  # says it plainly if a shape or type changes
+        except TypeError:  # a shape or type that changes is said plainly
+            check_round(partial(on_all_devices, one_round, *inputs), state)
             raise
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -141,22 +142,34 @@ def advance(
 @cache
 def compiled_advance() -> Any:
     """The one compiled function of all runs; it is made when the backend is known."""
+    return jax.jit(
+        partial(on_all_devices, simulate),
+        static_argnums=0,
+        donate_argnums=5,
+        compiler_options=compiler_options(),
+    )
 
-    def on_all_devices(program: Program, *arguments: Any) -> Any:
-        body, specs = partial(simulate, program), [P()] * len(arguments)
-        specs[2] = _lying(arguments[2])
-        # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
-        share = jax.shard_map(
-            body,
-            mesh=program.mesh,
-            in_specs=tuple(specs),
-            out_specs=P(),
-            axis_names={AXIS},
-            check_vma=False,
-        )
-        return share(*arguments)
 
-    return jax.jit(on_all_devices, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
+def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) -> Any:
+    """`simulate` or `one_round` on every device of the program's mesh.
+
+    Args:
+        body: it.
+        program: its first argument.
+        arguments: its others, the clients third among them.
+    """
+    specs: list[Any] = [P()] * len(arguments)
+    specs[2] = _lying(arguments[2])
+    # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
+    share = jax.shard_map(
+        partial(body, program),
+        mesh=program.mesh,
+        in_specs=tuple(specs),
+        out_specs=P(),
+        axis_names={AXIS},
+        check_vma=False,
+    )
+    return share(*arguments)
 
 
 def _lying(packed: PackedClients) -> Any:
