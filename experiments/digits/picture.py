@@ -14,7 +14,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.report.plots import log_scale, new_figure, save, tidy
-from fedsolve.studies.styles import styles
+from fedsolve.studies.pictures.styles import styles
 
 HERE = Path(__file__).parent
 METHODS = ("SCAFFOLD", "FedAvg", "FedAdam", "FedDuAdam")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 
@@ -51,6 +52,34 @@ def test_every_test_file_is_collected_alone():
         for name in statement.findall(path.read_text(encoding="utf-8"))
         if name in homes and path.parent not in homes[name]
     ] == []
+
+
+def names_of(path):
+    """All names that a module's text binds."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.ImportFrom() | ast.Import():
+                yield from (alias.asname or alias.name for alias in node.names)
+
+
+def test_programs_beside_the_package_import_what_is_there():
+    """No other test runs all of them: what moves in the package must be found by them."""
+    known, missing = modules(), []
+    for folder in ("benchmarks", "examples", "experiments", "tools"):
+        for path in sorted((SOURCE.parent.parent / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsolve.")):
+                    continue
+                home = known.get(node.module)
+                there = set(names_of(home)) if home is not None and home.is_file() else set()
+                missing += [
+                    (path.name, f"{node.module}.{alias.name}")
+                    for alias in node.names
+                    if alias.name not in there and f"{node.module}.{alias.name}" not in known
+                ]
+    assert missing == []
 
 
 def written(tmp_path, files):
