@@ -213,6 +213,7 @@ STUDY = Study(
         "the head alone. FedDualAvg's penalty is 0.003; it sends dense displacements. Bytes down are not "
         "in the picture.",
     ),
+    minutes=6,
     cost="In full (121 authors, 64 tokens, 6 layers, 200 rounds of 20, all test posts, five seeds) it is some 15 "
     "PFLOP, half of them in evaluations, reckoned from 64 MFLOP a token in training and 21 in evaluation; at 30 "
     "GFLOP/s, less than a pass over 653 posts reached here, 5.8 days of processor time. It was not run.",
