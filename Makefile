@@ -14,7 +14,7 @@ run: .venv/.run      ## train twelve methods on handwritten digits; table, pictu
 federate: .venv/.federate  ## a real federation on this machine: Flower, three nodes, PyTorch clients
 	@$(BIN)/fedsolve federate demo
 
-test: .venv/.dev     ## the gate: what a change must pass; about 10 minutes the first time
+test: .venv/.dev     ## the gate: what a change must pass; about 9 minutes the first time
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
 
 test-all: .venv/.dev .venv/.docs  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
