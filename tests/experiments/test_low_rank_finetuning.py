@@ -22,11 +22,16 @@ SENT = {
 """Bytes up of a client in a round: float32 numbers, of FedAvg a loss and of FedDualAvg a rate beside them."""
 
 
+def first(method):
+    """The first setting of a method's grid."""
+    return {axis: values[0] for axis, values in method.grid.items()}
+
+
 def made_up(finals):
     """Cells whose test accuracy ends at `finals`, one value a seed, at the settings that are run."""
 
     def cell(problem, method):
-        axes = {k: (v,) for k, v in study.methods(problem)[method].published.items()}
+        axes = {k: (v,) for k, v in first(study.methods(problem)[method]).items()}
         curves = np.stack([np.zeros(3), finals[problem, method]], axis=1)[None]
         return Cell(
             Sweep(method, "t", axes, (0, 1, 2), np.array([0, 8]), {"test_accuracy": curves}, np.full((1, 3), -1),
@@ -47,7 +52,7 @@ def judge(**ends):
 def test_bytes_are_those_of_the_shapes():
     for key, expected in SENT.items():
         method = study.methods(key[0])[key[1]]
-        assert study.bytes_up(key[0], method.make(**method.published), 6) == expected
+        assert study.bytes_up(key[0], method.make(**first(method)), 6) == expected
     # the two cores' form has two layers
     assert (
         f"FedFW on updates W - W0 of query and value matrices {4 * (4 * 2 * 384 + HEAD):,}" in judge()[0].ours
@@ -64,14 +69,15 @@ def test_rules_need_the_whole_interval():
     assert judge(update_FedDualAvg=[0.1, 0.5, 0.9])[2].verdict == "underpowered"
 
 
-def test_every_problem_is_one_that_a_sweep_takes():
+def test_every_method_has_as_many_settings_and_no_test_post_chooses_one():
     for problems in (study.STUDY.problems, study.STUDY.full):
         assert list(problems) == ["update", "lora", "all"]
         for name, problem in problems.items():
             RunOptions(**problem.options)
-            RunOptions(**{**problem.options, **problem.tuning})
+            assert problem.select.startswith("validation_")
+            assert 0 < problem.tuning["validation"] < 1
             for method in study.methods(name).values():
-                assert build_methods(method.make, {k: (v,) for k, v in method.published.items()})
+                assert len(build_methods(method.make, method.grid)) == len(study.RATES)
 
 
 @pytest.mark.full
