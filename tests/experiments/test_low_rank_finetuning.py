@@ -73,9 +73,10 @@ def test_every_method_has_as_many_settings_and_no_test_post_chooses_one():
     for problems in (study.STUDY.problems, study.STUDY.full):
         assert list(problems) == ["update", "lora", "all"]
         for name, problem in problems.items():
-            RunOptions(**problem.options)
+            options = dict(problem.options)
+            assert 0 < options.pop("validation") < 1
+            RunOptions(**options)
             assert problem.select.startswith("validation_")
-            assert 0 < problem.tuning["validation"] < 1
             for method in study.methods(name).values():
                 assert len(build_methods(method.make, method.grid)) == len(study.RATES)
 
