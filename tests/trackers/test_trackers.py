@@ -78,11 +78,11 @@ def test_a_run_that_is_refused_is_no_run_there():
     assert written.told == []
 
 
-def test_a_tracker_that_fails_ends_no_run():
+def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there():
     class Broken(Written):
         def log(self, round, metrics):
             super().log(round, metrics)
-            if round == 2:
+            if round == 2 and self.told[0][2] == 0:
                 raise ConnectionError("the server\nis gone")
 
     broken = Broken()
@@ -90,6 +90,9 @@ def test_a_tracker_that_fails_ends_no_run():
         result = run(broken)
     assert result.metrics["round"][-1] == 6
     assert [told[0] for told in broken.told] == ["begin", 0, 2]
+    broken.told.clear()
+    run(broken, seed=1)
+    assert [told[0] for told in broken.told] == ["begin", 0, 2, 4, 6, "keep", "close"]
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):

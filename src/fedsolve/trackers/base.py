@@ -39,11 +39,9 @@ class Tracker(ABC):
         Args:
             at: the evaluation.
         """
-        if self._failed and at.round:
-            return
-        self._failed = False
-        with self._without_harm():
-            self._send(at)
+        if not self._failed:
+            with self._without_harm():
+                self._send(at)
 
     def ended(self, result: Any) -> None:
         """Send the result's files and close the run; one that did not finish (None) is marked so.
@@ -51,13 +49,12 @@ class Tracker(ABC):
         Args:
             result: what `fs.run` returns, or None.
         """
-        if self._sent < 0 or self._failed:
-            return
-        self._sent = -1
-        with self._without_harm():
-            if result is not None:
-                self._send_files(result)
-            self.close(finished=result is not None)
+        if self._sent >= 0 and not self._failed:
+            with self._without_harm():
+                if result is not None:
+                    self._send_files(result)
+                self.close(finished=result is not None)
+        self._sent, self._failed = -1, False
 
     def _send(self, at: Evaluated) -> None:
         if self._sent < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from fedsolve.results.history import Setting
@@ -24,7 +25,8 @@ class MLflow(Tracker):
     """
 
     def __init__(self, uri: str | None = None) -> None:
-        self._client = package("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+        self._package = package("mlflow", "mlflow")
+        self._client = self._package.MlflowClient(tracking_uri=uri)
         self._run = ""
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
@@ -34,13 +36,18 @@ class MLflow(Tracker):
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
         run = self._client.create_run(experiment, run_name=f"{label} on {task}, seed {settings.get('seed')}")
         self._run = run.info.run_id
-        for key, value in {"method": label, "task": task, **settings}.items():
-            self._client.log_param(self._run, key, str(value)[:_LONGEST])
+        told = {"method": label, "task": task, **settings}
+        param = self._package.entities.Param
+        self._client.log_batch(
+            self._run, params=[param(key, str(value)[:_LONGEST]) for key, value in told.items()]
+        )
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """See `Tracker`."""
-        for name, value in metrics.items():
-            self._client.log_metric(self._run, name, value, step=round)
+        """See `Tracker`: one request, however many metrics."""
+        metric, now = self._package.entities.Metric, int(time.time() * 1000)
+        self._client.log_batch(
+            self._run, metrics=[metric(name, value, now, round) for name, value in metrics.items()]
+        )
 
     def keep(self, files: list[Path]) -> None:
         """See `Tracker`."""
