@@ -90,3 +90,9 @@ def test_an_experiment_needs_matplotlib_before_it_computes(call, no_pictures, mo
     assert ended.code == 2
     assert ended.err == "error: plots need matplotlib, which is not installed: install fedsolve[plot]\n"
     assert not list(Path().iterdir())
+
+
+def test_judging_again_draws_nothing(no_pictures, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    kept = Path(__file__).parents[2] / "experiments" / "fw-split"
+    assert catalogue.judge("fw-split", kept)

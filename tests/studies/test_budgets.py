@@ -120,5 +120,6 @@ def test_grids_run_on_a_seed_of_their_own(tmp_path):
     assert made_of.settings["tuned on seed"] == 7
     assert made_of.tables["p"].rows[0][3] == "client_lr, server_lr 0.03, 0.5"
     assert (
-        outcome(study, Context(tmp_path / "quick", quick=True)).pictures["budgets"][0] == "By budget. Seed 7."
+        outcome(study, Context(tmp_path / "quick", quick=True)).pictures["budgets"]()[0]
+        == "By budget. Seed 7."
     )

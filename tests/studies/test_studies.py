@@ -242,7 +242,7 @@ def test_data_by_seed(tmp_path):
     assert "data drawn anew for each seed" in found.settings["regression"]
     assert "over 2 data sets" in found.tables["small"].note
     assert "intervals over data sets" in found.claims[0].reason
-    assert found.pictures["curves"][0] == "Loss. Seeds 3, 4, each with data of its own."
+    assert found.pictures["curves"]()[0] == "Loss. Seeds 3, 4, each with data of its own."
 
 
 def test_settings_say_once_what_all_problems_have_alike():

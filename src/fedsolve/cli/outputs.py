@@ -38,9 +38,8 @@ def write_report(
     else:
         plots.save(plots.comparison(histories), folder / (COMPARISON if several else CURVES))
         if timeline is not None:
-            figure = waiting(timeline)
-            plots.save(figure, folder / FLEET)
-            pictures[CAPTION] = figure
+            pictures[CAPTION] = plots.png(waiting(timeline))
+            write_atomically(folder / FLEET, pictures[CAPTION])
         if _has_labels(task):
             drawn = plots.png(labels_by_client(task.data, title=f"Labels by client: {task.name}"))
             write_atomically(folder / CLIENTS, drawn)

@@ -66,12 +66,9 @@ def judge(
         experiment: what the name stands for where `find` does not know it, such as that of a file.
 
     Raises:
-        InvalidInput: an unknown name, missing matplotlib, a part that is not kept, `full` of an experiment of one size.
+        InvalidInput: an unknown name, a part that is not kept, `full` of an experiment of one size.
     """
-    from fedsolve.report.plots import require_matplotlib
-
     experiment = experiment or find(name)
-    require_matplotlib()  # an experiment draws what it judges
     _check_full(name, experiment, full)
     if not keeps_any(Path(folder)):
         raise InvalidInput(f"{folder} keeps no data of {name}: run {command(name)} into it first")

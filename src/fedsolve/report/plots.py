@@ -28,6 +28,7 @@ Line = tuple[OverSeeds, np.ndarray, np.ndarray]
 """A method, its x and its y values, both of shape (points,)."""
 _ABSENT = "plots need matplotlib, which is not installed: install fedsolve[plot]"
 _MARKERS = "os^Dv"
+_DPI = 130
 _ALONG = {"round": "rounds", "seconds": "time", "megabytes": "data sent", "time": "simulated time"}
 
 
@@ -128,21 +129,22 @@ def png(figure: Figure) -> bytes:
     """A figure as the bytes of a PNG at 130 dots per inch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.image import AxesImage
-
-    _literal_where_no_tex(figure)
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a label in a script that the font lacks
-        FigureCanvasAgg(figure).print_figure(buffer, format="png", dpi=130)
-    return buffer.getvalue() if figure.findobj(AxesImage) else _with_palette(buffer)
-
-
-def _with_palette(png: io.BytesIO) -> bytes:
-    """A chart of lines in 256 colours, which is a third of the bytes and looks the same."""
     from PIL import Image  # matplotlib has it
 
+    _literal_where_no_tex(figure)
+    canvas, buffer = FigureCanvasAgg(figure), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a label in a script that the font lacks
+        if figure.findobj(AxesImage):
+            canvas.print_figure(buffer, format="png", dpi=_DPI)
+            return buffer.getvalue()
+        canvas.print_figure(buffer, format="rgba", dpi=_DPI)
+    width, height = canvas.renderer.get_canvas_width_height()
+    drawn = Image.frombuffer("RGBA", (int(width), int(height)), buffer.getvalue())
+    # a chart of lines in 256 colours is a third of the bytes and looks the same
+    few = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small = io.BytesIO()
-    Image.open(png).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    few.save(small, "PNG", optimize=True)
     return small.getvalue()
 
 

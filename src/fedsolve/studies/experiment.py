@@ -77,14 +77,14 @@ class Outcome:
 
     Attributes:
         claims: with verdicts.
-        pictures: figures by file name without ending, each with its caption.
+        pictures: what draws each, by file name without ending: its caption and the figure. Judging draws none.
         tables: tables by file name without ending (also written as CSV).
         deviations: where it departs from the paper, one sentence each.
         settings: what was run, as plain data.
     """
 
     claims: Sequence[Claim]
-    pictures: Mapping[str, tuple[str, Figure]]
+    pictures: Mapping[str, Callable[[], tuple[str, Figure]]]
     tables: Mapping[str, PageTable]
     deviations: Sequence[str]
     settings: Mapping[str, Any]

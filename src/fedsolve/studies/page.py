@@ -11,7 +11,7 @@ from string import Template
 from fedsolve.files import write_atomically
 from fedsolve.papers import short, title
 from fedsolve.report.markup import definitions, note_list, paragraphs, picture, section, static, text
-from fedsolve.report.plots import save
+from fedsolve.report.plots import png
 from fedsolve.results.encoding import dumps
 from fedsolve.studies.experiment import Claim, Experiment, Outcome, command
 
@@ -35,8 +35,11 @@ def write_results(
     Raises:
         InvalidInput: the folder cannot be written.
     """
-    for key, (_, figure) in outcome.pictures.items():
-        save(figure, folder / f"{key}.png")
+    pictures = {}
+    for key, draw in outcome.pictures.items():
+        caption, figure = draw()
+        pictures[caption] = png(figure)
+        write_atomically(folder / f"{key}.png", pictures[caption])
     for key, table in outcome.tables.items():
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -67,7 +70,7 @@ def write_results(
         "intro": paragraphs(intro),
         "claims": "\n".join(map(_claim, outcome.claims)),
         "theory": section("Theory", paragraphs(experiment.theory)),
-        "pictures": "\n".join(picture(caption, figure) for caption, figure in outcome.pictures.values()),
+        "pictures": "\n".join(picture(*drawn) for drawn in pictures.items()),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",
         "settings": definitions(settings, "facts"),

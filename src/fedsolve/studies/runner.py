@@ -50,7 +50,7 @@ def outcome(study: Study, context: Context) -> Outcome:
         )
     return Outcome(
         claims,
-        {name: picture.draw(study, cells) for name, picture in study.pictures.items()},
+        {name: partial(picture.draw, study, cells) for name, picture in study.pictures.items()},
         tables(cells),
         (*study.deviations, *([f"The paper's size: {study.cost}"] if study.full else [])),
         settings(study),

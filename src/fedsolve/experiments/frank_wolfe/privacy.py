@@ -44,11 +44,11 @@ def run(context: Context) -> Outcome:
     return Outcome(
         claims(final, _labels_found(leaks, "l1")),
         {
-            "pictures": (
+            "pictures": lambda: (
                 "What the attacker finds from each message.",
                 gallery(leaks, tuple(SIGNALS), setting),
             ),
-            "psnr": (
+            "psnr": lambda: (
                 "Quality of the found pictures as the attack goes on.",
                 curves(leaks, tuple(SIGNALS), every, setting),
             ),
