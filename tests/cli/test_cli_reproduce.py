@@ -89,7 +89,8 @@ def test_page_and_files(call):
 
 def test_a_quick_run_has_no_verdict(call):
     """Neither in the terminal, on the page, nor in the files: its numbers mean nothing, and that is said."""
-    call("reproduce", "made", "--out", "m", "--quick")
+    ended = call("reproduce", "made", "--out", "m", "--quick", "--data-dir", "my data")
+    assert "goes on, fedsolve reproduce made --quick --data-dir 'my data' --out m" in ended.err
     ended = call("reproduce", "made", "--out", "m", "--quick")
     assert ended.code == 0
     assert "numbers mean nothing" in " ".join(ended.err.split())

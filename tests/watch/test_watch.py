@@ -44,6 +44,7 @@ def test_runs_are_told_as_they_stand(tmp_path, follow):
     assert page.count("<progress") == 3
     assert '"columns":{"round":[0,20,40]' in page  # what the curves are drawn from
     assert Folder(tmp_path).look()["a"].status == "stopped"
+    assert 'aria-label="Draw a"' in state(Folder(tmp_path / "a"), View())["table"]  # by its name there, too
 
 
 def test_a_comparison_is_its_methods(tmp_path):

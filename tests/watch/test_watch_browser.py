@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from browser import Browser, chromium
@@ -36,6 +37,8 @@ CONTRAST = """(() => {
 """What has less contrast than WCAG's 4.5."""
 ROWS = "document.querySelectorAll('#runs tbody tr').length"
 PICTURE = "document.querySelector('canvas').toDataURL()"
+SEEN = """Object.defineProperty(document, "hidden", {{ value: {}, configurable: true }});
+document.dispatchEvent(new Event("visibilitychange"))"""
 SHOWN = "document.getElementById('{}').innerText"
 
 
@@ -67,6 +70,12 @@ def test_a_page_follows_its_runs(runs, follow, browser):
     write_run(runs / "a", 80, [0.9, 0.5, 0.3, 0.2])
     browser.until(shows("runs", "80 of 100"))
     browser.until("document.querySelector('.legend').innerText.includes('80 %')")
+    browser.ask(SEEN.format("true"))
+    write_run(runs / "a", 90, [0.9, 0.5, 0.3, 0.2, 0.1])
+    time.sleep(2.5)
+    assert not browser.ask(shows("runs", "90 of 100"))
+    browser.ask(SEEN.format("false"))
+    browser.until(shows("runs", "90 of 100"))
     shutil.rmtree(runs)
     browser.until(shows("standing", "not there any more"))
     server.closing.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,10 @@ def reproduce_command(
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
             f"interrupted; finished parts are kept: the same command goes on, {command(name)}"
+            + (" --quick" if quick else "")
             + (" --full" if full else "")
-            + (f" --out {out}" if out else "")
+            + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
+            + (f" --out {shlex.quote(str(out))}" if out else "")
         ) from None
     progress.finished()
     if as_json:

@@ -50,7 +50,7 @@ class View:
             run
             for run in runs.values()
             if self.status in ("", run.status)
-            and wanted in f"{run.name} {run.label} {run.task} {run.status}".lower()
+            and wanted in f"{run.shown} {run.label} {run.task} {run.status}".lower()
         ]
 
     def drawn(self, runs: Mapping[str, Watched]) -> list[Watched]:
@@ -128,9 +128,9 @@ def _table(listed: Sequence[Watched], view: View) -> str:
 
 
 def _row(run: Watched, view: View) -> str:
-    history, name = run.history, text(run.name)
+    history, name, shown = run.history, text(run.name), text(run.shown)
     checked = " checked" if run.name in view.chosen else ""
-    box = f'<input type="checkbox" name="run" value="{name}" form="view" aria-label="Draw {name}"{checked}>'
+    box = f'<input type="checkbox" name="run" value="{name}" form="view" aria-label="Draw {shown}"{checked}>'
     cells = [
         f"{text(run.label)}{f' on {text(run.task)}' if run.task else ''}",
         f'<span class="status" data-status="{run.status}">{run.status}</span>',
@@ -139,7 +139,8 @@ def _row(run: Watched, view: View) -> str:
         "" if run.seconds_left is None else text(f"about {duration(run.seconds_left)}"),
         _actions(run),
     ]
-    shown = f'<a href="page?{text(urlencode({"run": run.name}))}">{name}</a>' if run.page else name
+    if run.page:
+        shown = f'<a href="page?{text(urlencode({"run": run.name}))}">{shown}</a>'
     message = f'<div class="message">{text(run.message)}</div>' if run.message else ""
     return (
         f'<tr><td>{box}</td><th scope="row">{shown}{message}</th>'
@@ -154,7 +155,7 @@ def _done(run: Watched) -> str:
         return str(run.done)
     return (
         f'{run.done:,} of {run.total:,}<progress value="{run.done}" max="{max(run.total, 1)}" '
-        f'aria-label="Progress of {text(run.name)}"></progress>'
+        f'aria-label="Progress of {text(run.shown)}"></progress>'
     )
 
 
@@ -179,10 +180,9 @@ def _value(key: str, value: float) -> str:
 def _actions(run: Watched) -> str:
     if run.status != "running" or (run.progress is None and run.history is None):
         return ""
-    name = text(run.name)
     return (
-        f'<form method="post" action="stop"><input type="hidden" name="run" value="{name}">'
-        f'<button type="submit" aria-label="Stop {name}">Stop</button></form>'
+        f'<form method="post" action="stop"><input type="hidden" name="run" value="{text(run.name)}">'
+        f'<button type="submit" aria-label="Stop {text(run.shown)}">Stop</button></form>'
     )
 
 

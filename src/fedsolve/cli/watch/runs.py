@@ -59,6 +59,11 @@ class Watched:
     page: bool = False
 
     @property
+    def shown(self) -> str:
+        """Its name as a reader knows it."""
+        return self.folder.name if self.name == "." else self.name
+
+    @property
     def done(self) -> int:
         """Rounds done, or what is done of the part under way."""
         if self.progress is not None:
@@ -74,9 +79,10 @@ class Watched:
     def seconds_left(self) -> float | None:
         """Time left at the speed so far; None where it does not run or that is not known."""
         seconds = self.progress.seconds if self.progress else self.history.seconds if self.history else 0.0
-        if self.status != "running" or not self.done or not self.total or seconds <= 0:
+        left = (self.total or 0) - self.done
+        if self.status != "running" or not self.done or left <= 0 or seconds <= 0:
             return None
-        return seconds * (self.total - self.done) / self.done
+        return seconds * left / self.done
 
     def ask_to_stop(self) -> None:
         """Ask it to save and stop.
@@ -85,7 +91,7 @@ class Watched:
             InvalidInput: it does not run, or its folder cannot be written.
         """
         if self.status != "running":
-            raise InvalidInput(f"{self.name} does not run")
+            raise InvalidInput(f"{self.shown} does not run")
         lanes = self.folder / "lanes"
         write_atomically((lanes if lanes.is_dir() else self.folder) / STOP, "")
 

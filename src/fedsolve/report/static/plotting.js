@@ -55,7 +55,7 @@ function chartOptions(box, xLabel, yLabel, log) {
   return {
     width: box.clientWidth,
     height: box.clientHeight,
-    padding: [10, 14, 0, 0],
+    padding: [10, 26, 0, 0],
     legend: { show: false },
     focus: { alpha: 0.2 },
     cursor: { y: false, drag: { x: true, y: true, uni: 24 }, dataIdx: nearest },

@@ -35,12 +35,14 @@ function show(now) {
 function showCurves(data) {
   const names = (d) => JSON.stringify([d.runs.map((r) => r.name), d.metrics.map((m) => m.key)]);
   const before = page;
-  if (data) page = data;
-  if (!data) {
-    curves.hidden = true;
-  } else if (!before) {
+  const section = document.getElementById("drawn");
+  const away = section.hidden;
+  section.hidden = !data;
+  if (!data) return;
+  page = data;
+  if (!before) {
     startCurves();
-  } else if (curves.hidden || names(before) !== names(data)) {
+  } else if (away || names(before) !== names(data)) {
     hidden.clear();
     const [metric, x] = [curveForm.metric.value, curveForm.x.value];
     fillCurves();
@@ -58,10 +60,13 @@ function showCurves(data) {
   }
 }
 
+// A page that is not seen asks for nothing: a browser has six connections to a server, for all of its tabs.
 function follow() {
   events?.close();
   const asked = query();
   history.replaceState(null, "", asked ? `?${asked}` : location.pathname);
+  line.textContent = "";
+  if (document.hidden) return;
   events = new EventSource(`events?${asked}`);
   events.onopen = () => (line.textContent = "Live.");
   events.onerror = () => (line.textContent = "The server does not answer: this is the last it said.");
@@ -72,6 +77,7 @@ view.addEventListener("submit", (event) => event.preventDefault());
 view.querySelector("button").hidden = true; // what is typed is shown at once
 view.addEventListener("input", follow);
 document.getElementById("runs").addEventListener("change", follow);
+document.addEventListener("visibilitychange", follow);
 document.getElementById("runs").addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = event.target.querySelector("button");
