@@ -80,6 +80,7 @@ from realapp import problem
 _inner = fs.flower.client_app(problem.oracle)
 app = ClientApp(mods=[problem.misbehave])
 app.train()(lambda message, context: _inner(message, context))
+app.evaluate()(lambda message, context: _inner(message, context))
 app.query()(lambda message, context: _inner(message, context))
 """
 

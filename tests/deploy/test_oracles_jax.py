@@ -189,3 +189,35 @@ def test_no_other_framework_is_imported():
     text = "import fedsolve.deploy.oracles.jax, sys; print({'torch', 'sklearn', 'flwr'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def loss_of(w, x):
+    return jnp.mean((x - w) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"validation": np.ones((2, 3))},
+            r"the validation examples have fields \(\(3,\), 'f'\), the training",
+        ),
+        ({"validation": np.array([[np.nan, 1.0]])}, "holds a non-finite number"),
+        ({"metrics": {"loss": loss_of}}, "a metric is named 'loss', as another number of every run is"),
+        ({"metrics": {"half": 0.5}}, "metric half = 0.5 must be a function"),
+    ],
+)
+def test_what_a_client_cannot_measure_is_refused(given, words):
+    with pytest.raises(fs.InvalidInput, match=words):
+        JaxOracle(loss_of, np.zeros(2), np.ones((4, 2)), batch_size=2, epochs=1, **given)
+
+
+def test_a_metric_that_is_no_mean_has_no_value_for_a_client():
+    metrics = {"largest": lambda w, x: jnp.max(x @ w), "size": lambda w, x: jnp.mean(x @ w)}
+    x = np.random.default_rng(0).standard_normal((6, 2))
+    problem = JaxOracle(loss_of, np.ones(2), x, batch_size=2, epochs=1, metrics=metrics)
+    assert problem.measure(np.ones(2, np.float32), ("size",))["train"].means["size"] == pytest.approx(
+        x.sum(1).mean(), rel=1e-5
+    )
+    with pytest.raises(fs.InvalidInput, match=r"metric largest is no mean over examples .*: leave it out"):
+        problem.measure(np.ones(2), ("largest",))

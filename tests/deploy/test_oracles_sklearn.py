@@ -223,3 +223,20 @@ def test_sparse_inputs_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(fs.InvalidInput, match=r"sparse matrix: give a dense array"):
         make(x=sparse.csr_matrix(X))()
+
+
+@pytest.mark.parametrize(("estimator", "y"), [(LogisticRegression(), TWO), (LinearSVC(), THREE)])
+def test_classifiers_are_measured_as_scikit_learn_scores_them(estimator, y):
+    """Accuracy and loss on what is trained on and on what is held out; a regressor has its loss alone."""
+    rest = {"classes": np.unique(y), "validation": (X[:9], y[:9])}
+    with jax.enable_x64(True):
+        problem, one, params = oracle(estimator, y, **rest)
+        found = problem.measure(params, ("loss", "accuracy"))
+        fitted = assign(sklearn.base.clone(estimator), params, problem.classes)
+        assert found["train"].means["accuracy"] == pytest.approx(fitted.score(X, y), rel=1e-12)
+        assert found["validation"].means["accuracy"] == pytest.approx(fitted.score(X[:9], y[:9]), rel=1e-12)
+        assert found["train"].means["loss"] == pytest.approx(float(one.full(params)[0]), rel=1e-12)
+        assert (found["train"].examples, found["validation"].examples) == (60, 9)
+        regressor, _, params = oracle(Ridge(), NUMBERS)
+        assert regressor.metrics == ("loss",)
+        assert list(regressor.measure(params, ("loss",))) == ["train"]

@@ -413,3 +413,37 @@ def test_what_goes_wrong_in_a_round_is_told_as_it_is():
         local_work(fs.FedAvg(0.1), problem, w)
     with problem.failing_plainly():
         local_work(fs.FedAvg(0.1), problem, w, seed=9)
+
+
+def test_a_module_is_measured_in_evaluation_mode_on_all_examples():
+    """Loss, accuracy and a metric of one's own against NumPy, on what the loader drops too and on what is held out."""
+    module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).double()
+    options = {
+        "metrics": {"margin": lambda out, y: out.max(1).values.mean()},
+        "validation": batches(X[:7], Y[:7], 3),
+    }
+    problem = TorchOracle(module, nn.functional.cross_entropy, shuffled(drop_last=True), **options)
+    mean, var = np.array([0.3, -0.2, 0.1]), np.array([2.0, 0.5, 1.5])
+    problem.load_buffers(problem.buffers | {"1.running_mean": mean, "1.running_var": var})
+    w = {name: RNG.standard_normal(p.shape) for name, p in problem.params.items()}
+    out = (X @ w["0.weight"].T + w["0.bias"] - mean) / np.sqrt(var + 1e-5) * w["1.weight"] + w["1.bias"]
+    own = np.log(np.exp(out).sum(1)) - out[np.arange(50), Y]
+    found = problem.measure(w, ("margin", "loss"))
+    for part, count in (("train", 50), ("validation", 7)):
+        wanted = {"loss": own[:count].mean(), "margin": out[:count].max(1).mean()}
+        assert found[part].means == pytest.approx(wanted, rel=1e-12)
+        assert found[part].examples == found[part].counts["loss"] == count
+    np.testing.assert_array_equal(problem.buffers["1.running_mean"], mean)
+    assert problem.metrics == ("loss", "margin")
+    plain = TorchOracle(module, nn.functional.cross_entropy, batches())
+    plain.load_buffers(problem.buffers)
+    assert plain.metrics == ("loss", "accuracy")
+    assert plain.measure(w, ("accuracy",))["train"].means["accuracy"] == (out.argmax(1) == Y).mean()
+    assert (
+        TorchOracle(nn.Linear(6, 3), nn.functional.cross_entropy, batches())
+        .begin_steps(key(), 0, "float32", 7)
+        .steps
+        == 7
+    )
+    regression = [(torch.tensor(X), torch.tensor(X))]
+    assert TorchOracle(nn.Linear(6, 6), nn.functional.mse_loss, regression).metrics == ("loss",)

@@ -12,9 +12,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsolve.checks import check_integer
-from fedsolve.deploy import records
+from fedsolve.deploy import measured_records, records
 from fedsolve.deploy.keywords import named_arguments
 from fedsolve.deploy.ledger import PrivacyBudget
+from fedsolve.deploy.measure import measure_client
+from fedsolve.deploy.measured import Question
+from fedsolve.deploy.measured_checks import check_question
 from fedsolve.deploy.message import Order, signature
 from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.deploy.order_checks import check_order
@@ -91,15 +94,35 @@ def client_app(
             node = _node_context(context)
             problem = _problem(oracle_for, node)
             order = _order(message, problem)
-            if order.client != node.client:
-                raise InvalidInput(f"the order is for client {order.client}, this is client {node.client}")
-            folder = Path(str(node.node_config.get("state-dir", STATE_FOLDER)))
-            reply = train_client(order, problem, folder, trusted, budget=budget, log=_log)
+            _check_addressee(order.client, node)
+            reply = train_client(order, problem, _states(node), trusted, budget=budget, log=_log)
             return records.reply_to_record(reply)
 
         return _answer(message, answer)
 
+    @app.evaluate()
+    def measure(message: Message, context: Context) -> Message:
+        def answer() -> RecordDict:
+            node = _node_context(context)
+            problem = _problem(oracle_for, node)
+            question = _question(message, problem)
+            _check_addressee(question.client, node)
+            answer = measure_client(question, problem, _states(node), trusted, budget=budget)
+            return measured_records.answer_to_record(answer)
+
+        return _answer(message, answer)
+
     return app
+
+
+def _states(node: NodeContext) -> Path:
+    """Where the node keeps its clients' states."""
+    return Path(str(node.node_config.get("state-dir", STATE_FOLDER)))
+
+
+def _check_addressee(client: int, node: NodeContext) -> None:
+    if client != node.client:
+        raise InvalidInput(f"the order is for client {client}, this is client {node.client}")
 
 
 def _answer(message: Message, make_content: Callable[[], RecordDict]) -> Message:
@@ -122,6 +145,15 @@ def _order(message: Message, problem: LocalProblem) -> Order:
     except InvalidInput as error:
         raise InvalidInput(f"the server's order cannot be used: {error}") from None
     return order
+
+
+def _question(message: Message, problem: LocalProblem) -> Question:
+    try:
+        question = measured_records.record_to_question(message.content, problem.buffers)
+        check_question(question)
+    except InvalidInput as error:
+        raise InvalidInput(f"the server's question cannot be used: {error}") from None
+    return question
 
 
 def _log(line: str) -> None:

@@ -17,11 +17,9 @@ from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server_state import Accepted
 from fedsolve.deploy.settings import Settings
-from fedsolve.deploy.transport import Mailbox, send_and_collect
+from fedsolve.deploy.transport import MARGIN, Mailbox, send_and_collect
 from fedsolve.deploy.validation import reading
 from fedsolve.errors import InvalidInput
-
-_MARGIN = 60.0  # seconds after a deadline in which Flower still takes an answer
 
 
 @dataclass
@@ -120,10 +118,10 @@ class ReplyCollector:
             self._take(by_node[node], answer, replies)
         if not replies.is_complete:
             self._miss_silent_nodes(by_node, replies)
-        self._mailbox.close(seconds + _MARGIN)
+        self._mailbox.close(seconds + MARGIN)
 
     def _orders(self, by_node: dict[int, int], replies: RoundReplies) -> dict[int, Message]:
-        ttl, messages = self._settings.round_seconds + _MARGIN, {}
+        ttl, messages = self._settings.round_seconds + MARGIN, {}
         for node, client in by_node.items():
             record = records.order_to_record(self._coordinator.make_order(client))
             replies.bytes_down += records.record_bytes(record)

@@ -6,7 +6,7 @@ the seed, replies are checked one by one and reduced in the order of client numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedsolve import wire
 from fedsolve.algorithm import Algorithm
 from fedsolve.deploy import verbs
 from fedsolve.deploy.host_arrays import Buffers, all_finite, mean_buffers, stays_finite
+from fedsolve.deploy.measured import Question
 from fedsolve.deploy.message import Order, Reply, check_buffers, signature
 from fedsolve.deploy.reply_store import ReplyStore
 from fedsolve.deploy.secret_keys import new_secret, round_key, secret_key
@@ -160,6 +161,45 @@ class Coordinator:
             tracked_state=wire.encode(state.tracked_state(client)) if client in self._lost else None,
             buffers=state.buffers,
         )
+
+    def questions(self, metrics: tuple[str, ...], steps: int, solver: Any) -> Callable[[int], Question]:
+        """What each client is asked to measure the present model by; it is encoded once.
+
+        Args:
+            metrics: names of metrics.
+            steps: local steps that a client takes before, 0 for none.
+            solver: the local solver that takes them.
+
+        Raises:
+            InvalidInput: a solver that cannot be told to clients.
+        """
+        state, personal = self.state, self.algorithm.personal
+        with self.precision():
+            model = wire.encode(self.algorithm.export(state.server))
+            key = jax.random.key_data(jax.random.fold_in(self._key, state.round))
+            first = wire.encode(self.method.first_broadcast) if personal else None
+        given = to_spec(solver) if steps else None
+
+        def question(client: int) -> Question:
+            used = int(state.last_used_round[client])
+            return Question(
+                experiment=self.experiment,
+                round=state.round,
+                client=client,
+                population=self.population,
+                last_used_round=used,
+                key=tuple(int(word) for word in np.asarray(key)),
+                method=self._method_spec,
+                signature=self.signature,
+                metrics=metrics,
+                model=model,
+                first_broadcast=first if used < 0 else None,
+                steps=steps,
+                solver=given,
+                buffers=state.buffers,
+            )
+
+        return question
 
     def report_lost_state(self, client: int) -> None:
         """A client has lost its state: where the server tracks it, its next orders bring it."""

@@ -23,10 +23,11 @@ def check_order(order: Order) -> None:
         ("key", order.key[0], 0, 2**32 - 1),
         ("key", order.key[1], 0, 2**32 - 1),
     ):
-        _check(name, value, least, most)
+        check_number(name, value, least, most)
 
 
-def _check(name: str, value: Any, least: int, most: int) -> None:
+def check_number(name: str, value: Any, least: int, most: int) -> None:
+    """Raise `InvalidInput` unless a number of an order is an integer in its range."""
     if type(value) is not int or not least <= value <= most:
         raise InvalidInput(
             f"its {name} is {printable(repr(value), 80)}, not an integer from {least} to {most}"

@@ -1,4 +1,4 @@
-"""Orders and replies as Flower's records, and back: the only module that knows how they look on the network."""
+"""Orders and replies as Flower's records, and back; and what all records have in common."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORDER = {
 _ORDER |= {"method": str, "signature": str}
 _OPTIONAL = ("first_broadcast", "tracked_state")
 _REPLY = {"experiment": str, "round": int, "client": int, "signature": str, "examples": int}
-_FACTS_BYTES = 64 * 1024
+FACTS_BYTES = 64 * 1024
 """Room for facts about a message."""
 
 
@@ -44,11 +44,11 @@ def order_to_record(order: Order) -> RecordDict:
         "method": json.dumps(order.method),
         "signature": order.signature,
     }
-    record = RecordDict({"order": ConfigRecord(facts), "broadcast": _pack(order.broadcast)})
+    record = RecordDict({"order": ConfigRecord(facts), "broadcast": pack(order.broadcast)})
     for name in _OPTIONAL:
         if (data := getattr(order, name)) is not None:
-            record[name] = _pack(data)
-    return _with_buffers(record, order.buffers)
+            record[name] = pack(data)
+    return with_buffers(record, order.buffers)
 
 
 def record_to_order(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> Order:
@@ -62,14 +62,14 @@ def record_to_order(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> Or
         InvalidInput: the record is no order of this version.
     """
     with reading("it"):
-        facts = _facts(record, "order", _ORDER)
+        facts = facts_of(record, "order", _ORDER)
         extra = set(record) - {"order", "broadcast", *_OPTIONAL, "buffers"}
         if extra:
             raise InvalidInput(f"it has {printable(sorted(extra))} besides what an order has")
         facts["method"], facts["key"] = json.loads(facts["method"]), tuple(facts["key"])
         for name in _OPTIONAL:
-            facts[name] = _unpack(record, name) if name in record else None
-        return Order(**facts, broadcast=_unpack(record, "broadcast"), buffers=_read_buffers(record, buffers))
+            facts[name] = unpack(record, name) if name in record else None
+        return Order(**facts, broadcast=unpack(record, "broadcast"), buffers=read_buffers(record, buffers))
 
 
 def reply_to_record(reply: Reply) -> RecordDict:
@@ -81,8 +81,8 @@ def reply_to_record(reply: Reply) -> RecordDict:
         "signature": reply.signature,
         "examples": reply.examples,
     }
-    record = RecordDict({"reply": ConfigRecord(facts), "message": _pack(reply.message)})
-    return _with_buffers(record, reply.buffers)
+    record = RecordDict({"reply": ConfigRecord(facts), "message": pack(reply.message)})
+    return with_buffers(record, reply.buffers)
 
 
 def record_to_reply(record: RecordDict, max_message_bytes: int, buffers: Mapping[str, np.ndarray]) -> Reply:
@@ -96,15 +96,17 @@ def record_to_reply(record: RecordDict, max_message_bytes: int, buffers: Mapping
     Raises:
         InvalidInput: the client refused, with its reason; or the record is no reply of this version.
     """
-    _check_refusal(record)
+    check_refusal(record)
     with reading("the reply"):
-        if (length := record_bytes(record)) > (most := max_message_bytes + _nbytes(buffers) + _FACTS_BYTES):
+        if (length := record_bytes(record)) > (
+            most := max_message_bytes + buffer_bytes(buffers) + FACTS_BYTES
+        ):
             raise InvalidInput(f"it has {length:,} bytes where a reply has at most {most:,}")
-        facts = _facts(record, "reply", _REPLY)
+        facts = facts_of(record, "reply", _REPLY)
         extra = set(record) - {"reply", "message", "buffers"}
         if extra:
             raise InvalidInput(f"it has {printable(sorted(extra))} besides what a reply has")
-        return Reply(**facts, message=_unpack(record, "message"), buffers=_read_buffers(record, buffers))
+        return Reply(**facts, message=unpack(record, "message"), buffers=read_buffers(record, buffers))
 
 
 def refusal(error: Exception) -> RecordDict:
@@ -115,7 +117,8 @@ def refusal(error: Exception) -> RecordDict:
     )
 
 
-def _check_refusal(record: RecordDict) -> None:
+def check_refusal(record: RecordDict) -> None:
+    """Raise the reason of a client that refused, if the record is a refusal."""
     if "refused" in record:
         facts: Mapping[str, Any] = {}
         with reading("the refusal"):
@@ -125,7 +128,7 @@ def _check_refusal(record: RecordDict) -> None:
         raise kind(f"refused: {printable(why) if isinstance(why, str) else 'without a reason'}")
 
 
-def _facts(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
+def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
     """The facts of a record, each of its type."""
     if not isinstance(part := record.get(name), ConfigRecord):
         raise InvalidInput(f"it cannot be read: it has no {name} as this version of fedsolve writes it")
@@ -153,12 +156,13 @@ def record_bytes(record: RecordDict) -> int:
     return sum(part.count_bytes() for part in record.values())
 
 
-def _pack(data: bytes) -> ArrayRecord:
+def pack(data: bytes) -> ArrayRecord:
     """Bytes as they are: an array of NumPy would be copied twice."""
     return ArrayRecord({_BYTES: Array(dtype="uint8", shape=(len(data),), stype=_BYTES, data=data)})
 
 
-def _unpack(record: RecordDict, name: str) -> bytes:
+def unpack(record: RecordDict, name: str) -> bytes:
+    """The bytes that `pack` packed, if they are what they say."""
     arrays = record.array_records[name]
     array = arrays[_BYTES]
     if len(arrays) != 1 or (array.dtype, array.shape, array.stype) != ("uint8", (len(array.data),), _BYTES):
@@ -166,7 +170,7 @@ def _unpack(record: RecordDict, name: str) -> bytes:
     return array.data
 
 
-def _read_buffers(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def read_buffers(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The buffers of a record; of those with a known name, only what has its shape and type is decoded."""
     if "buffers" not in record:
         return {}
@@ -193,11 +197,13 @@ def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
         raise InvalidInput(f"its {printable(name)} has {length} bytes, not {known.nbytes}")
 
 
-def _nbytes(buffers: Mapping[str, np.ndarray]) -> int:
+def buffer_bytes(buffers: Mapping[str, np.ndarray]) -> int:
+    """Bytes of buffers in a record, at most."""
     return sum(x.nbytes + 1024 for x in buffers.values())  # each with a header of its own
 
 
-def _with_buffers(record: RecordDict, buffers: dict[str, np.ndarray]) -> RecordDict:
+def with_buffers(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> RecordDict:
+    """A record with buffers beside the rest, if there are any."""
     if buffers:
         record["buffers"] = ArrayRecord({name: Array(np.asarray(x)) for name, x in buffers.items()})
     return record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,7 @@ def server_app(
     buffers: Mapping[str, np.ndarray] | None = None,
     evaluate: Evaluate | None = None,
     eval_every: int = 1,
+    client_metrics: str | Sequence[str] = (),
     label: str | None = None,
     out: str = "fedsolve-run",
     resume: bool = False,
@@ -68,9 +69,14 @@ def server_app(
         seed: >= 0; cohorts and the clients' shuffles follow from it.
         buffers: tensors that are averaged plainly beside the model, by name, such as BatchNorm's statistics:
             `torch_buffers(module)`.
-        evaluate: (model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for the clients'
-            losses alone.
+        evaluate: (model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for what clients
+            measure, or the losses of their local steps.
         eval_every: rounds between evaluations, >= 1.
+        client_metrics: what all connected clients measure the model by at each evaluation, on the examples that they
+            train on and on those that they hold out: names of metrics of their oracles, such as ("loss", "accuracy") or
+            "loss, accuracy"; () asks them nothing. Evaluations then have the columns that simulations have: train_NAME,
+            client_NAME_mean, _p10, _p90 and _worst, validation_NAME, and `clients_measured`, how many answered. Refused
+            with private methods.
         label: the method's name in tables; default its own.
         out: the run's folder; a relative one is below the folder that the SuperLink was started in.
         resume: whether to go on from the checkpoint in `out`; without it a folder that holds a run is refused.
@@ -109,6 +115,7 @@ def server_app(
         out=out,
         resume=resume,
         eval_every=eval_every,
+        client_metrics=client_metrics,
         quorum=quorum,
         connect_seconds=connect_seconds,
         round_seconds=round_seconds,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.checks import check_flag, check_integer, check_range
+from fedsolve.deploy.measured_checks import check_metric_names, check_unprotected
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling, Uniform
 
@@ -25,6 +26,7 @@ class Settings:
     out: str = "fedsolve-run"
     resume: bool = False
     eval_every: int = 1
+    client_metrics: str | Sequence[str] = ()
     quorum: int | None = None
     connect_seconds: float = 120.0
     round_seconds: float = 600.0
@@ -49,6 +51,7 @@ class Settings:
             ("min_replies", 1, "half of a cohort"),
         ):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least, none=none))
+        object.__setattr__(self, "client_metrics", check_metric_names(self.client_metrics))
         check_range("connect_seconds", self.connect_seconds, above=0)
         check_range("round_seconds", self.round_seconds, above=0)
         check_range("over_select", self.over_select, at_least=0)
@@ -92,6 +95,8 @@ class Settings:
         Raises:
             InvalidInput: settings that contradict one another or the method.
         """
+        if self.client_metrics:
+            check_unprotected(algorithm)
         size = self.clients_per_round or self.population
         if given is not None and self.clients_per_round is not None:
             raise InvalidInput("give clients_per_round or sampling, not both")

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.client_evaluation import ClientEvaluation
 from fedsolve.deploy.collect import ReplyCollector, RoundReplies
 from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.node_binding import NodeBindings
@@ -36,7 +37,8 @@ class TrainingLoop:
         checkpoint: where the state is saved after every round.
         recorder: the record so far.
         bindings: which node each client number belongs to.
-        evaluate: metrics of the model on the server, None for the clients' losses alone.
+        evaluate: metrics of the model on the server, None for what clients measure or, where they are not asked, the
+            losses of their local steps.
         report: told of every round as plain data.
         log: told in one line what happens.
 
@@ -66,6 +68,7 @@ class TrainingLoop:
             grid, coordinator.population, coordinator.signature, bindings, settings.takeover, log
         )
         self._collector = ReplyCollector(grid, coordinator, settings, self._registry, log)
+        self._clients = ClientEvaluation(grid, coordinator, settings, self._registry, log)
 
     def run(self) -> None:
         """All rounds that are left.
@@ -79,7 +82,7 @@ class TrainingLoop:
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
         if self._recorder.evaluated:
             self._coordinator.react(self._recorder.evaluations.arrays())
-        elif self._evaluate is not None:
+        elif self._evaluate is not None or self._settings.client_metrics:
             self._evaluate_model()
         while self._coordinator.state.round < self._settings.rounds:
             self._run_round()
@@ -154,11 +157,11 @@ class TrainingLoop:
             return self._coordinator.finish_round(accepted, drawn)
 
     def _evaluate_model(self, client_loss: float = float("nan")) -> None:
-        """Record the model's metrics, or where the server does not evaluate the clients' loss alone; react to them."""
-        metrics: dict[str, float] = {}
+        """Record the model's metrics, or where nobody evaluates the loss of local steps alone; react to them."""
+        metrics = self._measured_by_clients()
         if self._evaluate is not None:
             try:
-                metrics = dict(self._evaluate(self._coordinator.model, self._coordinator.state.buffers))
+                metrics |= dict(self._evaluate(self._coordinator.model, self._coordinator.state.buffers))
             except Exception as error:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 done = self._coordinator.state.round
@@ -172,3 +175,19 @@ class TrainingLoop:
             self._coordinator.state.round, seconds, {"train_loss": client_loss, **metrics}
         )
         self._coordinator.react(self._recorder.evaluations.arrays())
+
+    def _measured_by_clients(self) -> dict[str, float]:
+        """What the clients find of the model, as columns; nothing where they are not asked.
+
+        Raises:
+            InvalidInput: no client can measure it, and nothing is lost yet.
+        """
+        if not self._settings.client_metrics:
+            return {}
+        found = self._clients.found()
+        if not found.answers and found.refused and not self._recorder.evaluated:
+            client, reason = min(found.refused.items())
+            raise InvalidInput(
+                f"no client measures the model by client_metrics = {found.metrics}; client {client}: {reason}"
+            )
+        return found.columns()

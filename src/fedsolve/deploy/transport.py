@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 from fedsolve.deploy.plain_text import printable
 from fedsolve.deploy.simulation import check_engine
 
+MARGIN = 60.0
+"""Seconds after a deadline in which Flower still takes an answer."""
 _POLL_SECONDS = 1.0
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 

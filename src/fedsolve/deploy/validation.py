@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsolve import wire
 from fedsolve.deploy.host_arrays import all_finite, max_abs, norm
+from fedsolve.deploy.measured import Answer
 from fedsolve.deploy.message import Reply, signature, signature_digest
 from fedsolve.deploy.plain_text import printable
 from fedsolve.errors import InvalidInput
@@ -36,7 +37,7 @@ def reading(what: str) -> Iterator[None]:
         ) from error
 
 
-def check_addressed(reply: Reply, experiment: str, round: int, client: int) -> None:
+def check_addressed(reply: Reply | Answer, experiment: str, round: int, client: int) -> None:
     """Raise `InvalidInput` unless a reply answers this round's order to this client."""
     for name, wanted in (("experiment", experiment), ("round", round), ("client", client)):
         if (given := getattr(reply, name)) != wanted:

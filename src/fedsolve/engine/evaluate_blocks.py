@@ -18,7 +18,7 @@ from fedsolve.engine.blocks import Block
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.evaluate import ITERATES, Metrics, by_client, held_out, middle, of_clients, pooled
-from fedsolve.engine.own_models import Own
+from fedsolve.engine.own_models import Own, Owned
 from fedsolve.types import Batch, Params
 
 Models = Callable[[Block], Own | None]
@@ -65,15 +65,24 @@ def each_client(
 
     NaN where a client has nothing that the metric counts.
     """
-    alone, parts = jax.tree.map(lambda a: a[None], model), []
-    for block in blocks:
-        _, _, means, known = _compiled()[0](metrics, block.owned.packed, alone, own(block))
-        given = block.owned.packed.counts, means, known
-        here = (np.asarray(a)[: len(block.owned.ids)] for a in jax.device_get(given))
-        parts.append((block.owned.ids, *here))
+    parts = [(block.owned.ids, *means_of(metrics, block.owned, model, own(block))) for block in blocks]
     ids, counts, means, known = (np.concatenate(column) for column in zip(*parts, strict=True))
     means = np.where(known > 0, means, np.nan)
     return ids, counts, dict(zip(metrics.all, means.T, strict=True))
+
+
+def means_of(
+    metrics: Metrics, owned: Owned, model: Params, own: Own | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How many examples each owner has, shape (clients,), every metric of its own, and over how many parts.
+
+    The last two are of shape (clients, metrics), in the order of `metrics.all`.
+    """
+    alone = jax.tree.map(lambda a: jnp.asarray(a)[None], model)
+    _, _, means, known = _compiled()[0](metrics, owned.packed, alone, own)
+    found = jax.device_get((owned.packed.counts, means, known))
+    counts, means, known = (np.asarray(a)[: len(owned.ids)] for a in found)
+    return counts, means, known
 
 
 @cache

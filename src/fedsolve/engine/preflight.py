@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -77,6 +77,29 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
         _check_value(name, loss, params, batch)
         check_frozen(name, loss, params, batch)
         _refuse_mixing(name, not_means({"loss": loss}, params, rows))
+
+
+def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -> dict[str, str]:
+    """Metrics must be one real number, or one an example, on any batch.
+
+    Args:
+        metrics: functions of (params, batch) by name.
+        params: the model that they take.
+        examples: some to try them on, as NumPy arrays.
+
+    Returns:
+        Those that are no means over examples, each with what was seen.
+
+    Raises:
+        InvalidInput: one that is not, with the shape it has, or how it fails.
+    """
+    rows = few_rows(examples, params)
+    batch = _shapes(on_device(rows, dtype_of(params)))
+    own = {name: f for name, f in metrics.items() if not built_in(f)}
+    renew(list(own.values()), params, batch)
+    for name, function in own.items():
+        _check_value(f"metric {name}", function, params, batch)
+    return not_means(own, params, rows)
 
 
 def _refuse_mixing(name: str, seen: dict[str, str]) -> None:

@@ -73,6 +73,7 @@ def from_torch(
     except ImportError as error:
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
     from fedsolve.pytorch.arrays import trainable, trained_copy
+    from fedsolve.pytorch.classes import are_classes
     from fedsolve.pytorch.model import check_mean
     from fedsolve.pytorch.trial import outputs_of
 
@@ -83,7 +84,7 @@ def from_torch(
     x, y = _sample(data.examples, next(iter(trainable(module).values())).dtype)
     outputs = outputs_of(module, x)
     if metrics is None:
-        metrics = {"accuracy": _accuracy} if _classes(outputs, y) else {}
+        metrics = {"accuracy": _accuracy} if are_classes(outputs, y) else {}
     functions = {"loss": loss, **metrics}
     for what, function in functions.items():
         check_mean("the loss" if what == "loss" else f"metric {what}", function, outputs, y)
@@ -220,19 +221,6 @@ def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
         return t.long() if t.dtype in (torch.int16, torch.int32) else t
 
     return jax.tree.map(tensor, examples.x), jax.tree.map(tensor, examples.y)
-
-
-def _classes(outputs: Any, y: Any) -> bool:
-    """Whether targets are classes, one for each row of outputs of shape (n, classes, ...)."""
-    import torch
-
-    return (
-        isinstance(outputs, torch.Tensor)
-        and isinstance(y, torch.Tensor)
-        and y.dtype == torch.long
-        and outputs.ndim >= 2
-        and y.shape == (outputs.shape[0], *outputs.shape[2:])
-    )
 
 
 def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

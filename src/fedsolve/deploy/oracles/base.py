@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from jaxtyping import Array
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.buffers import Buffers
 from fedsolve.checks import check_same
+from fedsolve.deploy.measured import Measured
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar
@@ -27,6 +28,7 @@ class LocalProblem(ABC):
         num_examples: examples of this client.
         exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
             parameters and step; a line search compares such losses.
+        metrics: names of what it can measure a model by.
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.
     """
@@ -34,6 +36,7 @@ class LocalProblem(ABC):
     params: Params
     num_examples: int
     exact_loss: bool = True
+    metrics: Collection[str] = ()
     beside: Buffers | None = None
     _failure: Exception | None = None
 
@@ -84,6 +87,33 @@ class LocalProblem(ABC):
             noise: the key that a method draws its own noise from; by default it follows from `key`, as in the
                 compiled engine.
         """
+
+    def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
+        """The oracle of so many local steps in place of a round's, for fine-tuning before a client is measured.
+
+        Args:
+            key, client, dtype: as for `begin`.
+            steps: at least 1.
+
+        Raises:
+            InvalidInput: this problem has none.
+        """
+        raise InvalidInput(f"this {type(self).__name__} cannot fine-tune: it has no method begin_steps")
+
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+        """Metrics of a model on this client's examples, with the buffers that it was given last.
+
+        Args:
+            params: the model.
+            metrics: their names, some of `self.metrics`.
+
+        Returns:
+            Those of its training examples as `train`; of those that it holds out, if it does, as `validation`.
+
+        Raises:
+            InvalidInput: this problem has none.
+        """
+        raise InvalidInput(f"this {type(self).__name__} measures no model: it has no method measure")
 
 
 def check_needs(algorithm: Algorithm, problem: LocalProblem) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -15,16 +15,20 @@ from jaxtyping import Array
 from fedsolve.buffers import Buffers, WithBuffers
 from fedsolve.checks import check_same
 from fedsolve.data.federated import FederatedData
+from fedsolve.deploy.measured import Measured
 from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.deploy.oracles.jax_metrics import check_means, held_out, measured, own_validation, packed
 from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.client_oracle import ClientOracle, client_oracle
-from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work, on_device
+from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work
 from fedsolve.engine.groups import of_client, works_by_size
 from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.leaf_paths import named_leaves
+from fedsolve.tasks.checks import check_metrics as check_named
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
+from fedsolve.trees import dtype_of
 from fedsolve.types import Batch, Params, Scalar
 
 
@@ -41,11 +45,15 @@ class JaxOracle(LocalProblem):
         batch_size: examples of a minibatch, 1 .. examples; None sees all of them in each step.
         epochs: passes over the examples in a round, >= 1; or
         local_steps: local steps of a round, >= 1; exactly one of the two.
+        metrics: further means over a batch, name -> (params, batch) -> scalar, as `fs.Task` has them: what the client
+            can measure a model by beside `loss`.
+        validation: examples that the client holds out, of the fields of `examples`; None for none.
         matmul_dtype: "bfloat16" for products of local training as `fs.run` has them under that name.
 
     Raises:
         InvalidInput: no example, fields of different lengths, numbers that are not finite, a number of steps
-            that is not a positive integer, a loss that mixes examples or draws with a key of its own.
+            that is not a positive integer, a loss that mixes examples or draws with a key of its own, metrics that
+            are no functions, validation examples with other fields.
 
     >>> problem = JaxOracle(lambda w, x: jnp.mean((x - w) ** 2), jnp.zeros(()), np.arange(4.0), batch_size=2, epochs=3)
     >>> problem.begin(jax.random.key(0), 7, jnp.float32).steps
@@ -61,14 +69,18 @@ class JaxOracle(LocalProblem):
         batch_size: int | None,
         epochs: int | None = None,
         local_steps: int | None = None,
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        validation: Batch | None = None,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> None:
+        check_named({} if metrics is None else metrics, {})
         data = FederatedData.from_clients([examples], ["this client"])
         work, steps = local_work(
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
         work = _with_products(work, matmul_dtype)
         self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
+        self._measures(metrics or {}, None if validation is None else held_out(validation, data.examples))
 
     @classmethod
     def of_task(
@@ -82,10 +94,10 @@ class JaxOracle(LocalProblem):
         local_steps: int | None = None,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> JaxOracle:
-        """One client of a task, with the task's own local work unless told otherwise.
+        """One client of a task: its examples, the task's metrics and its own validation examples.
 
-        Its local work is shaped by the whole federation as in `fs.run`, so that numbers agree with the compiled
-        engine to the last bit; only this client's examples are put on the device.
+        Local work is the task's unless told otherwise, shaped by the whole federation as in `fs.run`, so that numbers
+        agree with the compiled engine to the last bit; only this client's examples are put on the device.
 
         Args:
             task: the task of the whole federation.
@@ -127,18 +139,25 @@ class JaxOracle(LocalProblem):
             check_buffers(task, work, model, task.data.examples)
             new.beside = first
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
+        new._measures(task.metrics, own_validation(task, client))
         return new
 
     def _set(
         self, params: Params, frozen: Params, examples: Batch, work: LocalWork, count: int, steps: int
     ) -> None:
-        model = with_frozen(params, frozen)
-        check_loss(
-            "the loss", work.loss, model if self.beside is None else WithBuffers(model, self.beside), examples
-        )
         self.params, self.num_examples = params, count
         self._examples, self._frozen, self._work, self._steps = examples, frozen, work, steps
+        check_loss("the loss", work.loss, self._start(), examples)
         self._packed: dict[Any, PackedClients] = {}
+
+    def _start(self) -> Any:
+        """The model that loss and metrics are tried on."""
+        model = with_frozen(self.params, self._frozen)
+        return model if self.beside is None else WithBuffers(model, self.beside)
+
+    def _measures(self, metrics: Mapping[str, Callable[..., Any]], validation: Batch | None) -> None:
+        self._metrics, self._validation = dict(metrics), validation
+        self.metrics = ("loss", *metrics)
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -163,23 +182,45 @@ class JaxOracle(LocalProblem):
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:
         """The oracle of one round (see `LocalProblem.begin`)."""
+        return replace(self._oracle(self._work, self._steps, key, client, dtype), noise=noise)
+
+    def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> ClientOracle:
+        """The oracle of so many local steps (see `LocalProblem.begin_steps`), shuffled as the engine's."""
+        counts, size = np.full(1, self.num_examples), self._work.batch_size
+        work, _ = local_work(counts, self._work.loss, batch_size=size, epochs=None, local_steps=steps)
+        return self._oracle(replace(work, half=self._work.half), steps, key, client, dtype)
+
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+        """Metrics of a model (see `LocalProblem.measure`), by the engine's program.
+
+        Raises:
+            InvalidInput: a metric that is no mean over examples: it has no value for one client.
+        """
+        dtype = jnp.dtype(dtype_of(params))
+        model = params if self.beside is None else WithBuffers(params, self.beside)
+        sets = {"train": self._on_device(dtype)}
+        if self._validation is not None:
+            sets["validation"] = packed(self._validation, self._frozen, dtype)
+        chosen = {name: self._metrics[name] for name in self._metrics if name in metrics}
+        check_means(chosen, self._start(), self._examples)
+        return measured(self._work.loss, chosen, sets, model, metrics)
+
+    def _oracle(self, work: LocalWork, steps: int, key: Array, client: Scalar, dtype: Any) -> ClientOracle:
         if self._work.half and jnp.dtype(dtype) == jnp.float64:
             raise InvalidInput(
                 "this client has matmul_dtype = 'bfloat16', and the federation runs in float64: leave it out, or run "
                 "in float32"
             )
-        packed = self._on_device(jnp.dtype(dtype))
-        client = jnp.asarray(client, jnp.int32)
-        return replace(_compiled_oracle()(self._work, packed, key, client), noise=noise)
+        mine = self._on_device(jnp.dtype(dtype))
+        with jax.ensure_compile_time_eval():
+            mine = replace(mine, steps=jnp.asarray(np.full(1, steps, np.int32)))
+        return _compiled_oracle()(work, mine, key, jnp.asarray(client, jnp.int32))
 
     def _on_device(self, dtype: Any) -> PackedClients:
         """The examples in the round's type, put there once."""
         if dtype not in self._packed:
             with jax.ensure_compile_time_eval():  # arrays, not tracers, even inside a compiled function
-                facts = [jnp.asarray(np.full(1, n, np.int32)) for n in (0, self.num_examples, self._steps)]
-                frozen = on_device(self._frozen, dtype)
-                packed = PackedClients(on_device(self._examples, dtype), *facts, frozen=frozen)
-                self._packed = {dtype: packed}
+                self._packed = {dtype: packed(self._examples, self._frozen, dtype)}
         return self._packed[dtype]
 
 

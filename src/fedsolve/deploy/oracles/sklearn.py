@@ -60,14 +60,24 @@ class LinearLoss:
 
     def each(self, params: dict[str, Array], batch: Examples) -> Array:
         """The loss of each example, shape (n,)."""
-        outputs = batch.x @ params["coef_"].T
-        if "intercept_" in params:
-            outputs = outputs + params["intercept_"]
-        return self.example_loss(outputs, batch.y)
+        return self.example_loss(_linear(params, batch.x), batch.y)
 
     def __call__(self, params: dict[str, Array], batch: Examples) -> Array:
         """The mean over the batch, shape ()."""
         return jnp.mean(self.each(params, batch))
+
+
+def accuracy(params: dict[str, Array], batch: Examples) -> Array:
+    """Whether the class with the largest output (of two classes: the sign of the one output) is the label's, (n,)."""
+    outputs = _linear(params, batch.x)
+    largest = jnp.argmax(outputs, axis=1) if outputs.shape[1] > 1 else outputs[:, 0] > 0
+    return (largest == batch.y).astype(outputs.dtype)
+
+
+def _linear(params: dict[str, Array], x: Array) -> Array:
+    """coef_ x + intercept_ of each example, shape (n, outputs)."""
+    outputs = x @ params["coef_"].T
+    return outputs + params["intercept_"] if "intercept_" in params else outputs
 
 
 class SklearnOracle(JaxOracle):
@@ -78,6 +88,8 @@ class SklearnOracle(JaxOracle):
     and its square, or half the squared error (`LinearRegression`, `Ridge`, `SGDRegressor`). The estimator's penalty
     (`C`, `alpha`, `l1_ratio`) and solver are no part of it: a federated method brings its own, such as
     `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`.
+
+    Clients measure `loss`, and of classifiers `accuracy`.
 
     `params` are {"coef_": (outputs, features), "intercept_": (outputs,)}, all 0, with an output for each class, one
     for two classes or a regression; without "intercept_" if the estimator has `fit_intercept=False`.
@@ -90,6 +102,7 @@ class SklearnOracle(JaxOracle):
         epochs: passes over the examples in a round, >= 1; or
         local_steps: local steps of a round, >= 1; exactly one of the two.
         classes: all labels of the federation, since a client may have only some; by default those in y.
+        validation: (x, y) of examples that the client holds out; None for none.
 
     Raises:
         InvalidInput: another estimator or loss, labels outside `classes`, fewer than two classes, x and y that do
@@ -106,28 +119,41 @@ class SklearnOracle(JaxOracle):
         epochs: int | None = None,
         local_steps: int | None = None,
         classes: Sequence[Any] | np.ndarray | None = None,
+        validation: tuple[Any, Any] | None = None,
     ) -> None:
-        if not hasattr(x, "__array__") and hasattr(x, "toarray"):
-            raise InvalidInput("x is a sparse matrix: give a dense array, x.toarray()")
-        x, y = np.asarray(x), np.asarray(y)
-        if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
-            raise InvalidInput(
-                f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"
-            )
-        outputs = 1
+        outputs, labels = 1, None
         if is_classifier(estimator):
-            self.classes = check_classes(y if classes is None else classes)
-            y, outputs = numbered(y, self.classes), _outputs(self.classes)
-        else:
-            y = y.astype(np.result_type(y.dtype, np.float32))
-        x = x.astype(np.result_type(x.dtype, np.float32))
-        params: dict[str, np.ndarray] = {"coef_": np.zeros((outputs, x.shape[1]), np.float32)}
+            labels = self.classes = check_classes(y if classes is None else classes)
+            outputs = _outputs(labels)
+        examples = _examples(x, y, labels)
+        held_out = None if validation is None else _examples(*validation, labels)
+        params: dict[str, np.ndarray] = {"coef_": np.zeros((outputs, examples.x.shape[1]), np.float32)}
         if estimator.fit_intercept:
             params["intercept_"] = np.zeros(outputs, np.float32)
         loss = LinearLoss(loss_of(estimator, outputs))
         super().__init__(
-            loss, params, Examples(x, y), batch_size=batch_size, epochs=epochs, local_steps=local_steps
+            loss,
+            params,
+            examples,
+            batch_size=batch_size,
+            epochs=epochs,
+            local_steps=local_steps,
+            metrics={} if labels is None else {"accuracy": accuracy},
+            validation=held_out,
         )
+
+
+def _examples(x: Any, y: Any, labels: np.ndarray | None) -> Examples:
+    """Inputs and targets as the loss takes them: labels by number, other targets as they are."""
+    if not hasattr(x, "__array__") and hasattr(x, "toarray"):
+        raise InvalidInput("x is a sparse matrix: give a dense array, x.toarray()")
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
+        raise InvalidInput(
+            f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"
+        )
+    y = y.astype(np.result_type(y.dtype, np.float32)) if labels is None else numbered(y, labels)
+    return Examples(x.astype(np.result_type(x.dtype, np.float32)), y)
 
 
 def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.ndarray | None = None) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxtyping import Array
 from torch import Tensor, nn
 
 from fedsolve.checks import check_integer
+from fedsolve.deploy.measured import Measured
 from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.deploy.oracles.callback import Host
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
@@ -24,6 +25,8 @@ from fedsolve.engine.client_oracle import own_key
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
 from fedsolve.pytorch.arrays import assign, buffers, parameters
+from fedsolve.pytorch.classes import are_classes
+from fedsolve.tasks.checks import check_metrics as check_named
 from fedsolve.types import Params, Scalar
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]
@@ -54,6 +57,9 @@ class TorchOracle(LocalProblem):
             counted once.
         epochs: passes over the loader in a round, >= 1; 1 unless `steps` are given; or
         steps: local steps of a round, >= 1, each on one batch.
+        metrics: further means over a batch, name -> (outputs, targets) -> tensor of shape (), which the client can
+            measure a model by beside `loss`; None for the accuracy where targets are classes.
+        validation: a loader of examples that the client holds out, in the form of `loader`; None for none.
         device: where the module computes, such as "cpu" or "cuda:1"; None for CUDA if there is one, else the CPU.
         exact_loss: False if losses at one step cannot be compared (a module with random numbers of its own); methods
             that search along a line then refuse this client.
@@ -71,6 +77,8 @@ class TorchOracle(LocalProblem):
         *,
         epochs: int | None = None,
         steps: int | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Tensor]] | None = None,
+        validation: Loader | None = None,
         device: str | torch.device | None = None,
         exact_loss: bool = True,
     ) -> None:
@@ -81,10 +89,27 @@ class TorchOracle(LocalProblem):
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._module = Evaluations(module, loss, batches, target)
         self._module.try_out()
+        check_named({} if metrics is None else metrics, {})
+        self._loss, self._given_metrics = loss, metrics
+        self._sets = {"train": batches} | (
+            {} if validation is None else {"validation": Minibatches(validation)}
+        )
         host = partial(Host, view=tensor_view, lock=Lock(), failed=self._failed)
         self._step, self._trial, self._full = map(
             host, (self._module.step, self._module.trial, self._module.full)
         )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """`loss`, those that were given, or else `accuracy` where targets are classes."""
+        return tuple(self._functions)
+
+    @cached_property
+    def _functions(self) -> dict[str, Callable[[Any, Any], Tensor]]:
+        others = self._given_metrics
+        if others is None:
+            others = {"accuracy": _accuracy} if are_classes(*self._module.sample()) else {}
+        return {"loss": self._loss, **others}
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -102,27 +127,39 @@ class TorchOracle(LocalProblem):
             raise InvalidInput(f"dtype = {jnp.dtype(dtype)} must be float32 or float64 for a PyTorch module")
         torch_key = jax.random.fold_in(jax.random.fold_in(key, _STREAM), client)
         noise = own_key(key, client) if noise is None else noise
-        return TorchRound(self, jax.random.key_data(torch_key), jnp.asarray(client, jnp.int32), noise)
+        return TorchRound(
+            self, self.steps, jax.random.key_data(torch_key), jnp.asarray(client, jnp.int32), noise
+        )
+
+    def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> TorchRound:
+        """The oracle of so many local steps (see `LocalProblem.begin_steps`), each on the loader's next batch."""
+        return replace(self.begin(key, client, dtype), steps=steps)
+
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+        """Metrics of a model (see `LocalProblem.measure`) in evaluation mode, each batch by its number of examples."""
+        functions = {name: f for name, f in self._functions.items() if name in metrics}
+        tensors = {name: torch.tensor(np.asarray(p)) for name, p in params.items()}
+        found = {}
+        for part, batches in self._sets.items():
+            means, examples = self._module.measure(tensors, functions, batches)
+            found[part] = Measured(examples, means, dict.fromkeys(means, examples))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
 class TorchRound(Oracle):
-    """A `TorchOracle` in one round: a pytree of the words that seed it, the client's number and its own key."""
+    """A `TorchOracle` in one round of so many steps: a pytree of its words, the client's number and its key."""
 
     problem: TorchOracle
+    steps: int  # pyright: ignore[reportIncompatibleVariableOverride]
     words: Array
     client: Any
     key: Any
 
     @property
-    def steps(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Local steps of the round."""
-        return self.problem.steps
-
-    @property
     def bound(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The same."""
-        return self.problem.steps
+        return self.steps
 
     @property
     def num_examples(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -151,7 +188,11 @@ class TorchRound(Oracle):
         return jnp.append(self.words, jnp.asarray(step, jnp.uint32))
 
 
-jax.tree_util.register_dataclass(TorchRound, ["words", "client", "key"], ["problem"])
+jax.tree_util.register_dataclass(TorchRound, ["words", "client", "key"], ["problem", "steps"])
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(1) == targets).double().mean()
 
 
 def _steps(epochs: int | None, steps: int | None, batches: int) -> int:

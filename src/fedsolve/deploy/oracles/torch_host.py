@@ -87,9 +87,35 @@ class Evaluations:
                     examples += weight
         return _array(total / examples, dtype), {n: _array(g / examples, dtype) for n, g in gradient.items()}
 
+    def measure(
+        self, params: Tensors, functions: Mapping[str, Callable[[Any, Any], Tensor]], batches: Minibatches
+    ) -> tuple[dict[str, float], int]:
+        """Means of functions of outputs and targets over all examples, in evaluation mode, and how many these are."""
+        totals, examples = dict.fromkeys(functions, 0.0), 0
+        key, (values, dtype) = b"measure", self._on_device(params)
+        with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
+            self._module.eval()
+            with seeded(seed_of(key, 5), self._device), torch.no_grad():
+                for batch in batches.all(key):
+                    x, y = to_device(batch, self._device, dtype)
+                    outputs, weight = self._module(x), num_examples(batch)
+                    for name, function in functions.items():
+                        totals[name] += weight * float(_checked(name, function(outputs, y)))
+                    examples += weight
+        return {name: total / examples for name, total in totals.items()}, examples
+
     def try_out(self) -> None:
         """One loss on the first batch, so that what is wrong with it is told before any round."""
         self.trial({name: p.detach() for name, p in self._params.items()}, np.zeros(3, np.uint32))
+
+    def sample(self) -> tuple[Any, Any]:
+        """Outputs and targets of a batch, in evaluation mode."""
+        dtype = next(iter(self._params.values())).dtype
+        with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
+            self._module.eval()
+            with seeded(0, self._device):
+                x, y = to_device(next(self._batches.all(b"sample")), self._device, dtype)
+                return self._module(x), y
 
     def _at(
         self, params: Tensors, words: np.ndarray, with_gradient: bool
@@ -119,11 +145,7 @@ class Evaluations:
         }
 
     def _scalar(self, x: Any, y: Any) -> Tensor:
-        loss = self._loss(self._module(x), y)
-        if not isinstance(loss, Tensor) or loss.ndim:
-            what = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise InvalidInput(f"the loss of a batch is {what}: it must be a scalar tensor, the mean over it")
-        return loss
+        return _checked("the loss", self._loss(self._module(x), y))
 
     def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
         """The gradient by name; 0 where a parameter plays no part in the loss."""
@@ -131,6 +153,14 @@ class Evaluations:
             loss, list(self._params.values()), materialize_grads=True, allow_unused=True
         )
         return dict(zip(self._params, parts, strict=True))
+
+
+def _checked(name: str, value: Any) -> Tensor:
+    """What a function made of a batch, if that is one number."""
+    if not isinstance(value, Tensor) or value.ndim:
+        what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, the mean over it")
+    return value
 
 
 def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:

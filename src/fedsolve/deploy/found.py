@@ -1,0 +1,67 @@
+"""What clients found of a model: as columns of the record, and client by client. No Flower here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsolve.deploy.measured import PARTS, Measured
+from fedsolve.engine.evaluate import as_part, by_client
+from fedsolve.results.clients import ClientMetrics
+
+MEASURED = "clients_measured"
+"""The column that says how many clients' answers count."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answers that count to one question.
+
+    Attributes:
+        round: rounds done.
+        steps: local steps that clients took before.
+        metrics: what was asked for.
+        answers: by client, what each measured by part.
+        refused: by client, why it does not count.
+    """
+
+    round: int
+    steps: int
+    metrics: tuple[str, ...]
+    answers: Mapping[int, Mapping[str, Measured]]
+    refused: Mapping[int, str]
+
+    def columns(self) -> dict[str, float]:
+        """Means over all examples and of clients' own means, under the names that simulations have them by."""
+        found: dict[str, float] = {MEASURED: len(self.answers)}
+        for part in PARTS:
+            clients, _, means, counts = self._arrays(part)
+            if not clients and part != "train":
+                continue
+            known = np.where(counts > 0, means, 0.0)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                pooled = (known * counts).sum(0) / counts.sum(0)
+            columns = {f"train_{name}": float(x) for name, x in zip(self.metrics, pooled, strict=True)}
+            columns |= by_client(self.metrics, means, counts > 0)
+            found |= columns if part == "train" else as_part(part, columns)
+        return found
+
+    def clients(self, part: str) -> ClientMetrics:
+        """Each client's own metrics on its examples of a part, in the order of numbers."""
+        clients, examples, means, counts = self._arrays(part)
+        values = np.where(counts > 0, means, np.nan)
+        names = tuple(f"client {client}" for client in clients)
+        return ClientMetrics(names, examples, dict(zip(self.metrics, values.T, strict=True)))
+
+    def _arrays(self, part: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
+        """The clients that have such examples, how many, and every metric with its count, (clients, metrics) both."""
+        clients = sorted(client for client, parts in self.answers.items() if part in parts)
+        own = [self.answers[client][part] for client in clients]
+        shape = (len(clients), len(self.metrics))
+        means, counts = (
+            np.array([[getattr(x, kind)[name] for name in self.metrics] for x in own], float).reshape(shape)
+            for kind in ("means", "counts")
+        )
+        return clients, np.array([x.examples for x in own], np.int64), means, counts

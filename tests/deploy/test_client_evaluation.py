@@ -1,0 +1,251 @@
+"""Clients measure a model in a deployment: the simulation's numbers, and a run that is as it was without."""
+
+import json
+
+import jax.numpy as jnp
+import malformed
+import numpy as np
+import pytest
+from deploy_small import ask, deploy
+from flwr.app import ConfigRecord
+
+import fedsolve as fs
+from fake_grid import over_the_wire
+from fedsolve.deploy.client import client_app
+from fedsolve.deploy.client_evaluation import read_answer
+from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.measured_records import question_to_record
+from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.spec import to_spec
+from harness import Softmax, cross_entropy, make_clients
+
+SIZES, HELD = (7, 3, 12, 5), (4, 2, 3, 0)
+START = Softmax.of(0.5 * np.random.default_rng(1).standard_normal(15))
+METRICS = ("loss", "accuracy", "parts")
+
+
+def accuracy(model, batch):
+    return jnp.mean((jnp.argmax(batch.x @ model.weight + model.bias, axis=1) == batch.y) * 1.0)
+
+
+class Parts:
+    """A mean over parts of examples: those of class 0 have none."""
+
+    def counts(self, batch):
+        return batch.y
+
+    def each(self, model, batch):
+        return batch.x @ model.weight[:, 0]
+
+    def __call__(self, model, batch):
+        return jnp.mean(self.each(model, batch))
+
+
+def joined(clients):
+    return fs.Examples(*(np.concatenate([getattr(c, part) for c in clients]) for part in ("x", "y")))
+
+
+HELD_OUT = make_clients([n or 1 for n in HELD], seed=5)[:3]
+TASK = fs.Task(
+    "measured", lambda key: START, cross_entropy, fs.FederatedData.from_clients(make_clients(SIZES)),
+    metrics={"accuracy": accuracy, "parts": Parts()}, batch_size=4,
+    validation=joined(HELD_OUT), validation_clients=np.repeat(np.arange(3), HELD[:3]),
+)  # fmt: skip
+APP = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START))
+OPTIONS = {"rounds": 3, "clients_per_round": 2}
+
+
+def deployed(method, folder, **more):
+    given = {"app": APP, "params": START, "population": 4, "client_metrics": METRICS, **OPTIONS}
+    return deploy(method, folder, **(given | more))
+
+
+@pytest.mark.parametrize(
+    "method", [fs.FedAvg(0.3), fs.FedPer("bias", 0.3), fs.Ditto(fs.FedAvg(0.3))], ids=lambda m: m.name
+)
+def test_the_record_is_the_simulations(method, tmp_path):
+    """Every column of the record from round 0 on, and the bits of a run that asks its clients nothing."""
+    model, history, grid = deployed(method, tmp_path / "a")
+    found = fs.run(method, TASK, dtype="float64", eval_every=1, **OPTIONS).metrics
+    mine = history.evaluations
+    assert mine["round"].tolist() == [0, 1, 2, 3]
+    assert mine["clients_measured"].tolist() == [4] * 4
+    alike = [name for name in found if name in mine and name not in ("round", "seconds")]
+    for part in ("train", "validation"):
+        assert {f"{part}_{name}" for name in METRICS} <= set(alike)
+    assert {f"client_{m}_{kind}" for m in METRICS for kind in ("mean", "p10", "p90", "worst")} <= set(alike)
+    assert not method.personal or "validation_accuracy_p90" in alike
+    for name in alike:
+        np.testing.assert_allclose(mine[name], found[name], rtol=1e-12, err_msg=name)
+    without, record, other = deployed(method, tmp_path / "b", client_metrics=())
+    assert model.weight.tobytes() == without.weight.tobytes()
+    assert model.bias.tobytes() == without.bias.tobytes()
+    for name, column in history.rounds.items():
+        np.testing.assert_array_equal(column, record.rounds[name], err_msg=name)
+    kinds = [[kind for _, kind in g.asked] for g in (grid, other)]
+    assert kinds[0].count("evaluate") == 16
+    assert kinds[1].count("evaluate") == 0
+
+
+def lied(changes):
+    """Client 1's answers with other facts of what it measured on its training examples."""
+
+    def tamper(node, kind, content):
+        if node == 102 and kind == "evaluate":
+            content["train"] = ConfigRecord(dict(content["train"]) | changes)
+        return content
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"means": [float("nan"), 0.5, 0.5]}, "its train loss is nan, no finite number"),
+        ({"means": [1.0, 0.5]}, "it has 2 means where 3 metrics were asked for"),
+        ({"means": [1, 1, 1]}, "its train loss is 1, no finite number"),
+        ({"counts": [3, -1, 3]}, "its train accuracy is a mean over -1, which is no count"),
+        ({"counts": [2, 3, 3]}, "its train loss is a mean over 2 of its 3 examples"),
+        ({"examples": 0}, "it counts 0 examples, not 1 to 2,147,483,647"),
+        ({"examples": 2**31}, "it counts 2147483648 examples"),
+        ({"examples": True}, "its examples is True, a bool, not a int"),
+        ({"extra": 1}, "it has an unknown extra: another version of fedsolve?"),
+    ],
+)
+def test_what_cannot_be_believed_does_not_count(changes, why, tmp_path, capsys):
+    """The client is told by number and reason, the others' metrics are theirs alone, and it trains on."""
+    _, history, _ = deployed(fs.FedAvg(0.3), tmp_path, tamper=lied(changes), rounds=1, clients_per_round=4)
+    assert f"evaluation after round 1: client 1 does not count: {why}" in capsys.readouterr().out
+    assert history.evaluations["clients_measured"].tolist() == [3, 3]
+    assert history.rounds["dropped"].tolist() == [0]
+    own = [float(cross_entropy(START, TASK.data.client(i))) for i in (0, 2, 3)]
+    assert history.evaluations["client_loss_worst"][0] == pytest.approx(max(own), rel=1e-6)
+    assert history.evaluations["train_loss"][0] == pytest.approx(
+        np.average(own, weights=[7, 12, 5]), rel=1e-6
+    )
+
+
+def test_an_answer_of_another_round_or_client_does_not_count(tmp_path, capsys):
+    def tamper(node, kind, content):
+        changes = {101: {"round": 5}, 102: {"client": 0}, 103: {"experiment": "another-1"}}
+        if kind == "evaluate" and node in changes:
+            content["answer"] = ConfigRecord(dict(content["answer"]) | changes[node])
+        return content
+
+    _, history, _ = deployed(fs.FedAvg(0.3), tmp_path, tamper=tamper, rounds=1)
+    said = capsys.readouterr().out
+    for words in (
+        "it is of round 5, not of 0",
+        "it is of client 0, not of 1",
+        "it is of experiment another-1",
+    ):
+        assert words in said
+    assert history.evaluations["clients_measured"].tolist() == [1, 1]
+
+
+def test_a_silent_client_stalls_one_evaluation_and_no_round(tmp_path, capsys):
+    """It is asked at the start, left alone once, and asked again; it trains all the while, as in a run without."""
+
+    def tamper(node, kind, content):
+        return None if node == 104 and kind == "evaluate" else content
+
+    _, history, grid = deployed(fs.FedAvg(0.3), tmp_path, tamper=tamper, clients_per_round=4)
+    assert history.evaluations["clients_measured"].tolist() == [3] * 4
+    assert history.rounds["participants"].tolist() == [4] * 3
+    assert history.total("dropped") == 0
+    assert grid.asked.count((104, "evaluate")) == 2
+    assert capsys.readouterr().out.count("client 3 does not count: no answer in time") == 2
+    assert np.isnan(history.evaluations["validation_loss"]).sum() == 0
+
+
+def test_a_metric_that_no_client_has_is_told_before_anything_trains(tmp_path):
+    words = (
+        "no client measures the model by client_metrics = .'los',.; client 0: refused: unknown metric of client 0 "
+        "'los': did you mean 'loss'"
+    )
+    with pytest.raises(fs.InvalidInput, match=words):
+        deployed(fs.FedAvg(0.3), tmp_path, client_metrics="los")
+
+
+def test_a_client_that_cannot_measure_says_so_and_trains(tmp_path, capsys):
+    class Trains(JaxOracle):
+        measure = LocalProblem.measure
+
+    def oracle_for(node):
+        kind = Trains if node.client == 2 else JaxOracle
+        return kind.of_task(TASK, node.client, params=START)
+
+    app = client_app(oracle_for)
+    _, history, _ = deployed(fs.FedAvg(0.3), tmp_path, app=app, rounds=1, clients_per_round=4)
+    assert history.evaluations["clients_measured"].tolist() == [3, 3]
+    assert history.total("dropped") == 0
+    assert "client 2 does not count: refused: this Trains measures no model" in capsys.readouterr().out
+
+
+PRIVATE = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multiplier=1.0, delta=1e-5)
+
+
+def test_private_methods_tell_no_metrics(tmp_path):
+    """The server refuses to ask before anybody is asked anything; a client refuses to answer, whoever asks."""
+    words = "LocalDP.* protects what clients send, and metrics of each client would tell of its examples"
+    with pytest.raises(fs.InvalidInput, match=words):
+        deployed(PRIVATE, tmp_path)
+    asked = coordinator(PRIVATE).questions(("loss",), 0, None)(0)
+    answer = ask(APP, question_to_record(asked), tmp_path, kind="evaluate")
+    assert "protects what clients send" in answer["refused"]["why"]
+    bounded = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START), max_epsilon=8.0)
+    answer = ask(bounded, QUESTION, tmp_path, kind="evaluate")
+    assert "has max_epsilon = 8 and takes part in LocalDP alone" in answer["refused"]["why"]
+
+
+def coordinator(method):
+    given = {"population": 4, "sampling": fs.sampling.Uniform(4), "seed": 0, "experiment": "good-1"}
+    return Coordinator(method, START, **given)
+
+
+ASKED = coordinator(fs.FedPer("bias", 0.3)).questions(METRICS, 2, fs.client.SGD(0.1))(0)
+QUESTION = question_to_record(ASKED)
+
+
+def test_malformed_questions_are_refused_and_leave_no_trace(tmp_path):
+    good = ask(APP, QUESTION, tmp_path, kind="evaluate")
+    assert "answer" in good
+    cases = [*malformed.facts(QUESTION, "question"), *malformed.parts(QUESTION)]
+    cases += [*malformed.lengths(QUESTION, "model"), *malformed.lengths(QUESTION, "first_broadcast")]
+    for bad in (["x"] * 33, ["loss", "loss"], [], [1], ["loss", "\x1b[2J"]):
+        cases.append((f"metrics {bad}", malformed.with_fact(QUESTION, "question", "metrics", bad)))
+    for solver in ("null", "{}", json.dumps(to_spec(fs.FedAvg(0.1)))):
+        cases.append((f"solver {solver}", malformed.with_fact(QUESTION, "question", "solver", solver)))
+    assert len(cases) > 200
+    accepted = []
+    for name, bad in cases:
+        answer = ask(APP, bad, tmp_path, kind="evaluate")
+        if list(answer) == ["refused"]:
+            assert answer["refused"]["why"].isprintable(), name
+        else:
+            accepted.append(name)
+    assert accepted == ["question.experiment = 'text'", "question.key = [1, 2]"]
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_malformed_answers_are_refused(tmp_path):
+    good = ask(APP, QUESTION, tmp_path, kind="evaluate")
+    assert set(read_answer(good, ASKED)) == {"train", "validation"}
+    cases = [*malformed.parts(good)]
+    for part in ("answer", "train", "validation"):
+        cases += malformed.facts(good, part)
+    long = {"means": [0.0] * 10**5}
+    cases.append(("long", malformed.with_part(good, "train", ConfigRecord(dict(good["train"]) | long))))
+    assert [name for name, bad in cases if refusal(bad) is None] == ["no validation"]
+    why = [refusal(bad) or "" for _, bad in cases]
+    assert all(words.isprintable() and len(words) < 400 for words in why)
+
+
+def refusal(record):
+    """Why an answer does not count, None if it does."""
+    try:
+        read_answer(over_the_wire(record), ASKED)
+    except fs.InvalidInput as error:
+        return str(error)
+    return None
