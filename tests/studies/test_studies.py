@@ -18,6 +18,7 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import OURS, Claim, Context
+from fedsolve.studies.intervals import chance
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
 from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
@@ -347,6 +348,57 @@ def test_intervals_over_splits_of_one_data_set_are_wider():
     assert "over splits, paired" in rules.better("p", "A", "B")(splits).reason
 
 
+def test_the_chance_of_the_test_set_is_at_most_that_of_errors_with_nothing_in_common():
+    """Test sets drawn again and again, of examples on which two methods err together or apart."""
+    rng = np.random.default_rng(0)
+    hard = rng.random((4000, 1, 200)) < 0.2
+    spread = {}
+    for how, shared in (("together", 0.8), ("apart", 0.0)):
+        wrong = shared * hard + rng.random((4000, 2, 200)) > 0.9
+        means = 1 - wrong.mean(axis=2)
+        spread[how] = (
+            np.std(means[:, 0] - means[:, 1]),
+            chance(means.mean(axis=0), 200) / stats.norm.ppf(0.975),
+        )
+    assert spread["apart"][0] == pytest.approx(spread["apart"][1], rel=0.03)
+    assert spread["together"][0] < 0.8 * spread["together"][1]
+
+
+def test_a_verdict_that_other_test_examples_may_change_is_provisional():
+    values = {
+        "A": 0.9 + np.array([0.0, 0.01, 0.02, 0.0, 0.01]),
+        "B": 0.88 + np.array([0.0, 0.01, 0.02, 0.01, 0.0]),
+    }
+    few, many, untold = (made_up(values, grid={"client_lr": (0.1, 0.2)}, tested=n) for n in (300, 30_000, 0))
+    a, b = (values[name].mean() for name in "AB")
+    for cells, n in ((few, 300), (many, 30_000)):
+        found, alone = (rules.difference(one, "p", "A", "B", comparisons=3) for one in (cells, untold))
+        assert (found.low, found.high) == (alone.low, alone.high)
+        half = stats.norm.ppf(1 - 0.05 / 6) * 100 * np.sqrt((a * (1 - a) + b * (1 - b)) / n)
+        wide = found.mean + np.array([-1, 1]) * np.sqrt((found.mean - found.low) ** 2 + half**2)
+        np.testing.assert_allclose((found.wide.low, found.wide.high), wide, rtol=1e-12)
+    judged = [rules.better("p", "A", "B")(cells) for cells in (few, many, untold)]
+    assert [one.verdict for one in judged] == [YES] * 3
+    assert [one.provisional for one in judged] == [
+        "with the chance of the test examples underpowered",
+        "",
+        "",
+    ]
+    assert "of 300 examples" in judged[0].reason
+    assert "test set" not in judged[2].ours
+    margin = [rules.at_least_as_good("p", "B", "A", 4)(cells) for cells in (few, many)]
+    assert [bool(one.provisional) for one in margin] == [True, False]
+    assert not by_metric("test_accuracy", rules.better("p", "A", "B"))(
+        few
+    ).provisional  # of what, is not known
+
+
+def test_a_problem_that_tells_other_test_examples_than_its_task_has_is_refused(tmp_path):
+    told = replace(STUDY, problems={"small": replace(PROBLEM, tested=7)})
+    with pytest.raises(InvalidInput, match=r"tested = 7, its task has \d+ test examples: give tested=\d+"):
+        solve(told, Context(tmp_path))
+
+
 def test_a_loss_is_better_when_lower_and_one_seed_decides_nothing():
     low, high = [0.10, 0.11, 0.12], [0.20, 0.21, 0.22]
     assert rules.better("p", "A", "B")(made_up({"A": low, "B": high}, "train_loss")).verdict == "reproduced"
@@ -471,6 +523,7 @@ def test_pictures_along_a_number():
         (lambda: Method(fs.FedAvg, {"client_lr": 1.0}, {"client_lr": (0.1, 0.2)}), "lacks the published 1.0"),
         (lambda: Method(fs.FedAvg, {"client_lr": 1.0}, {"server_lr": (1.0,)}), "both need the same axes"),
         (lambda: replace(PROBLEM, options={}), "has no rounds"),
+        (lambda: replace(PROBLEM, tested=-1), "tested"),
         (lambda: made_up({"A": [1.0]}).problem("q"), "problem of the study 'q'"),
     ],
 )

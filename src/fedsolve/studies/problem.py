@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+
+from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.results.selection import Selection
 
@@ -67,6 +70,9 @@ class Problem:
         data_by_seed: whether each seed has data of its own, so that intervals are over data sets.
         overlap: test over training examples, where the seeds' data are splits of one data set: as `intervals.interval`
             takes it.
+        tested: test examples, the same for every seed, where the metric is a mean over them of numbers in [0, 1]:
+            verdicts then say what their chance, which no interval over seeds holds, would change. 0 where each seed
+            has its own, or nothing bounds it.
         grid_of: an earlier problem of the study, alike in all but its methods' grids, which hold those of this one:
             they are read there and not run again. "" for none.
     """
@@ -82,6 +88,7 @@ class Problem:
     published: Mapping[str, float] = field(default_factory=dict)
     data_by_seed: bool = False
     overlap: float = 0.0
+    tested: int = 0
     grid_of: str = ""
 
     def __post_init__(self) -> None:
@@ -90,6 +97,7 @@ class Problem:
                 f"the problem {shown(self.title)} has no rounds: give options={{'rounds': ...}}"
             )
         Selection.parse(self.select)
+        check_integer("tested", self.tested, 0)
 
     @property
     def replicates(self) -> str:
@@ -99,6 +107,22 @@ class Problem:
         return "data sets" if self.data_by_seed else "seeds"
 
     @property
+    def paired(self) -> str:
+        """What intervals of differences are over, and what stands beside them, in words."""
+        beside = f"; the test set's chance, at most, is of {self.tested:,} examples" if self.tested else ""
+        return f"{self.over}, paired{beside}"
+
+    @property
     def over(self) -> str:
         """What intervals are over, in words: of seeds alone they say nothing of other data."""
         return self.replicates if self.data_by_seed else "seeds, on one data set"
+
+
+def check_tested(problem: Problem, task: Task) -> None:
+    """Raise `InvalidInput` unless a task has as many test examples as its problem says."""
+    found = 0 if task.test is None else len(jax.tree.leaves(task.test)[0])
+    if problem.tested and found != problem.tested:
+        raise InvalidInput(
+            f"the problem {shown(problem.title)} says tested = {problem.tested}, its task has {found} test examples: "
+            f"give tested={found}"
+        )

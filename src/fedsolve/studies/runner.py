@@ -20,7 +20,7 @@ from fedsolve.run_folder import SWEEP
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
 from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within
-from fedsolve.studies.problem import Method, Problem
+from fedsolve.studies.problem import Method, Problem, check_tested
 from fedsolve.studies.study import Study
 from fedsolve.studies.tables import settings, tables
 from fedsolve.tasks.task import Task
@@ -149,8 +149,10 @@ class _Run:
         under_way = self.context.folder / "under-way" / f"{part}-{digest(repr((known, version)))}"
 
         def compute() -> Mapping[str, np.ndarray]:
+            made = task()
+            check_tested(self.problem, made)
             found = fs.sweep(
-                self.method.make, task(), axes, seeds=seeds, select=select, label=self.label,
+                self.method.make, made, axes, seeds=seeds, select=select, label=self.label,
                 out=under_way, resume=(under_way / SWEEP.file).exists(),
                 progress=self.context.sweeping(f"{self.name}: {self.label}, {what}"), **options,
             )  # fmt: skip

@@ -8,7 +8,15 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.rules.comparisons import Difference, difference, grade, provisional, rule
+from fedsolve.studies.rules.comparisons import (
+    Difference,
+    also,
+    difference,
+    grade,
+    provisional,
+    rule,
+    with_chance,
+)
 from fedsolve.studies.study import Judged
 
 
@@ -20,15 +28,19 @@ def better_in_each(
     count = len(problems) * len(others)
     found = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
     every = [d for by in found.values() for d in by.values()]
+    verdict = grade(every)[0]
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
     told = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
     return Judged(
         f"least and greatest of {len(problems)} problems: {ends}. {told}",
-        grade(every)[0],
+        verdict,
         f"95 % intervals over {cells.problem(problems[0]).over}, paired, all {count} comparisons together: {above} "
         f"for it, {below} against it",
-        "; ".join(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
+        also(
+            *(f"{p}: {w}" for p in problems if (w := provisional(cells, p, which, (a, *others)))),
+            with_chance(verdict, grade([d.wide for d in every])[0]),
+        ),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import Interval, beyond, decided
+from fedsolve.studies.intervals import Interval, beyond, chance, decided
 from fedsolve.studies.study import Judged
 
 Rule = Callable[[Cells], Judged]
@@ -47,6 +47,7 @@ class Difference:
         a, b: the methods.
         mean: of the differences, positive if `a` is better, in the unit that is shown.
         low, high: the interval (Student's t, paired by seed); infinite where a seed diverged.
+        chance: half the width of one for what the draw of the test examples does to it, at most; 0 where unknown.
     """
 
     a: str
@@ -54,13 +55,27 @@ class Difference:
     mean: float
     low: float
     high: float
+    chance: float = 0.0
+
+    @property
+    def wide(self) -> Difference:
+        """With the chance of the test examples, which is independent of that of the seeds, in its interval."""
+        if not self.chance:
+            return self
+        below, above = (
+            float(np.hypot(end, self.chance)) for end in (self.mean - self.low, self.high - self.mean)
+        )
+        return replace(self, low=self.mean - below, high=self.mean + above, chance=0.0)
 
     @property
     def words(self) -> str:
         """Such as 'FedAdam over FedAvg +3.1 [1.2, 5.0]'."""
         if not np.isfinite(self.mean):
             return f"{self.b if self.mean > 0 else self.a} diverged against {self.a if self.mean > 0 else self.b}"
-        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}"
+        beside = (
+            f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
+        )
+        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{beside}"
 
 
 def difference(
@@ -73,13 +88,17 @@ def difference(
     """
     metric = describe(cells.problem(problem).metric)
     sign = metric.scale * (1 if metric.higher_is_better else -1)
-    ours, theirs = (sign * cells.final(problem, name, which) for name in (a, b))
+    ends = [cells.final(problem, name, which) for name in (a, b)]
+    ours, theirs = (sign * end for end in ends)
     lost_a, lost_b = (not np.isfinite(values).all() for values in (ours, theirs))
     if lost_a or lost_b:
         mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
         return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
     same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
-    return Difference(a, b, *cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons))
+    found = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
+    tested = cells.problem(problem).tested
+    drawn = chance([end.mean() for end in ends], tested, comparisons * cells.sharing) if tested else 0.0
+    return Difference(a, b, *found, metric.scale * drawn)
 
 
 def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
@@ -132,11 +151,12 @@ def _by_margin(
 ) -> Judged:
     found = difference(cells, problem, a, b, which)
     given: dict[float, Verdict] = {bar: graded(found, bar) for bar in around(margin)}
+    weak = with_chance(given[margin], graded(found.wide, margin))
     ours = f"{_ends(cells, problem, (a, b), which)}; {found.words} ({elsewhere(given, margin)})"
     unit = _unit(cells, problem)
     told = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
-    reason = f"{what.format(told)}, by the whole 95 % interval over {cells.problem(problem).over}, paired"
-    return Judged(ours, given[margin], reason, provisional(cells, problem, which, (a, b)))
+    reason = f"{what.format(told)}, by the whole 95 % interval over {cells.problem(problem).paired}"
+    return Judged(ours, given[margin], reason, also(provisional(cells, problem, which, (a, b)), weak))
 
 
 def alike(low: float, high: float, margin: float) -> Verdict:
@@ -195,10 +215,11 @@ def judged(
 ) -> Judged:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     verdict, which_hold = grade(found)
-    reason = f"95 % intervals over {cells.problem(problem).over}, paired{which_hold}"
+    reason = f"95 % intervals over {cells.problem(problem).paired}{which_hold}"
     words = "; ".join(d.words for d in found)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
-    return Judged(f"{ends}; {words}", verdict, reason, provisional(cells, problem, which, names))
+    weak = with_chance(verdict, grade([d.wide for d in found])[0])
+    return Judged(f"{ends}; {words}", verdict, reason, also(provisional(cells, problem, which, names), weak))
 
 
 def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
@@ -216,7 +237,17 @@ def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) 
         for axis in cells.cell(problem, name).edges
     ]
     edges = f"{', '.join(at)} {'lie' if len(at) > 1 else 'lies'} at the edge of the grid" if at else ""
-    return "; ".join(filter(None, (few(cells, problem), edges)))
+    return also(few(cells, problem), edges)
+
+
+def with_chance(verdict: Verdict, wide: Verdict) -> str:
+    """That a verdict is another with the chance of the test examples in its intervals; "" if it is the same."""
+    return "" if wide == verdict else f"with the chance of the test examples {wide}"
+
+
+def also(*told: str) -> str:
+    """What is told, without what is empty."""
+    return "; ".join(filter(None, told))
 
 
 def few(cells: Cells, problem: str) -> str:

@@ -17,7 +17,7 @@ from fedsolve.studies.study import Judged
 @rule
 def by_metric(cells: Cells, metric: str, rule: Rule) -> Judged:
     """The rule on another column of the evaluations than the problems' own."""
-    problems = {name: replace(problem, metric=metric) for name, problem in cells.problems.items()}
+    problems = {name: replace(problem, metric=metric, tested=0) for name, problem in cells.problems.items()}
     return rule(replace(cells, problems=problems))
 
 
