@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.checks import check_integer, check_range
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.improvement import improvements, signed
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import Columns
@@ -83,6 +84,50 @@ def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:
             ended(result)
 
 
+def check_callbacks(callbacks: object) -> Sequence[Callback]:
+    """Callbacks, all of which can be called.
+
+    Args:
+        callbacks: what a run was given.
+
+    Returns:
+        The same.
+
+    Raises:
+        InvalidInput: no list, or something in it that is no function.
+    """
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
+        raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
+    for callback in callbacks:
+        if not callable(callback):
+            raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+    return callbacks
+
+
+def why_it_ends(callbacks: Sequence[Callback], at: Evaluated) -> str:
+    """Call callbacks in their order, and say why the run ends here by the first that says so; "" if it goes on.
+
+    Args:
+        callbacks: those of a run.
+        at: the evaluation.
+
+    Returns:
+        Words for the record.
+
+    Raises:
+        InvalidInput: a callback returns something else than None or words.
+    """
+    for callback in callbacks:
+        why = callback(at)
+        if why is not None and not isinstance(why, str):
+            raise InvalidInput(
+                f"a callback returned {shown(why)}: give None to go on, or words to end the run"
+            )
+        if why and at.round < at.rounds:
+            return f"ended after round {at.round} of {at.rounds}: {why}"
+    return ""
+
+
 @dataclass(frozen=True)
 class EarlyStopping:
     """End a run once a metric has not become better for some evaluations.
@@ -127,6 +172,8 @@ class EarlyStopping:
 @dataclass(frozen=True)
 class EachClient:
     """Keep the metrics of each client at some evaluations: who is served how well, and when.
+
+    In a federation (`fs.flower.server_app`) those of the clients that answer.
 
     Attributes:
         rounds: at which to look; those that are no evaluation are passed over. None looks at every evaluation.

@@ -54,6 +54,7 @@ def deploy(
     params: Any = None,
     clients: list[int] | None = None,
     evaluate: Any = None,
+    callbacks: Any = (),
     deaf: Any = (),
     slow: Any = (),
     keys: Any = (),
@@ -70,7 +71,13 @@ def deploy(
     grid.keys |= dict(keys)
     params = start() if params is None else params
     deployment = Deployment.of(
-        algorithm, params, Settings(**given), sampling=sampling, buffers=buffers, evaluate=evaluate
+        algorithm,
+        params,
+        Settings(**given),
+        sampling=sampling,
+        buffers=buffers,
+        evaluate=evaluate,
+        callbacks=callbacks,
     )
     found, history = serve(grid, deployment)
     return found, history, grid

@@ -24,7 +24,7 @@ def test_the_signature_has_every_setting_with_its_type_and_default():
         assert argument.kind is inspect.Parameter.KEYWORD_ONLY
         assert argument.annotation == field.type
         assert argument.default == (inspect.Parameter.empty if required else field.default)
-    beside = {"algorithm", "params", "sampling", "buffers", "evaluate", "label"}
+    beside = {"algorithm", "params", "sampling", "buffers", "evaluate", "callbacks", "label"}
     assert set(arguments) == {field.name for field in dataclasses.fields(Settings)} | beside
 
 

@@ -1,16 +1,18 @@
 """Clients measure a model in a deployment: the simulation's numbers, and a run that is as it was without."""
 
 import json
+from dataclasses import replace
 
 import jax.numpy as jnp
 import malformed
 import numpy as np
 import pytest
-from deploy_small import ask, deploy
+from deploy_small import ask, clients_of, deploy
 from flwr.app import ConfigRecord
 
 import fedsolve as fs
 from fake_grid import over_the_wire
+from fedsolve.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.client_evaluation import read_answer
 from fedsolve.deploy.coordinator import Coordinator
@@ -18,6 +20,7 @@ from fedsolve.deploy.measured_records import question_to_record
 from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.spec import to_spec
+from fedsolve.results.clients import read_client_metrics
 from harness import Softmax, cross_entropy, make_clients
 
 SIZES, HELD = (7, 3, 12, 5), (4, 2, 3, 0)
@@ -53,7 +56,7 @@ TASK = fs.Task(
     validation=joined(HELD_OUT), validation_clients=np.repeat(np.arange(3), HELD[:3]),
 )  # fmt: skip
 APP = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START))
-OPTIONS = {"rounds": 3, "clients_per_round": 2}
+OPTIONS = {"rounds": 2, "clients_per_round": 2}
 
 
 def deployed(method, folder, **more):
@@ -61,31 +64,116 @@ def deployed(method, folder, **more):
     return deploy(method, folder, **(given | more))
 
 
+def looks():
+    """What is called back in both: the clients one by one, and after two local steps."""
+    return EachClient(), FineTuning(2, 0.4, rounds=[0, 2])
+
+
 @pytest.mark.parametrize(
     "method", [fs.FedAvg(0.3), fs.FedPer("bias", 0.3), fs.Ditto(fs.FedAvg(0.3))], ids=lambda m: m.name
 )
 def test_the_record_is_the_simulations(method, tmp_path):
-    """Every column of the record from round 0 on, and the bits of a run that asks its clients nothing."""
-    model, history, grid = deployed(method, tmp_path / "a")
-    found = fs.run(method, TASK, dtype="float64", eval_every=1, **OPTIONS).metrics
-    mine = history.evaluations
-    assert mine["round"].tolist() == [0, 1, 2, 3]
-    assert mine["clients_measured"].tolist() == [4] * 4
-    alike = [name for name in found if name in mine and name not in ("round", "seconds")]
+    """Every column from round 0 on, each client as it is and fine-tuned, and the bits of a run that asks nothing."""
+    mine, theirs = looks(), looks()
+    model, history, grid = deployed(method, tmp_path / "a", callbacks=mine)
+    found = fs.run(method, TASK, dtype="float64", eval_every=1, callbacks=theirs, **OPTIONS).metrics
+    seen = history.evaluations
+    assert seen["round"].tolist() == [0, 1, 2]
+    assert seen["clients_measured"].tolist() == [4] * 3
+    alike = [name for name in found if name in seen and name not in ("round", "seconds")]
     for part in ("train", "validation"):
         assert {f"{part}_{name}" for name in METRICS} <= set(alike)
     assert {f"client_{m}_{kind}" for m in METRICS for kind in ("mean", "p10", "p90", "worst")} <= set(alike)
     assert not method.personal or "validation_accuracy_p90" in alike
     for name in alike:
-        np.testing.assert_allclose(mine[name], found[name], rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(seen[name], found[name], rtol=1e-12, err_msg=name)
+    for i, kind in ((0, "found"), (1, "before"), (1, "after")):
+        same_clients(getattr(mine[i], kind), getattr(theirs[i], kind))
+    tuned = mine[1]
+    assert np.abs(tuned.after[2].column("loss") - tuned.before[2].column("loss")).min() > 1e-3
+    same_clients(read_client_metrics(tmp_path / "a" / "server"), mine[0].found)
+    same_clients(read_client_metrics(tmp_path / "a" / "server", validation=True, steps=2), tuned.after)
     without, record, other = deployed(method, tmp_path / "b", client_metrics=())
-    assert model.weight.tobytes() == without.weight.tobytes()
-    assert model.bias.tobytes() == without.bias.tobytes()
+    for a, b in zip(model, without, strict=True):
+        assert a.tobytes() == b.tobytes()
     for name, column in history.rounds.items():
         np.testing.assert_array_equal(column, record.rounds[name], err_msg=name)
     kinds = [[kind for _, kind in g.asked] for g in (grid, other)]
-    assert kinds[0].count("evaluate") == 16
+    assert kinds[0].count("evaluate") == 3 * 4 + 2 * 4  # what was asked is not asked again for a callback
     assert kinds[1].count("evaluate") == 0
+
+
+def same_clients(mine, theirs):
+    """The metrics of clients by round: names, examples and every metric."""
+    assert list(mine) == list(theirs)
+    for round, found in theirs.items():
+        assert mine[round].names == tuple(found.names)
+        assert mine[round].examples.tolist() == found.examples.tolist()
+        assert mine[round].metrics.keys() == found.metrics.keys()
+        for name, column in found.metrics.items():
+            np.testing.assert_allclose(mine[round].metrics[name], column, rtol=1e-12, err_msg=name)
+
+
+def test_a_resumed_run_measures_on(tmp_path):
+    """Ended by a callback after a round, then resumed: record, model and clients of a run that was not."""
+    stop = EarlyStopping("client_loss_worst", 1, min_delta=100.0)
+    _, first, _ = deployed(fs.FedPer("bias", 0.3), tmp_path / "a", callbacks=[stop])
+    assert first.notes[-1].startswith("ended after round 1 of 2: client_loss_worst was no better than")
+    file = tmp_path / "a" / "server" / "client-metrics.jsonl"
+    with open(file, "a") as cut_short:
+        cut_short.write('{"round": 1, "st')
+    keep = KeepBest("validation_loss", tmp_path / "best")
+    model, history, _ = deployed(fs.FedPer("bias", 0.3), tmp_path / "a", callbacks=[keep], resume=True)
+    whole, record, _ = deployed(fs.FedPer("bias", 0.3), tmp_path / "b")
+    np.testing.assert_array_equal(model.weight, whole.weight)
+    for name, column in record.evaluations.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(history.evaluations[name], column, err_msg=name)
+    same_clients(*(read_client_metrics(tmp_path / x / "server", validation=True) for x in "ab"))
+    best = fs.load(tmp_path / "best")
+    assert best.metrics["round"][-1] in (1, 2)
+    file.write_text(file.read_text() + '{"round": 1}\n')
+    with pytest.raises(fs.InvalidInput, match=r"line \d+: no metrics of clients as fedsolve writes them"):
+        read_client_metrics(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("look", "more", "words"),
+    [
+        (EachClient(unseen=True), {}, "a federation has no unseen clients"),
+        (
+            EachClient(),
+            {"client_metrics": ()},
+            "clients measure nothing in this run: give server_app client_metrics",
+        ),
+        (lambda at: at.clients(steps=2), {}, "solver = None must be one such as fs.client.SGD"),
+        (lambda at: at.clients(steps=-1), {}, "steps = -1 must be an integer of at least 0"),
+        (
+            EachClient(validation=True),
+            {"app": 0},
+            "no client has validation examples: give their oracles some",
+        ),
+        (lambda at: 1, {}, "a callback returned 1: give None to go on"),
+    ],
+)
+def test_what_a_callback_cannot_have_is_one_line(look, more, words, tmp_path):
+    if "app" in more:
+        rest = replace(TASK, validation=None, validation_clients=None)
+        more = {"app": clients_of(rest), "client_metrics": "loss"}
+    with pytest.raises(fs.InvalidInput, match=words):
+        deployed(fs.FedAvg(0.3), tmp_path, callbacks=[look], rounds=1, **more)
+
+
+def test_steps_that_end_nowhere_are_told(tmp_path, capsys):
+    """Rates that take the weights beyond what numbers can be: no client counts, and the run goes on."""
+    tuned = FineTuning(40, 1.7e308, rounds=[0])
+    deployed(fs.FedAvg(0.3), tmp_path, callbacks=[tuned], rounds=1, client_metrics="loss")
+    assert "client 2" not in tuned.after[0].names
+    where, why = (
+        "evaluation after round 0 and 40 local steps: client 2",
+        "the model of client 2 is not finite after 40",
+    )
+    assert f"{where} does not count: refused: {why} local steps" in capsys.readouterr().out
 
 
 def lied(changes):
@@ -150,7 +238,7 @@ def test_a_silent_client_stalls_one_evaluation_and_no_round(tmp_path, capsys):
     def tamper(node, kind, content):
         return None if node == 104 and kind == "evaluate" else content
 
-    _, history, grid = deployed(fs.FedAvg(0.3), tmp_path, tamper=tamper, clients_per_round=4)
+    _, history, grid = deployed(fs.FedAvg(0.3), tmp_path, tamper=tamper, clients_per_round=4, rounds=3)
     assert history.evaluations["clients_measured"].tolist() == [3] * 4
     assert history.rounds["participants"].tolist() == [4] * 3
     assert history.total("dropped") == 0

@@ -45,6 +45,7 @@ class ClientEvaluation:
         coordinator: the method and its state.
         settings: deadlines, and the metrics that clients are asked for.
         registry: which client sits at which node.
+        keep: told what clients found, each time that they are asked.
         log: told in one line what happens.
     """
 
@@ -54,10 +55,11 @@ class ClientEvaluation:
         coordinator: Coordinator,
         settings: Settings,
         registry: ClientRegistry,
+        keep: Callable[[Found], None],
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry, self._log = coordinator, settings, registry, log
-        self._mailbox, self._backoff = Mailbox(grid), Backoff()
+        self._mailbox, self._backoff, self._keep = Mailbox(grid), Backoff(), keep
         self._times = 0
         self._last: Found | None = None
 
@@ -93,7 +95,9 @@ class ClientEvaluation:
             f"{when}: {len(answers.counted)} of {len(questions)} clients count, {answers.bytes_up:,} bytes up, "
             f"{bytes_down:,} down, {time.perf_counter() - begun:.1f} s"
         )
-        return Found(done, steps, metrics, answers.counted, answers.refused)
+        found = Found(done, steps, metrics, answers.counted, answers.refused)
+        self._keep(found)
+        return found
 
     def _collect(self, questions: Mapping[int, Question], answers: _Answers) -> int:
         """Ask each node its question, and take what comes until the deadline; the bytes that were sent."""

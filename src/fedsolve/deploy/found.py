@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,12 @@ class Found:
         values = np.where(counts > 0, means, np.nan)
         names = tuple(f"client {client}" for client in clients)
         return ClientMetrics(names, examples, dict(zip(self.metrics, values.T, strict=True)))
+
+    def line(self, part: str) -> dict[str, Any]:
+        """The same as plain data, a line of the file that `fedsolve.results.clients.read_client_metrics` reads."""
+        found = self.clients(part)
+        numbers = {"examples": found.examples, "metrics": found.metrics}
+        return {"round": self.round, "steps": self.steps, "part": part, "names": found.names, **numbers}
 
     def _arrays(self, part: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
         """The clients that have such examples, how many, and every metric with its count, (clients, metrics) both."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,13 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.algorithm import ASSUMED, Algorithm, name_of
+from fedsolve.callbacks import Callback, tell_ended
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.evaluation import Evaluate
+from fedsolve.deploy.found import Found
 from fedsolve.deploy.host_arrays import Buffers
+from fedsolve.deploy.measured import PARTS
 from fedsolve.deploy.message import signature
 from fedsolve.deploy.node_binding import BINDINGS, NodeBindings
 from fedsolve.deploy.plain_text import printable
@@ -25,11 +31,14 @@ from fedsolve.deploy.reply_store import ReplyStore
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.settings import Settings
 from fedsolve.deploy.simulation import watched_engine
-from fedsolve.deploy.training_loop import Evaluate, TrainingLoop
+from fedsolve.deploy.training_loop import TrainingLoop
 from fedsolve.engine.identity import describe, digest
 from fedsolve.engine.reacting import changes
+from fedsolve.engine.result import Result
 from fedsolve.errors import FedsolveError, InvalidInput
 from fedsolve.report.page import write_page
+from fedsolve.results.clients import CLIENT_METRICS
+from fedsolve.results.encoding import dumps
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_record
 from fedsolve.run_folder import check_rounds
@@ -57,6 +66,7 @@ class Deployment:
     sampling: Sampling
     buffers: Buffers
     evaluate: Evaluate | None
+    callbacks: Sequence[Callback]
     label: str
 
     @classmethod
@@ -69,6 +79,7 @@ class Deployment:
         sampling: Sampling | None = None,
         buffers: Mapping[str, np.ndarray] | None = None,
         evaluate: Evaluate | None = None,
+        callbacks: Sequence[Callback] = (),
         label: str | None = None,
     ) -> Deployment:
         """A deployment with what follows from the rest: its sampling and its label.
@@ -77,9 +88,8 @@ class Deployment:
             InvalidInput: settings that contradict one another or the method.
         """
         drawn = settings.sampling(sampling, algorithm)
-        return cls(
-            algorithm, params, settings, drawn, dict(buffers or {}), evaluate, label or name_of(algorithm)
-        )
+        label = label or name_of(algorithm)
+        return cls(algorithm, params, settings, drawn, dict(buffers or {}), evaluate, tuple(callbacks), label)
 
     @property
     def folder(self) -> Path:
@@ -133,17 +143,20 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
             ) as checkpoint,
         ):
             (folder / FAILED).unlink(missing_ok=True)
-            return _run(grid, deployment, checkpoint)
+            result = _run(grid, deployment, checkpoint)
     except Exception as error:
         is_ours = isinstance(error, FedsolveError)
         reason = str(error) if is_ours else printable(f"{type(error).__name__}: {error}")
         say(f"error: {reason}")
         if checkpoint is not None:  # else the folder belongs to another run
             _write_failure(folder, reason)
+        tell_ended(deployment.callbacks, None)
         raise
+    tell_ended(deployment.callbacks, result)
+    return result.params, result.history
 
 
-def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -> tuple[Params, History]:
+def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -> Result:
     """All rounds that are left, and what a run ends with."""
     folder, settings = deployment.folder, deployment.settings
     is_secret = deployment.algorithm.secret_cohorts
@@ -163,20 +176,30 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         recorder,
         NodeBindings(folder / BINDINGS, checkpoint.experiment),
         evaluate=deployment.evaluate,
+        callbacks=deployment.callbacks,
+        label=deployment.label,
+        result=lambda: result(),
         report=_round_reporter(folder),
+        keep=partial(_keep_found, folder / CLIENT_METRICS),
         log=say,
     )
+
+    def result() -> Result:
+        """The model and the record so far."""
+        notes = () if loop.evaluation.measures_loss else (_LOSS,)
+        notes += (_SECRET,) if is_secret else ()
+        notes += changes(deployment.algorithm, recorder.evaluations.arrays())
+        notes += (loop.ended,) if loop.ended else ()
+        options = {**deployment.identity, **dataclasses.asdict(settings), "experiment": checkpoint.experiment}
+        history = recorder.history(deployment.label, "federation", options, 0.0, notes)
+        return Result(coordinator.model, history, dict(coordinator.state.buffers) or None)
+
     loop.run()
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
-    notes = () if loop.measures_loss else (_LOSS,)
-    notes += (_SECRET,) if is_secret else ()
-    notes += changes(deployment.algorithm, recorder.evaluations.arrays())
-    label = deployment.label
-    options = {**deployment.identity, **dataclasses.asdict(settings), "experiment": checkpoint.experiment}
-    history = recorder.history(label, "federation", options, 0.0, notes)
-    write_record(folder, history, {"model": coordinator.model, "buffers": coordinator.state.buffers})
-    write_page(folder / "page.html", [history], title=f"{label} on a federation")
-    return coordinator.model, history
+    found = result()
+    write_record(folder, found.history, {"model": found.params, "buffers": coordinator.state.buffers})
+    write_page(folder / "page.html", [found.history], title=f"{deployment.label} on a federation")
+    return found
 
 
 def say(line: str) -> None:
@@ -192,17 +215,30 @@ def _write_failure(folder: Path, reason: str) -> None:
         say(f"{folder / FAILED} cannot be written: {error.strerror}")
 
 
+def _keep_found(path: Path, found: Found) -> None:
+    """Add what clients found to a file, client by client: a line for each part of their examples."""
+    for part in PARTS:
+        _append(path, dumps(found.line(part)))
+
+
+def _append(path: Path, line: str) -> None:
+    try:
+        with open(path, "ab+") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            cut_short = file.read(1) not in (b"", b"\n")  # by the end of the process before
+            file.write(("\n" if cut_short else "").encode() + line.encode() + b"\n")
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}; the checkpoint is intact: free space and resume"
+        ) from None
+
+
 def _round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes one line a round, in words to the log and as data to a file that others may follow."""
 
     def report(entry: dict[str, Any]) -> None:
-        try:
-            with open(folder / ROUNDS, "a", encoding="utf-8") as file:
-                file.write(json.dumps({**entry, "time": time.time()}) + "\n")
-        except OSError as error:
-            raise InvalidInput(
-                f"cannot write {folder / ROUNDS}: {error.strerror}; the checkpoint is intact: free space and resume"
-            ) from None
+        _append(folder / ROUNDS, json.dumps({**entry, "time": time.time()}))
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "

@@ -10,10 +10,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsolve.algorithm import Algorithm
+from fedsolve.callbacks import Callback, check_callbacks
+from fedsolve.deploy.evaluation import Evaluate
 from fedsolve.deploy.keywords import named_arguments
 from fedsolve.deploy.serve import Deployment, say, serve
 from fedsolve.deploy.settings import Settings
-from fedsolve.deploy.training_loop import Evaluate
 from fedsolve.errors import FedsolveError, InvalidInput
 from fedsolve.sampling import Sampling
 from fedsolve.types import Params
@@ -33,6 +34,7 @@ def server_app(
     evaluate: Evaluate | None = None,
     eval_every: int = 1,
     client_metrics: str | Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
     label: str | None = None,
     out: str = "fedsolve-run",
     resume: bool = False,
@@ -54,8 +56,8 @@ def server_app(
     replies are checked one by one and reduced in the order of those numbers. After every round the state is saved in
     `out`, from which `resume` goes on with the same bits. `out` ends with the record, the model and a page.
 
-    All but `algorithm`, `params`, `sampling`, `buffers`, `evaluate` and `label` may be given anew by the run's
-    configuration, where `_` is written `-` and infinity stands for None of `grace` and `norm_bound`:
+    All but `algorithm`, `params`, `sampling`, `buffers`, `evaluate`, `callbacks` and `label` may be given anew by the
+    run's configuration, where `_` is written `-` and infinity stands for None of `grace` and `norm_bound`:
     `flwr run . --run-config "rounds=5 round-seconds=60.0 resume=true"`.
 
     Args:
@@ -77,6 +79,8 @@ def server_app(
             "loss, accuracy"; () asks them nothing. Evaluations then have the columns that simulations have: train_NAME,
             client_NAME_mean, _p10, _p90 and _worst, validation_NAME, and `clients_measured`, how many answered. Refused
             with private methods.
+        callbacks: called after each evaluation, as those of `fs.run`: `fs.callbacks.EarlyStopping`, `KeepBest`, with
+            `client_metrics` also `EachClient` and `FineTuning`, functions of an `fs.callbacks.Evaluated`.
         label: the method's name in tables; default its own.
         out: the run's folder; a relative one is below the folder that the SuperLink was started in.
         resume: whether to go on from the checkpoint in `out`; without it a folder that holds a run is refused.
@@ -131,6 +135,7 @@ def server_app(
     if sampling is not None and clients_per_round is not None:
         raise InvalidInput("give clients_per_round or sampling, not both")
     app, given = ServerApp(), {"sampling": sampling, "buffers": buffers, "evaluate": evaluate, "label": label}
+    given["callbacks"] = check_callbacks(callbacks)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:

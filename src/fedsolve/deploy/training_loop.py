@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.serverapp import Grid
 
+from fedsolve.callbacks import Callback
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.client_evaluation import ClientEvaluation
 from fedsolve.deploy.collect import ReplyCollector, RoundReplies
 from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.evaluation import Evaluate, Evaluation
+from fedsolve.deploy.found import Found
 from fedsolve.deploy.node_binding import NodeBindings
-from fedsolve.deploy.plain_text import printable
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server_state import Accepted
 from fedsolve.deploy.settings import Settings
 from fedsolve.engine.record import Recorder
-from fedsolve.errors import Diverged, InvalidInput, Unavailable
-from fedsolve.types import Params
-
-Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
-"""(model, buffers) -> metrics, with the names that simulations use, such as test_accuracy."""
+from fedsolve.errors import Diverged, Unavailable
 
 
 class TrainingLoop:
@@ -39,11 +35,16 @@ class TrainingLoop:
         bindings: which node each client number belongs to.
         evaluate: metrics of the model on the server, None for what clients measure or, where they are not asked, the
             losses of their local steps.
+        callbacks: called after each evaluation.
+        label: the method's name.
+        result: gives the `fedsolve.Result` so far.
         report: told of every round as plain data.
+        keep: told what clients found, each time that they are asked.
         log: told in one line what happens.
 
     Attributes:
-        measures_loss: whether the server's evaluation gives the training loss itself.
+        evaluation: what evaluates.
+        ended: why a callback ended the run, "" if none did.
     """
 
     def __init__(
@@ -56,22 +57,36 @@ class TrainingLoop:
         bindings: NodeBindings,
         *,
         evaluate: Evaluate | None,
+        callbacks: Sequence[Callback],
+        label: str,
+        result: Callable[[], Any],
         report: Callable[[dict[str, Any]], None],
+        keep: Callable[[Found], None],
         log: Callable[[str], None],
     ) -> None:
         self._grid, self._coordinator, self._settings = grid, coordinator, settings
         self._checkpoint, self._recorder = checkpoint, recorder
-        self._evaluate, self._report, self._log = evaluate, report, log
+        self._report, self._log = report, log
         self._void_rounds = 0  # in a row: after each the model would not have been finite
-        self.measures_loss = False
+        self.ended = ""
         self._registry = ClientRegistry(
             grid, coordinator.population, coordinator.signature, bindings, settings.takeover, log
         )
         self._collector = ReplyCollector(grid, coordinator, settings, self._registry, log)
-        self._clients = ClientEvaluation(grid, coordinator, settings, self._registry, log)
+        clients = ClientEvaluation(grid, coordinator, settings, self._registry, keep, log)
+        self.evaluation = Evaluation(
+            coordinator,
+            recorder,
+            label=label,
+            rounds=settings.rounds,
+            evaluate=evaluate,
+            clients=clients if settings.client_metrics else None,
+            callbacks=callbacks,
+            result=result,
+        )
 
     def run(self) -> None:
-        """All rounds that are left.
+        """All rounds that are left, unless a callback ends the run.
 
         Raises:
             Unavailable: too few clients at the start, or too few good replies after the last repetition.
@@ -81,11 +96,20 @@ class TrainingLoop:
             quorum = self._settings.quorum or self._coordinator.population
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
         if self._recorder.evaluated:
-            self._coordinator.react(self._recorder.evaluations.arrays())
-        elif self._evaluate is not None or self._settings.client_metrics:
-            self._evaluate_model()
-        while self._coordinator.state.round < self._settings.rounds:
+            self._react()
+        elif self.evaluation.measures:
+            self._evaluate()
+        while self._coordinator.state.round < self._settings.rounds and not self.ended:
             self._run_round()
+
+    def _evaluate(self, client_loss: float = float("nan")) -> None:
+        self.evaluation.record(lambda: time.perf_counter() - self._begun, client_loss)
+        self._react()
+
+    def _react(self) -> None:
+        """Let callbacks and rates react to the last evaluation."""
+        self.ended = self.evaluation.why_the_run_ends()
+        self._coordinator.react(self._recorder.evaluations.arrays())
 
     def _run_round(self) -> None:
         begun, number = time.perf_counter(), self._coordinator.state.round + 1
@@ -98,7 +122,7 @@ class TrainingLoop:
         }
         self._recorder.entry({"round": number, **entry, **traffic})
         if number % self._settings.eval_every == 0 or number == self._settings.rounds:
-            self._evaluate_model(entry.get("client_loss", float("nan")))
+            self._evaluate(entry.get("client_loss", float("nan")))
         self._recorder.seconds = time.perf_counter() - self._begun
         self._checkpoint.save(self._coordinator, self._recorder)
         self._report(
@@ -155,39 +179,3 @@ class TrainingLoop:
             self._log(f"{error}: the round is void, set norm_bound to refuse such replies")
             accepted.clear()
             return self._coordinator.finish_round(accepted, drawn)
-
-    def _evaluate_model(self, client_loss: float = float("nan")) -> None:
-        """Record the model's metrics, or where nobody evaluates the loss of local steps alone; react to them."""
-        metrics = self._measured_by_clients()
-        if self._evaluate is not None:
-            try:
-                metrics |= dict(self._evaluate(self._coordinator.model, self._coordinator.state.buffers))
-            except Exception as error:
-                last = traceback.extract_tb(error.__traceback__)[-1]
-                done = self._coordinator.state.round
-                raise InvalidInput(
-                    f"evaluate raised {type(error).__name__} after round {done} ({printable(error)}; {last.filename}, "
-                    f"line {last.lineno}): mend it and resume"
-                ) from error
-        self.measures_loss = "train_loss" in metrics
-        seconds = time.perf_counter() - self._begun
-        self._recorder.evaluation(
-            self._coordinator.state.round, seconds, {"train_loss": client_loss, **metrics}
-        )
-        self._coordinator.react(self._recorder.evaluations.arrays())
-
-    def _measured_by_clients(self) -> dict[str, float]:
-        """What the clients find of the model, as columns; nothing where they are not asked.
-
-        Raises:
-            InvalidInput: no client can measure it, and nothing is lost yet.
-        """
-        if not self._settings.client_metrics:
-            return {}
-        found = self._clients.found()
-        if not found.answers and found.refused and not self._recorder.evaluated:
-            client, reason = min(found.refused.items())
-            raise InvalidInput(
-                f"no client measures the model by client_metrics = {found.metrics}; client {client}: {reason}"
-            )
-        return found.columns()

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedsolve.buffers import WithBuffers, bare
-from fedsolve.callbacks import Callback, Evaluated
+from fedsolve.callbacks import Callback, Evaluated, why_it_ends
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.client_metrics import by_client
 from fedsolve.engine.clock import CompileClock
@@ -23,7 +23,7 @@ from fedsolve.engine.processes import as_first, check_same, here, is_first, toge
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.result import Result
 from fedsolve.engine.round import RunState
-from fedsolve.errors import Diverged, Interrupted, InvalidInput, shown
+from fedsolve.errors import Diverged, Interrupted
 from fedsolve.results.metrics import summary
 from fedsolve.types import Params
 
@@ -145,15 +145,7 @@ def _first_answer(
         lambda: _result(prepared, state, recorder, clock),
         partial(by_client, prepared, state),
     )
-    for callback in callbacks:
-        why = callback(at)
-        if why is not None and not isinstance(why, str):
-            raise InvalidInput(
-                f"a callback returned {shown(why)}: give None to go on, or words to end the run"
-            )
-        if why and done < prepared.rounds:
-            return f"ended after round {done} of {prepared.rounds}: {why}"
-    return ""
+    return why_it_ends(callbacks, at)
 
 
 def _check_alive(

@@ -9,7 +9,7 @@ from typing import Unpack, overload
 import jax
 
 from fedsolve.algorithm import Algorithm, name_of
-from fedsolve.callbacks import Callback, CallbacksOfSeed, tell_ended
+from fedsolve.callbacks import Callback, CallbacksOfSeed, check_callbacks, tell_ended
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.configuration import configured
@@ -230,13 +230,3 @@ def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
             "callbacks=lambda seed: [...]"
         )
     return lambda seed: found
-
-
-def check_callbacks(callbacks: object) -> Sequence[Callback]:
-    """Callbacks, all of which can be called; `InvalidInput` if not."""
-    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
-        raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
-    for callback in callbacks:
-        if not callable(callback):
-            raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
-    return callbacks

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput, unknown
+from fedsolve.results.columns import as_column
+from fedsolve.results.frames import frame
 from fedsolve.results.metrics import describe
+
+CLIENT_METRICS = "client-metrics.jsonl"
+"""What the clients of a federation found, in its folder: a line each time they were asked, and part of examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +75,53 @@ class ClientMetrics:
         for group, value in zip(groups, values.tolist(), strict=True):
             members.setdefault(group, []).append(value)
         return {group: float(np.mean(found)) for group, found in members.items()}
+
+    def frame(self) -> Any:
+        """A data frame of pandas, or of polars where only that is installed: `client`, `examples` and each metric.
+
+        Raises:
+            InvalidInput: neither is installed.
+        """
+        return frame({"client": np.array(self.names), "examples": self.examples, **self.metrics})
+
+
+def read_client_metrics(
+    folder: str | Path, *, validation: bool = False, steps: int = 0
+) -> dict[int, ClientMetrics]:
+    """What the clients of a federation found of its models (`server_app(client_metrics=...)`), by round.
+
+    Args:
+        folder: the run's.
+        validation: on the examples that they hold out, in place of those that they train on.
+        steps: after so many local steps (`fs.callbacks.FineTuning`), 0 for none.
+
+    Returns:
+        The clients that answered, in the order of their numbers; of a round that was measured again after a resume,
+        the last. A line that was cut short, as the server died, is passed over.
+
+    Raises:
+        InvalidInput: the folder has no such file, or what is in it was written by something else.
+    """
+    path = Path(folder) / CLIENT_METRICS
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            f"cannot read {path}: {error}; give the folder of a run with client_metrics"
+        ) from None
+    found, wanted = {}, (check_integer("steps", steps), "validation" if validation else "train")
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        try:
+            if (entry["steps"], entry["part"]) == wanted and entry["names"]:
+                metrics = {name: as_column(values).astype(float) for name, values in entry["metrics"].items()}
+                examples = as_column(entry["examples"])
+                found[int(entry["round"])] = ClientMetrics(tuple(entry["names"]), examples, metrics)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InvalidInput(
+                f"{path}, line {number}: no metrics of clients as fedsolve writes them"
+            ) from None
+    return found
