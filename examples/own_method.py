@@ -2,7 +2,7 @@
 
 Run it: python examples/own_method.py
 It needs nothing else to run in sweeps, inside SCAFFOLD or FedProx, on Flower, and from the command line in this folder:
-fedsolve run digits --algorithm own_method:Careful
+fedsolve run digits own_method:Careful
 """
 
 from typing import Any

@@ -18,7 +18,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 COMMANDS = (
     ("--version",),
     ("doctor",),
-    ("run", "digits", "--algorithm", "FedDuAdam", "--rounds", "2", "--out", "first"),
+    ("run", "digits", "FedDuAdam", "--rounds", "2", "--out", "first"),
     ("show", "first"),
     ("federate", "new", "app", "--framework", "jax"),
 )

@@ -23,7 +23,7 @@ def test_a_command_leaves_the_cache_where_it_is(call):
     JAX opens one cache a process, at its first program: were a command to redirect it, all that this worker compiles
     afterwards would be thrown away.
     """
-    assert call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r").code == 0
+    assert call("run", "digits", "FedAvg", *SMALL, "--out", "r").code == 0
     name = f"f{uuid.uuid4().hex}"
 
     def f(x):

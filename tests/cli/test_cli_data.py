@@ -48,7 +48,7 @@ def test_a_set_is_fetched_once_converted_and_read(call, monkeypatch):
     assert first.code == 0
     assert first.err.count("fetching file:") == 4
     assert Path("d/libsvm/w8a").read_bytes() == texts["w8a"]
-    assert first.out.splitlines()[-1] == "fedsolve run libsvm --algorithm FedAvg --data-dir d"
+    assert first.out.splitlines()[-1] == "fedsolve run libsvm FedAvg --data-dir d"
     again = call("data", "libsvm", "--to", "d", "--json")
     assert "fetching" not in again.err
     assert len(again.document["files"]) == 4

@@ -69,12 +69,12 @@ def test_cite_gives_what_a_configuration_uses(call):
 
 
 def test_cite_names_the_partition_that_is_the_default(call, no_pictures):
-    call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r")
+    call("run", "digits", "FedAvg", *SMALL, "--out", "r")
     assert "yurochkin2019bayesian" in call("cite", "r").out
 
 
 def test_show_of_a_finished_run(call, no_pictures):
-    run = call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r")
+    run = call("run", "digits", "FedAvg", *SMALL, "--out", "r")
     shown = call("show", "r")
     assert shown.code == 0
     row = next(line for line in run.out.splitlines() if "FedAvg" in line)
@@ -86,7 +86,7 @@ def test_show_of_a_finished_run(call, no_pictures):
 
 
 def test_show_of_a_run_that_has_not_begun(call, no_pictures):
-    call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--out", "r")
+    call("run", "digits", "FedAvg", *SMALL, "--out", "r")
     for path in Path("r").iterdir():
         if path.name != "config.toml":
             path.unlink()

@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_method_is_one_line(call, own):
         (f"{own}:Halved", ("--set", "client_lr=-1"), "client_lr = -0.5 must be finite and > 0"),
         (f"{own}:needs", (), f"{own}:needs needs rows, which has no default: give --set rows=..."),
     ]:
-        ended = call("run", "digits", "--algorithm", method, *setting)
+        ended = call("run", "digits", method, *setting)
         assert ended.code == 2
         assert expected in ended.err
         assert ended.err.count("\n") == 1

@@ -48,7 +48,7 @@ def test_a_reader_that_goes_away_is_no_error():
 
 @pytest.mark.full
 def test_ctrl_c_saves_and_the_resumed_run_has_the_same_bits(call, no_pictures):
-    run = ("run", "digits", "--algorithm", "FedAvg", *SMALL, "--rounds", "3000", "--eval-every", "40")
+    run = ("run", "digits", "FedAvg", *SMALL, "--rounds", "3000", "--eval-every", "40")
     process = subprocess.Popen(
         [*COMMAND, *run, "--out", "r"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -71,7 +71,7 @@ def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(tmp_path):
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
     del variables["JAX_COMPILATION_CACHE_DIR"]
     sizes = (f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features"))
-    run = ("run", "regression", "--algorithm", "FedAvg", *sizes, "--rounds", "2", "--devices", "2")
+    run = ("run", "regression", "FedAvg", *sizes, "--rounds", "2", "--devices", "2")
     ended = fedsolve(*run, "--out", "r", env=variables)
     assert ended.returncode == 0, ended.stderr
     assert "devices = 2" in Path("r/config.toml").read_text()

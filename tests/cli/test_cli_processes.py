@@ -17,7 +17,7 @@ from fedsolve.cli.federation.processes import descendants, free_port, is_alive
 from fedsolve.cli.joining import PLACE
 
 SIZES = [f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features")]
-RUN = ("run", "regression", "--algorithm", "SCAFFOLD", *SIZES)
+RUN = ("run", "regression", "SCAFFOLD", *SIZES)
 LONG = (*RUN, "--rounds", "100000", "--eval-every", "50000")
 
 

@@ -18,7 +18,6 @@ from fedsolve.run_folder import RUN
 DP = (
     "run",
     "digits",
-    "--algorithm",
     "DP+FedAvg",
     *SMALL,
     "--set",
@@ -60,7 +59,7 @@ def test_refused_before_there_is_a_folder(call, arguments, message):
 
 
 COMMANDS = {
-    "run": ("run", "digits", "--algorithm", "FedAvg", *SMALL),
+    "run": ("run", "digits", "FedAvg", *SMALL),
     "compare": ("compare", "digits", "FedAvg", "FedExP", *SMALL),
     "sweep": SWEEP,
 }

@@ -19,7 +19,7 @@ from fedsolve.cli.progress import Lines
 from fedsolve.errors import InvalidInput
 from fedsolve.results.history import History
 
-RUN = ("run", "digits", "--algorithm", "FedAvg", *SMALL)
+RUN = ("run", "digits", "FedAvg", *SMALL)
 
 
 def model(folder):
@@ -49,7 +49,7 @@ def test_a_run_leaves_its_record_model_pictures_and_page(call):
 def test_the_model_is_the_one_of_the_library(call, no_pictures):
     settings = ("--set", "client_lr={schedule='exponential', initial=0.2, decay=0.5}", "--set", "mu=0.3")
     work = ("--batch-size", "16", "--local-steps", "4", "--seed", "7", "--eval-every", "2", "--chunk", "1")
-    args = ("run", "digits", "--algorithm", "FedProx+FedExP", *SMALL, *settings, *work, "--dtype", "float64")
+    args = ("run", "digits", "FedProx+FedExP", *SMALL, *settings, *work, "--dtype", "float64")
     assert call(*args, "--task-set", "partition=shards", "--out", "r").code == 0
     inner = fs.FedExP(client_lr=fs.schedules.Exponential(0.2, 0.5))
     task = fs.tasks.digits(num_clients=4, model="softmax", partition="shards")
@@ -69,7 +69,6 @@ def test_the_saved_configuration_runs_again_with_the_same_bits(call, no_pictures
     args = (
         "run",
         "digits",
-        "--algorithm",
         "SCAFFOLD+FedDuAdam",
         "--set",
         "client_lr={schedule='reduce_on_plateau', initial=2.0, metric='train_loss', patience=1}",
@@ -220,13 +219,13 @@ def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
 
 def test_several_seeds_are_one_row_and_go_on(call, no_pictures):
     """Each seed has the model of its run alone; a longer run goes on with all of them."""
-    ended = call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--seeds", "1,4", "--out", "r", "--json")
+    ended = call("run", "digits", "FedAvg", *SMALL, "--seeds", "1,4", "--out", "r", "--json")
     assert ended.code == 0
     result = ended.document["result"]
     assert (result["seed"], result["seeds"]) == ("1, 4", 2)
     assert result["deviations"]["final_test_accuracy"] > 0
     assert "seeds = [\n    1,\n    4,\n]" in Path("r/config.toml").read_text()
-    assert call("run", "digits", "--algorithm", "FedAvg", *SMALL, "--seed", "4", "--out", "one").code == 0
+    assert call("run", "digits", "FedAvg", *SMALL, "--seed", "4", "--out", "one").code == 0
     one, other = (Path(f, "model.safetensors").read_bytes() for f in ("one", "r/seed-4"))
     assert one == other
     assert [m["label"] for m in call("show", "r", "--json").document["methods"]] == [
@@ -245,7 +244,7 @@ def test_several_seeds_are_one_row_and_go_on(call, no_pictures):
     ],
 )
 def test_seeds_that_cannot_be(call, words, told):
-    ended = call("run", "digits", "--algorithm", "FedAvg", *SMALL, *words, "--out", "r")
+    ended = call("run", "digits", "FedAvg", *SMALL, *words, "--out", "r")
     assert ended.code == 2
     assert told in ended.err
     assert not Path("r").exists()

@@ -276,7 +276,7 @@ def test_a_bad_axis_is_one_line_and_nothing_is_written(call, axis, message):
 
 def test_folders_of_runs_and_sweeps_are_told_apart(call, finished):
     finished(*SWEEP, to="s")
-    finished("run", "digits", "--algorithm", "FedAvg", *SMALL)
+    finished("run", "digits", "FedAvg", *SMALL)
     for arguments, message in [
         ((*SWEEP, "--out", "s"), "s holds a run already: resume it with `fedsolve sweep --resume s`"),
         (("run", "--resume", "s"), "this is the configuration of a sweep: use `fedsolve sweep --resume s`"),

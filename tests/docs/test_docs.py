@@ -152,7 +152,7 @@ def test_readme_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, ca
     assert (config.run.rounds, config.run.clients_per_round, untuned(config)) == (200, 20, [])
     assert len(config.how_tuned) > 100
     last = config.method[-1].name
-    assert accuracy("run", "digits", "--algorithm", last, "--config", str(tuned), "--rounds", "40") > 0.9
+    assert accuracy("run", "digits", last, "--config", str(tuned), "--rounds", "40") > 0.9
 
 
 @pytest.mark.full

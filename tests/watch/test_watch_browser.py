@@ -148,7 +148,6 @@ def test_a_button_stops_a_run_and_a_killed_one_is_seen(tmp_path, follow, browser
         "fedsolve",
         "run",
         "digits",
-        "--algorithm",
         "FedAvg",
         "--rounds",
         "1000000",

@@ -202,7 +202,7 @@ def test_on_the_command_line(tmp_path, monkeypatch):
         "weighting=uniform", "noise_multiplier=1.0", "clip_norm=0.5", "cohort=2", "population=4", "delta=0.01",
         "clipping=adaptive", "eta_max=0.1", 'scalars={"search.step"=0, "search.evaluations"=0}',
     ]  # fmt: skip
-    command = ["run", "digits", "--algorithm", "DP+FedLiLS", *(a for s in settings for a in ("--set", s))]
+    command = ["run", "digits", "DP+FedLiLS", *(a for s in settings for a in ("--set", s))]
     small = [
         "--task-set",
         "num_clients=4",

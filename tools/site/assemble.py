@@ -106,7 +106,7 @@ def method_pages() -> Iterator[str]:
 def method_page(name: str, entry: Entry) -> list[str]:
     """What a method's docstring says (update, what travels, settings), its papers, and where they were repeated."""
     lines = [f"# {name}", "", f"{entry.summary[0].upper()}{entry.summary[1:]}.", ""]
-    lines += [f"    fedsolve run digits --algorithm {name}", ""]
+    lines += [f"    fedsolve run digits {name}", ""]
     if entry.wrapper:
         lines += [f"Around any method X it is `{name}+X`, such as `{name}+FedAdam`.", ""]
     lines += [reference(entry.home), "", "## Papers", ""]

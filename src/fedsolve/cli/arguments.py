@@ -22,13 +22,6 @@ TaskName = Annotated[
         autocompletion=complete_task,
     ),
 ]
-Algorithm = Annotated[
-    str | None,
-    typer.Option(
-        help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class.",
-        autocompletion=complete_algorithm,
-    ),
-]
 Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAMES...", help="Two methods or more.", autocompletion=complete_algorithm),
@@ -36,7 +29,9 @@ Names = Annotated[
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="NAME", help="A method (`fedsolve list algorithms`).", autocompletion=complete_algorithm
+        metavar="NAME",
+        help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class.",
+        autocompletion=complete_algorithm,
     ),
 ]
 Settings = Annotated[

@@ -17,7 +17,7 @@ from fedsolve.tasks.task import Task
 def run_command_line(config: Config, task: Task, always: Collection[str] = ()) -> str:
     """The command `fedsolve run ...` that runs a configuration of one method; settings in `always` are written."""
     method = config.method[0]
-    words = ["fedsolve", "run", config.task, "--algorithm", method.name]
+    words = ["fedsolve", "run", config.task, method.name]
     standard = resolve_settings(method.name, {})
     for key, value in method.settings.items():
         if key in always or standard.get(key) != value:

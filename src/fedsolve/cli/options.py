@@ -61,8 +61,7 @@ def from_options(
         raise InvalidInput("no task: give TASK or a --config with one (see `fedsolve list tasks`)")
     if "method" not in table and not names:
         raise InvalidInput(
-            "no method: name one (in `fedsolve run` by --algorithm) or give a --config with one "
-            "(see `fedsolve list algorithms`)"
+            "no method: name one after the task or give a --config with one (see `fedsolve list algorithms`)"
         )
     typed = {"task": task or table.get("task"), "method": table.get("method") or [{"name": n} for n in names]}
     config = check_runnable(parse({**table, **typed}, origin), Path(origin))

@@ -19,7 +19,7 @@ from fedsolve.errors import InvalidInput
 def run(
     context: typer.Context,
     task: arg.TaskName = None,
-    algorithm: arg.Algorithm = None,
+    name: arg.Name = None,
     settings: arg.Settings = None,
     seeds: arg.Seeds = None,
     validation: arg.Validation = None,
@@ -35,7 +35,7 @@ def run(
     **options: Any,
 ) -> None:
     """Run one method on one task, into a folder with its record, model, pictures and page."""
-    names = [] if algorithm is None else [algorithm]
+    names = [] if name is None else [name]
     resolved = _resolve(
         context, task, names, settings, task_set, config, data_dir, resume, options,
         seeds=seeds, validation=validation,
@@ -44,7 +44,7 @@ def run(
     if len(resolved.method) > 1:
         labels = ", ".join(m.shown for m in resolved.method)
         raise InvalidInput(
-            f"{len(resolved.method)} methods ({labels}): choose one with --algorithm or compare them"
+            f"{len(resolved.method)} methods ({labels}): name one after the task or compare them"
         )
     from fedsolve.cli.runs import run_command
 

@@ -12,17 +12,18 @@ from fedsolve.errors import InvalidInput, unknown
 from fedsolve.plain import from_plain
 from fedsolve.references import is_reference
 
-_WORD = re.compile(r"[A-Za-z_][\w.+-]*")
+_TEXT = re.compile(r"[A-Za-z_][\w.+:/@~-]*|(?:~|\.{0,2}/).*")
+"""A word, a reference, an address or a path: no number, table or list of TOML begins so."""
 
 
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """`key=value` texts as a table; values are TOML, and a bare word is a text.
+    """`key=value` texts as a table; values are TOML, and a bare word or path is a text.
 
     Raises:
         InvalidInput: no `=`, a value that is not TOML, or a key that comes twice.
 
-    >>> parse_assignments(["alpha=0.1", "model=mlp", "partition={name='shards'}"], "--task-set")
-    {'alpha': 0.1, 'model': 'mlp', 'partition': {'name': 'shards'}}
+    >>> parse_assignments(["alpha=0.1", "model=mlp", "path=/my data", "partition={name='shards'}"], "--task-set")
+    {'alpha': 0.1, 'model': 'mlp', 'path': '/my data', 'partition': {'name': 'shards'}}
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -36,7 +37,7 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """One value as TOML, a bare word as text; `InvalidInput` names `where` it stands."""
+    """One value as TOML, a bare word or path as text; `InvalidInput` names `where` it stands."""
     try:
         table = tomllib.loads(f"value = {text}")
         if len(table) == 1:
@@ -45,10 +46,10 @@ def parse_value(text: str, where: str) -> Any:
     except InvalidInput:
         raise
     except (ValueError, RecursionError):  # also Python's of a number of thousands of digits
-        if _WORD.fullmatch(text):
+        if _TEXT.fullmatch(text):
             return text
     shown = repr(text if len(text) < 80 else f"{text[:76]} ...")
-    raise InvalidInput(f"{where} = {shown} is not a value: give a number, a text, true, false or {{...}}")
+    raise InvalidInput(f"{where} = {shown} is not a value: give a number, a text in quotes, true, false or {{...}}")
 
 
 def check_integers(where: str, value: Any) -> None:
