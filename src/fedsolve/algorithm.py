@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, module
 
@@ -249,7 +249,7 @@ def round_of(broadcast: Any) -> Scalar:
     found = broadcast
     while not hasattr(found, "round"):
         if not hasattr(found, "inner"):
-            raise InvalidInput(f"a {type(broadcast).__name__} has no field `round`: give the broadcast one")
+            raise InvalidInput(f"{of_type(broadcast)} has no field `round`: give the broadcast one")
         found = found.inner
     return found.round
 

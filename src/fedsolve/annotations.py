@@ -20,7 +20,7 @@ from typing import (
     is_typeddict,
 )
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, with_article
 
 
 class Argument(NamedTuple):
@@ -153,4 +153,4 @@ def _describe(kind: Any) -> str:
         tuple: "a list",
         type(None): "nothing",
     }
-    return words.get(kind, f"a {getattr(kind, '__name__', kind)}")
+    return words.get(kind, with_article(str(getattr(kind, "__name__", kind))))

@@ -98,5 +98,19 @@ def shown(value: object) -> str:
     try:
         text = re.sub(r" at 0x[0-9a-f]+>", ">", " ".join(repr(value).split()))  # where it lies helps nobody
     except Exception:  # what it is does not matter: it is being refused (an integer too long to print, too)
-        text = f"a {type(value).__name__}"
+        text = of_type(value)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def of_type(value: object) -> str:
+    """What a value is: the name of its type, with its article.
+
+    >>> of_type(1), of_type(1.0)
+    ('an int', 'a float')
+    """
+    return with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    """A name with "a" or "an" before it, by its first letter."""
+    return f"an {name}" if name[:1].lower() in tuple("aeiou") else f"a {name}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.types import Params, Scalar
 
 GradientMap = Callable[[Params, Params], Params]
@@ -85,7 +85,7 @@ class Oracle(ABC):
         Raises:
             InvalidInput: its loss has no buffers.
         """
-        raise InvalidInput(f"a {type(self).__name__} has no buffers")
+        raise InvalidInput(f"{of_type(self)} has no buffers")
 
     def map_gradient(self, function: GradientMap) -> Oracle:
         """This oracle with a function (clipping, weight decay) applied to its minibatch gradients.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsolve.errors import FedsolveError, InvalidInput, unknown
+from fedsolve.errors import FedsolveError, InvalidInput, of_type, unknown
 
 
 def is_reference(name: str) -> bool:
@@ -57,7 +57,7 @@ def load(kind: str, reference: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         raise InvalidInput(
-            f"{kind} '{reference}' is {_a(found)}: name a function that returns the {kind}, or its class"
+            f"{kind} '{reference}' is {of_type(found)}: name a function that returns the {kind}, or its class"
         )
     return found
 
@@ -87,7 +87,7 @@ def construct(kind: str, reference: str, wanted: type, builder: Callable[..., An
     except (Exception, SystemExit) as error:
         raise failed(f"{kind} {reference}", error) from None
     if not isinstance(found, wanted):
-        raise InvalidInput(f"{kind} {reference} gave {_a(found)}, not a fedsolve.{wanted.__name__}")
+        raise InvalidInput(f"{kind} {reference} gave {of_type(found)}, not a fedsolve.{wanted.__name__}")
     return found
 
 
@@ -106,7 +106,3 @@ def failed(what: str, error: BaseException) -> InvalidInput:
     text = " ".join(str(error).split())
     shown = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return InvalidInput(f"{what}: {shown} ({last.filename}, line {last.lineno})")
-
-
-def _a(value: Any) -> str:
-    return f"a {type(value).__name__}"

@@ -59,7 +59,7 @@ def others(tmp_path_factory, monkeypatch):
 
 BAD = {
     "gone": "'gone' of others 1.0 (nowhere:STUDY): ModuleNotFoundError: No module named 'nowhere'",
-    "number": "'number' of others 1.0 (others:NUMBER) is a int: name a fedsolve.studies.Study",
+    "number": "'number' of others 1.0 (others:NUMBER) is an int: name a fedsolve.studies.Study",
     "broken": "'broken' of others 1.0 (others:raises): RuntimeError: no such scanner (",
     "../up": "'../up' of others 1.0 (others:STUDY): a name has letters, digits,",
 }

@@ -82,7 +82,7 @@ SPOILED = {
     "one value": r"Own.train returns .* must return \(message, client state\)",
     "nothing trained": "Own.train returns None",
     "a float up": r"message of Own holds a float \['loss'\]",
-    "an integer kept": "client state of Own holds a int",
+    "an integer kept": "client state of Own holds an int",
     "no module": "put @module .* above the class Unmarked",
     "scalar delta": r"delta of shape \[\(\)\]",
     "narrow delta": "a displacement has its shapes",

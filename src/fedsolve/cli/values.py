@@ -49,7 +49,9 @@ def parse_value(text: str, where: str) -> Any:
         if _TEXT.fullmatch(text):
             return text
     shown = repr(text if len(text) < 80 else f"{text[:76]} ...")
-    raise InvalidInput(f"{where} = {shown} is not a value: give a number, a text in quotes, true, false or {{...}}")
+    raise InvalidInput(
+        f"{where} = {shown} is not a value: give a number, a text in quotes, true, false or {{...}}"
+    )
 
 
 def check_integers(where: str, value: Any) -> None:

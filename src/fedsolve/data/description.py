@@ -18,7 +18,7 @@ import numpy as np
 
 from fedsolve.checks import is_integer
 from fedsolve.data.examples import Examples, SparseRows
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.errors import InvalidInput, shown, with_article
 from fedsolve.types import Batch
 
 DESCRIPTION = "fedsolve-data.json"
@@ -165,8 +165,8 @@ def _written(node: Any) -> Any:
     if type(node) is dict and all(isinstance(key, str) for key in node):
         return [kind, {key: _written(part) for key, part in node.items()}]
     raise InvalidInput(
-        f"examples in a {kind} cannot be written: give fs.Examples, fs.SparseRows, tuples, lists or dicts with "
-        "text for keys"
+        f"examples in {with_article(kind)} cannot be written: give fs.Examples, fs.SparseRows, tuples, "
+        "lists or dicts with text for keys"
     )
 
 

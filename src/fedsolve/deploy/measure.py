@@ -30,7 +30,7 @@ from fedsolve.deploy.plain_text import printable
 from fedsolve.deploy.spec import from_spec, method_from_spec
 from fedsolve.engine.cast import cast
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.errors import InvalidInput, of_type, unknown
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params
 
@@ -67,7 +67,7 @@ def measure_client(
                 raise unknown(f"metric of client {question.client}", printable(name, 80), problem.metrics)
         solver = None if question.solver is None else from_spec(question.solver, trusted)
         if solver is not None and not isinstance(solver, LocalSolver):
-            raise InvalidInput(f"the server described a {type(solver).__name__}, not a local solver")
+            raise InvalidInput(f"the server described {of_type(solver)}, not a local solver")
         with _buffers_as_they_were(problem):
             if question.buffers:
                 problem.load_buffers(question.buffers)

@@ -14,7 +14,7 @@ from fedsolve.deploy.client_state import StateLost
 from fedsolve.deploy.message import Order, Reply
 from fedsolve.deploy.plain_text import printable
 from fedsolve.deploy.validation import reading
-from fedsolve.errors import FedsolveError, InvalidInput
+from fedsolve.errors import FedsolveError, InvalidInput, of_type, with_article
 
 _BYTES = "bytes"
 _ORDER = {
@@ -139,7 +139,7 @@ def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[s
     for key, kind in types.items():
         if type(facts[key]) is not kind:  # bool is an int to isinstance
             raise InvalidInput(
-                f"its {key} is {printable(repr(facts[key]))}, a {type(facts[key]).__name__}, not a {kind.__name__}"
+                f"its {key} is {printable(repr(facts[key]))}, {of_type(facts[key])}, not {with_article(kind.__name__)}"
             )
     return facts
 

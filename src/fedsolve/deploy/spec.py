@@ -26,7 +26,7 @@ from fedsolve.deploy.parts import (
     optimiser_name,
     trusted_parts,
 )
-from fedsolve.errors import FedsolveError, InvalidInput
+from fedsolve.errors import FedsolveError, InvalidInput, of_type
 from fedsolve.optax_bridge import Transformation
 from fedsolve.types import is_module
 
@@ -93,7 +93,7 @@ def method_from_spec(spec: Any, trusted: Collection[Any] = ()) -> Algorithm:
     """A method that a server described; `InvalidInput` if it is none, whatever else it is."""
     method = from_spec(spec, trusted)
     if not isinstance(method, Algorithm):
-        raise InvalidInput(f"the server described a {type(method).__name__}, not a method")
+        raise InvalidInput(f"the server described {of_type(method)}, not a method")
     return method
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedsolve.algorithm import Algorithm, Cohort, check_weighting, name_of
 from fedsolve.engine.reduce import reduce_stacked
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.errors import InvalidInput, shown, with_article
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, is_module
 
@@ -100,7 +100,9 @@ def _check_arrays(what: str, tree: Any) -> None:
                 if isinstance(leaf, bool | int | float | complex)
                 else f"put @module (fedsolve.types) above the class {kind}, or send arrays"
             )
-            raise InvalidInput(f"{what} holds a {kind} {jax.tree_util.keystr(path)}".rstrip() + f": {remedy}")
+            raise InvalidInput(
+                f"{what} holds {with_article(kind)} {jax.tree_util.keystr(path)}".rstrip() + f": {remedy}"
+            )
 
 
 def _check_same(what: str, old: Any, new: Any) -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from typing import Any
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.references import failed
 from fedsolve.studies.experiment import Experiment
 
@@ -58,5 +58,5 @@ def loaded(entry: EntryPoint) -> Experiment:
     if isinstance(found, Study):
         return experiment(found)
     if not isinstance(found, Experiment):
-        raise InvalidInput(f"{what} is a {type(found).__name__}: name a fedsolve.studies.Study")
+        raise InvalidInput(f"{what} is {of_type(found)}: name a fedsolve.studies.Study")
     return found

@@ -18,7 +18,7 @@ import torch.utils._pytree as pytree
 from jaxtyping import Array
 from torch import Tensor, nn
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.arrays import as_tensor, buffer_tensors, check_weights, substituted, trainable
 from fedsolve.pytorch.dtypes import array_of
 from fedsolve.pytorch.seeds import seed_of, seeded
@@ -237,5 +237,5 @@ def _row(tree: Any, i: int, rows: int) -> Any:
 
 def _mean(value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        raise InvalidInput(f"the loss of a batch is a {type(value).__name__}: it must be a scalar tensor")
+        raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
     return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

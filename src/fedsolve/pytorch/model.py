@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from jaxtyping import Array
 from torch import Tensor, nn
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.arrays import buffer_tensors, check_weights, trainable
 from fedsolve.pytorch.dtypes import array_of
 from fedsolve.pytorch.export import exported
@@ -176,9 +176,7 @@ def check_mean(name: str, function: Callable[..., Any], outputs: Any, targets: A
     with torch.no_grad():
         whole = function(outputs, targets)
         if not isinstance(whole, Tensor) or (whole.ndim and len(whole) != rows):
-            what = (
-                f"of shape {tuple(whole.shape)}" if isinstance(whole, Tensor) else f"a {type(whole).__name__}"
-            )
+            what = f"of shape {tuple(whole.shape)}" if isinstance(whole, Tensor) else of_type(whole)
             raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, or one value a row")
         each = [
             function(*pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets))).double().mean()

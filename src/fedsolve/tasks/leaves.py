@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.buffers import WithBuffers
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.errors import InvalidInput, shown, with_article
 from fedsolve.leaf_paths import matching, named_leaves
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.types import Batch, Params, module, replace
@@ -78,7 +78,7 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
             type(x) for x in leaves if hasattr(x, "dtype") and not isinstance(x, np.ndarray | jax.Array)
         )
         raise InvalidInput(
-            f"the parameters hold a {kind.__module__}.{kind.__name__}: give arrays of NumPy or JAX, "
+            f"the parameters hold {with_article(f'{kind.__module__}.{kind.__name__}')}: give arrays of NumPy or JAX, "
             "or a PyTorch module to fs.tasks.from_torch"
         ) from None
     if not any(floating):

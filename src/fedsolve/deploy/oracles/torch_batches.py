@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.seeds import all_seeded, seed_of
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
@@ -34,7 +34,7 @@ class Minibatches:
     def __init__(self, loader: Loader) -> None:
         if not callable(loader) and (hasattr(loader, "__next__") or not hasattr(loader, "__iter__")):
             raise InvalidInput(
-                f"the loader is a {type(loader).__name__}, which cannot be read again and again: "
+                f"the loader is {of_type(loader)}, which cannot be read again and again: "
                 "give a DataLoader, a list of batches or a function of a generator"
             )
         self._loader = loader
@@ -129,7 +129,7 @@ def complete(loader: Any) -> Any:
 def check_pair(batch: Any) -> Any:
     """A batch that is a pair of inputs and targets, else `InvalidInput`."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        what = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+        what = f"{len(batch)} parts" if isinstance(batch, tuple | list) else of_type(batch)
         raise InvalidInput(f"a batch of the loader is {what}: it must be a pair (inputs, targets)")
     return batch
 
@@ -138,9 +138,7 @@ def num_examples(batch: Any) -> int:
     """Examples of a batch: the first axis of its targets."""
     targets = batch[1]
     if not isinstance(targets, Tensor) or targets.ndim == 0:
-        raise InvalidInput(
-            f"the targets of a batch are a {type(targets).__name__}: give a tensor (examples, ...)"
-        )
+        raise InvalidInput(f"the targets of a batch are {of_type(targets)}: give a tensor (examples, ...)")
     return len(targets)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedsolve.checks import check_same
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.arrays import (
     as_tensor,
     buffer_tensors,
@@ -158,7 +158,7 @@ class Evaluations:
 def _checked(name: str, value: Any) -> Tensor:
     """What a function made of a batch, if that is one number."""
     if not isinstance(value, Tensor) or value.ndim:
-        what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else of_type(value)
         raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, the mean over it")
     return value
 
