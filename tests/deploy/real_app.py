@@ -37,6 +37,12 @@ def evaluate(params, buffers):
     return {"test_accuracy": float(TASK.metrics["accuracy"](params, TASK.test))}
 
 
+def after_steps(at):
+    """Where clients measure: what they find after two local steps, which the run's folder keeps."""
+    if "clients_measured" in at.metrics:
+        at.clients(steps=2, solver=fs.client.SGD(0.1))
+
+
 def misbehave(message, context, call_next):
     """`fault` of the run's configuration: "round:client:what", several with commas; rounds from 1."""
     if message.metadata.message_type != "train":
@@ -95,6 +101,9 @@ def write(folder: Path) -> Path:
     given = '{"client_lr": config["client-lr"]}'
     assert given in server
     more = f'{given} | problem.SETTINGS.get(config["method"], {{}})'
+    evaluated = "    evaluate=problem.evaluate,\n"
+    assert evaluated in server
+    server = server.replace(evaluated, f"{evaluated}    callbacks=[problem.after_steps],\n")
     (app / "realapp" / "server_app.py").write_text(server.replace(given, more))
     toml = (app / "pyproject.toml").read_text()
     toml = toml.replace("min-replies = 2 ", "min-replies = 3 ")

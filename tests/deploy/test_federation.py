@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy.serve import FAILED, ROUNDS
+from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.store import read_manifest
 
@@ -65,11 +66,17 @@ def finished(out: Path):
     return History.from_json(path.read_text()) if path.exists() else None
 
 
-def simulated(method: str, rounds: int):
+def keep_tuned(kept: dict, at) -> None:
+    kept[at.round] = at.clients(steps=2, solver=fs.client.SGD(0.1))
+
+
+def simulated(method: str, rounds: int, callbacks=()):
     """The compiled engine on the same problem, clients one after another."""
     task = fs.tasks.digits(num_clients=3, partition="iid")
     settings = {"client_lr": RATE} | real_app.SETTINGS.get(method, {})
-    return fs.run(fs.build(method, settings), task, rounds=rounds, chunk=1, eval_every=rounds)
+    return fs.run(
+        fs.build(method, settings), task, rounds=rounds, chunk=1, eval_every=rounds, callbacks=callbacks
+    )
 
 
 def same_bits(out: Path, params) -> None:
@@ -107,13 +114,30 @@ def test_models_of_clients_own_stay_on_their_nodes(federation, tmp_path, method,
     """The bits of the simulation; the last layer, of 650 numbers, is in no message where it is personal.
 
     What lies on a node after two rounds are its own numbers, others than its neighbour's; the server's model, which
-    unseen clients and the test set are measured with, is the simulation's, its last layer that of the start.
+    unseen clients and the test set are measured with, is the simulation's, its last layer that of the start. Clients
+    measure their own models, as they are and after two local steps, as in the simulation.
     """
-    submit(federation, tmp_path, method, 2)
+    submit(federation, tmp_path, method, 2, **{"client-metrics": "loss, accuracy"})
     history = wait(federation, tmp_path, lambda: finished(tmp_path))
-    result = simulated(method, 2)
+    tuned = {}
+    result = simulated(method, 2, [lambda at: keep_tuned(tuned, at)])
     same_bits(tmp_path, result.params)
     assert history.final("test_accuracy") == pytest.approx(result.history.final("test_accuracy"))
+    assert history.evaluations["clients_measured"].tolist() == [3, 3, 3]
+    for name in (
+        "train_loss",
+        "train_accuracy",
+        "client_loss_p10",
+        "client_loss_worst",
+        "client_accuracy_mean",
+    ):
+        for at in (0, -1):
+            found, wanted = history.evaluations[name][at], result.metrics[name][at]
+            assert found == pytest.approx(wanted, rel=1e-5), name
+    after = read_client_metrics(tmp_path, steps=2)
+    assert list(after) == [0, 1, 2]
+    for name, column in tuned[2].metrics.items():
+        np.testing.assert_allclose(after[2].column(name), column, rtol=1e-4, err_msg=name)
     experiment = read_manifest(tmp_path / "checkpoint.safetensors")["experiment"]
     files = [federation.folder / "states" / experiment / f"client-{i}-round-2.safetensors" for i in range(3)]
     own = [load_file(file) for file in files]
