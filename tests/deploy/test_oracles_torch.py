@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from deploy_small import ask
+from flwr.app import RecordDict
 from oracle_small import far, key, local_work, same
 
 import fedsolve as fs
 from conformance.entries import METHODS
+from fedsolve.deploy.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.geometry import L1
 
@@ -447,3 +450,21 @@ def test_a_module_is_measured_in_evaluation_mode_on_all_examples():
     )
     regression = [(torch.tensor(X), torch.tensor(X))]
     assert TorchOracle(nn.Linear(6, 6), nn.functional.mse_loss, regression).metrics == ("loss",)
+
+
+@pytest.mark.parametrize(("wrong", "places"), [((12, 3, 1), "1 to 12"), ((-1, 2, 0), "-1 to 2")])
+def test_targets_that_are_no_classes(wrong, places, tmp_path):
+    """Told with their range: of the first batch before any round, with the client's number, of others when they come."""
+    words = f"the targets of a batch are {places}, and the module tells 3 classes apart, 0 to 2: number them from 0"
+    bad = [(torch.tensor(X[:3]), torch.tensor(wrong))]
+
+    def problem(batches):
+        return TorchOracle(made(MODELS["softmax"][0]), nn.functional.cross_entropy, batches)
+
+    with pytest.raises(fs.InvalidInput, match=words):
+        problem(bad)
+    later = problem(batches()[:1] + bad)
+    with pytest.raises(fs.InvalidInput, match=words), later.failing_plainly():
+        local_work(fs.FedAvg(0.1), later, later.params)
+    answer = ask(client_app(lambda node: problem(bad)), RecordDict(), tmp_path, client=2, kind="query")
+    assert answer["refused"]["why"].startswith(f"client 2: {words}")

@@ -86,7 +86,15 @@ def client_app(
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: _introduction(oracle_for, _node_context(context)))
+        def introduce() -> RecordDict:
+            node = _node_context(context)
+            try:
+                return _introduction(oracle_for, node)
+            except Exception as error:  # no number is claimed yet by which the server could name it
+                _print(error)
+                return records.refusal(error, f"client {node.client}: ")
+
+        return _answer(message, introduce)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -130,12 +138,17 @@ def _answer(message: Message, make_content: Callable[[], RecordDict]) -> Message
     try:
         content = make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
-        if isinstance(error, FedsolveError):
-            _log(str(error))
-        else:
-            traceback.print_exc()
+        _print(error)
         content = records.refusal(error)
     return Message(content, reply_to=message)
+
+
+def _print(error: Exception) -> None:
+    """One line for the node's log; of an exception that is not ours, its traceback."""
+    if isinstance(error, FedsolveError):
+        _log(str(error))
+    else:
+        traceback.print_exception(error)
 
 
 def _order(message: Message, problem: LocalProblem) -> Order:

@@ -109,11 +109,16 @@ def record_to_reply(record: RecordDict, max_message_bytes: int, buffers: Mapping
         return Reply(**facts, message=unpack(record, "message"), buffers=read_buffers(record, buffers))
 
 
-def refusal(error: Exception) -> RecordDict:
-    """A client's refusal: the reason in one line if it is ours, of any other exception its type alone."""
+def refusal(error: Exception, who: str = "") -> RecordDict:
+    """A client's refusal: the reason in one line if it is ours, of any other exception its type alone.
+
+    Args:
+        error: the reason.
+        who: what the line begins with.
+    """
     why = str(error) if isinstance(error, FedsolveError) else f"{type(error).__name__}, see the node's log"
     return RecordDict(
-        {"refused": ConfigRecord({"why": printable(why), "lost": isinstance(error, StateLost)})}
+        {"refused": ConfigRecord({"why": printable(who + why), "lost": isinstance(error, StateLost)})}
     )
 
 

@@ -19,6 +19,7 @@ from fedsolve.pytorch.arrays import (
     substituted,
     trainable,
 )
+from fedsolve.pytorch.classes import are_classes
 from fedsolve.pytorch.seeds import seed_of, seeded
 
 Tensors = dict[str, Tensor]
@@ -145,7 +146,11 @@ class Evaluations:
         }
 
     def _scalar(self, x: Any, y: Any) -> Tensor:
-        return _checked("the loss", self._loss(self._module(x), y))
+        outputs = self._module(x)
+        try:
+            return _checked("the loss", self._loss(outputs, y))
+        except (IndexError, RuntimeError) as error:
+            raise _no_class(outputs, y) or error from None
 
     def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
         """The gradient by name; 0 where a parameter plays no part in the loss."""
@@ -153,6 +158,19 @@ class Evaluations:
             loss, list(self._params.values()), materialize_grads=True, allow_unused=True
         )
         return dict(zip(self._params, parts, strict=True))
+
+
+def _no_class(outputs: Any, targets: Any) -> InvalidInput | None:
+    """The reason why a loss failed, if it is that targets are no classes that the module tells apart."""
+    if not are_classes(outputs, targets):
+        return None
+    least, most, classes = int(targets.min()), int(targets.max()), outputs.shape[1]
+    if least >= 0 and most < classes:
+        return None
+    return InvalidInput(
+        f"the targets of a batch are {least} to {most}, and the module tells {classes} classes apart, 0 to "
+        f"{classes - 1}: number them from 0, or give it more outputs"
+    )
 
 
 def _checked(name: str, value: Any) -> Tensor:
