@@ -15,6 +15,8 @@ from oracle_small import far, key, local_work, same
 import fedsolve as fs
 from conformance.entries import METHODS
 from fedsolve.deploy.client import client_app
+from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.measure import measure_client
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.geometry import L1
 
@@ -454,7 +456,7 @@ def test_a_module_is_measured_in_evaluation_mode_on_all_examples():
 
 @pytest.mark.parametrize(("wrong", "places"), [((12, 3, 1), "1 to 12"), ((-1, 2, 0), "-1 to 2")])
 def test_targets_that_are_no_classes(wrong, places, tmp_path):
-    """Told with their range: of the first batch before any round, with the client's number, of others when they come."""
+    """Told with their range: of the first batch before any round, by the client's number; of others when they come."""
     words = f"the targets of a batch are {places}, and the module tells 3 classes apart, 0 to 2: number them from 0"
     bad = [(torch.tensor(X[:3]), torch.tensor(wrong))]
 
@@ -468,3 +470,37 @@ def test_targets_that_are_no_classes(wrong, places, tmp_path):
         local_work(fs.FedAvg(0.1), later, later.params)
     answer = ask(client_app(lambda node: problem(bad)), RecordDict(), tmp_path, client=2, kind="query")
     assert answer["refused"]["why"].startswith(f"client 2: {words}")
+
+
+def measured(problem, steps, tmp_path):
+    """What a client with this problem answers to the question of a server that has its model."""
+    given = {"population": 6, "sampling": fs.sampling.Uniform(6), "seed": 0, "experiment": "a-1"}
+    server = Coordinator(fs.FedAvg(0.1), problem.params, buffers=problem.buffers, **given)
+    question = server.questions(("loss", "accuracy"), steps, fs.client.SGD(0.5))(5)
+    return measure_client(question, problem, tmp_path).parts["train"].means
+
+
+def test_fine_tuning_is_that_of_jax_and_leaves_no_trace(tmp_path):
+    """Three steps on all examples, then measured: a module with dropout and running statistics is as before."""
+    make, apply, x = MODELS["mlp"]
+    module = made(make).double()
+
+    def loss(w, batch):
+        out = jax.nn.log_softmax(apply(w, batch[0]))
+        return -jnp.mean(jnp.take_along_axis(out, batch[1][:, None], axis=1))
+
+    metrics = {"accuracy": lambda w, batch: jnp.mean(jnp.argmax(apply(w, batch[0]), 1) == batch[1])}
+    ours = TorchOracle(module, nn.functional.cross_entropy, batches(size=50))
+    rows = (x.astype(np.float64), Y)
+    theirs = JaxOracle(loss, parameters(module), rows, batch_size=None, epochs=1, metrics=metrics)
+    for steps in (0, 3):
+        found, wanted = (measured(problem, steps, tmp_path) for problem in (ours, theirs))
+        assert found == pytest.approx(wanted, rel=1e-12)
+    problem, _ = ready()
+    before, first = problem.buffers, measured(problem, 0, tmp_path)
+    after = measured(problem, 8, tmp_path)
+    assert abs(after["loss"] - first["loss"]) > 1e-3
+    assert all(np.array_equal(before[name], value) for name, value in problem.buffers.items())
+    assert measured(problem, 0, tmp_path) == first
+    assert measured(problem, 8, tmp_path) == after
+    assert not list(tmp_path.iterdir())
