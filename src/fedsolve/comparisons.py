@@ -97,26 +97,24 @@ def compare(
     if out is not None and any(begun) and not resume:
         raise held_already(Path(out), "comparison")
     runs: list[Result] = []
-    with (
-        configured(out, methods, task, given, None if seeds is None else chosen),
-        told(progress) as tell,
-    ):
+    with configured(out, methods, task, given, None if seeds is None else chosen):
         for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):
-            if seeds is not None:
-                runs += run_seeds(
-                    algorithm, task, given, chosen,
-                    out=place, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
-                )  # fmt: skip
-                continue
-            try:
-                runs.append(
-                    run_one(
-                        algorithm, task, given,
-                        out=place, resume=goes_on, label=label, progress=tell, callbacks=made(label),
-                    )
-                )  # fmt: skip
-            except Diverged as error:
-                runs.append(Result(None, error.history, failure=str(error)))
+            with told(progress, label) as tell:
+                if seeds is not None:
+                    runs += run_seeds(
+                        algorithm, task, given, chosen,
+                        out=place, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
+                    )  # fmt: skip
+                    continue
+                try:
+                    runs.append(
+                        run_one(
+                            algorithm, task, given,
+                            out=place, resume=goes_on, label=label, progress=tell, callbacks=made(label),
+                        )
+                    )  # fmt: skip
+                except Diverged as error:
+                    runs.append(Result(None, error.history, failure=str(error)))
     found = Results(tuple(runs))
     leave(found, out, f"{', '.join(methods)} on {task.name}")
     return found

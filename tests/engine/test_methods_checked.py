@@ -127,3 +127,39 @@ def test_methods_refused_by_run_and_sweep(bad, words):
         fs.run(bad, task, rounds=1)
     with pytest.raises(fs.InvalidInput):
         fs.sweep(lambda lr: bad if lr > 0.1 else fs.FedAvg(lr), task, {"lr": [0.1, 0.2]}, rounds=1)
+
+
+@module
+class Stacked(Own):
+    """What its server keeps has one number a message, which one message alone does not show."""
+
+    lr: float = 0.1
+
+    @property
+    def reduction(self):
+        return lambda stacked, weights, used: jax.tree.map(lambda x: x[0], stacked) | {"loss": stacked["loss"]}
+
+    def init(self, params):
+        return {"model": params, "losses": jnp.zeros(1)}
+
+    def broadcast(self, server, cohort):
+        return server["model"]
+
+    def train(self, broadcast, client, oracle):
+        loss, gradient = oracle(broadcast, 0)
+        return {"delta": gradient, "loss": loss}, client
+
+    def update(self, server, message, cohort):
+        return server | {"losses": message["loss"]}
+
+    def export(self, server):
+        return server["model"]
+
+
+def test_a_state_that_a_cohort_changes_is_told_by_run_and_sweep_alike():
+    task = fs.Task.from_arrays(lambda p, x: jnp.mean(x @ p["w"]), PARAMS, [np.ones((2, 3))] * 2)
+    words = r"the update changes .server\['losses'\] from shape \(1,\) float32 to \(2,\) float32"
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.run(Stacked(), task, rounds=1)
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.sweep(lambda lr: Stacked(lr=lr), task, {"lr": [0.1, 0.2]}, rounds=1)

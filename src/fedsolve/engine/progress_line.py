@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO, cast
 
+from fedsolve.engine.processes import is_first
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.results.metrics import duration
 
@@ -31,17 +32,19 @@ class ProgressLine:
 
     stream: TextIO
     rewritten: bool
-    _label: str = ""
-    _begun: tuple[float, int] = (0.0, 0)
+    _begun: tuple[float, int] | None = None
     _written: float = float("-inf")
     _width: int = field(default=0)
+
+    def begin(self, label: str) -> None:
+        """What runs is compiled first, which takes seconds."""
+        self._write(f"{label}: compiling")
 
     def show(self, label: str, done: int, total: int, words: str) -> None:
         """What runs is so far; the rate is told once there are two looks at it."""
         now = time.monotonic()
-        if label != self._label:  # the first call of a method holds its compilation
-            self.end()
-            self._label, self._begun, self._written = label, (now, done), float("-inf")
+        if self._begun is None:  # the first call holds the compilation
+            self._begun = (now, done)
         wait = _SECONDS_REWRITTEN if self.rewritten else _SECONDS_BETWEEN_LINES
         if done < total and now - self._written < wait:
             return
@@ -72,18 +75,23 @@ class ProgressLine:
 
 
 @contextlib.contextmanager
-def told(progress: Any) -> Iterator[Callable[[Any], None] | None]:
-    """What is called with the progress: the function given, one that writes the line for True, None for None.
+def told(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
+    """What is called with the progress of a run: the function given, one that writes the line for True, or None.
+
+    Args:
+        progress: as a user gave it.
+        label: the run's name, until its first progress tells it.
 
     Raises:
         InvalidInput: `progress` is something else.
     """
-    if progress is None or progress is False:
+    if progress is None or progress is False or (progress is True and not is_first()):
         yield None
     elif progress is True:
         live = sys.stderr.isatty() or "ipykernel" in sys.modules
         line = ProgressLine(sys.stderr, live)
         try:
+            line.begin(label)
             yield lambda at: line.show(*at.line())
         finally:
             line.end()

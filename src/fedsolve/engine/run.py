@@ -104,7 +104,7 @@ def run(
     name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
     with (
         configured(out, {label or name: algorithm}, task, given, None if seeds is None else chosen),
-        told(progress) as tell,
+        told(progress, label or name) as tell,
     ):
         if seeds is not None:
             place = None if out is None else Path(out)

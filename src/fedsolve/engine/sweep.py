@@ -133,7 +133,7 @@ def run_sweep(
             }
         found = TrialResults((len(methods), len(options.seeds), len(work.evaluated)), prepared.dtype)
         with (
-            told(progress) as tell_user,
+            told(progress, prepared.label) as tell_user,
             SweepStore.at(out, identity, resume) as store,
             Interruptible(store.where) as interrupt,
         ):

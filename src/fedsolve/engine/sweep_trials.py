@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,9 +17,10 @@ from fedsolve.engine.cast import cast
 from fedsolve.engine.keys import run_key, start_params
 from fedsolve.engine.layout import parallel_trials
 from fedsolve.engine.left_out import leave_out
+from fedsolve.engine.preflight import check_round
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.reacting import reacted, reacts
-from fedsolve.engine.round import RunState
+from fedsolve.engine.round import RunState, on_all_devices, one_round
 from fedsolve.engine.trials import EvaluationSpec, TrialBatch, advance, evaluate, models, plan_batches, start
 
 
@@ -118,8 +120,15 @@ class RunningBatch:
             algorithms = self.work.reacted(self.batch, metrics, evaluations)
         else:
             algorithms = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
-        common = (prepared.program, algorithms, prepared.sampling, prepared.packed, self.keys)
-        return replace(self, states=jax.block_until_ready(advance(*common, self.states, rounds)))
+        shared = (prepared.sampling, prepared.packed)
+        try:
+            states = advance(prepared.program, algorithms, *shared, self.keys, self.states, rounds)
+        except TypeError:  # a shape or type that changes is said plainly, of the first trial
+            algorithm, state = jax.tree.map(lambda x: x[0, 0], (algorithms, self.states))
+            one = partial(on_all_devices, one_round, prepared.program, algorithm, *shared, self.keys[0])
+            check_round(one, state)
+            raise
+        return replace(self, states=jax.block_until_ready(states))
 
     def evaluate(self) -> dict[str, np.ndarray]:
         """All metrics, each of shape (L, S), NaN where a trial has diverged."""

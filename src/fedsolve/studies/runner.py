@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,6 +161,8 @@ class _Run:
 
         arrays = self.context.part(part, known, compute, version)
         shutil.rmtree(under_way, ignore_errors=True)
+        with contextlib.suppress(OSError):  # of other parts, or it never was
+            under_way.parent.rmdir()
         return unpacked(arrays, self.label, dict(axes), tuple(seeds), select, self.problem.title)
 
 
