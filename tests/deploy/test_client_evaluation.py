@@ -70,7 +70,13 @@ def looks():
 
 
 @pytest.mark.parametrize(
-    "method", [fs.FedAvg(0.3), fs.FedPer("bias", 0.3), fs.Ditto(fs.FedAvg(0.3))], ids=lambda m: m.name
+    "method",
+    [
+        fs.FedAvg(0.3),
+        fs.FedPer("bias", 0.3),
+        pytest.param(fs.Ditto(fs.FedAvg(0.3)), marks=pytest.mark.full),
+    ],
+    ids=lambda m: m.name,
 )
 def test_the_record_is_the_simulations(method, tmp_path):
     """Every column from round 0 on, each client as it is and fine-tuned, and the bits of a run that asks nothing."""
@@ -115,13 +121,19 @@ def same_clients(mine, theirs):
 
 
 def test_a_resumed_run_measures_on(tmp_path):
-    """Ended by a callback after a round, then resumed: record, model and clients of a run that was not."""
+    """Ended by a callback, killed as it measures, then resumed: record, model and clients of a run that was not."""
     stop = EarlyStopping("client_loss_worst", 1, min_delta=100.0)
     _, first, _ = deployed(fs.FedPer("bias", 0.3), tmp_path / "a", callbacks=[stop])
     assert first.notes[-1].startswith("ended after round 1 of 2: client_loss_worst was no better than")
     file = tmp_path / "a" / "server" / "client-metrics.jsonl"
     with open(file, "a") as cut_short:
         cut_short.write('{"round": 1, "st')
+
+    def kill(at):
+        assert at.round < 2
+
+    with pytest.raises(AssertionError):
+        deployed(fs.FedPer("bias", 0.3), tmp_path / "a", callbacks=[kill], resume=True)
     keep = KeepBest("validation_loss", tmp_path / "best")
     model, history, _ = deployed(fs.FedPer("bias", 0.3), tmp_path / "a", callbacks=[keep], resume=True)
     whole, record, _ = deployed(fs.FedPer("bias", 0.3), tmp_path / "b")
@@ -197,7 +209,7 @@ def lied(changes):
         ({"counts": [2, 3, 3]}, "its train loss is a mean over 2 of its 3 examples"),
         ({"examples": 0}, "it counts 0 examples, not 1 to 2,147,483,647"),
         ({"examples": 2**31}, "it counts 2147483648 examples"),
-        ({"examples": True}, "its examples is True, a bool, not a int"),
+        ({"examples": True}, "its examples is True, a bool, not an int"),
         ({"extra": 1}, "it has an unknown extra: another version of fedsolve?"),
     ],
 )
