@@ -15,6 +15,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.rules import better, early
 
 STUDIES = {
     "femnist": femnist.STUDY,
@@ -113,11 +114,11 @@ def test_the_contrary_numbers_reproduce_no_order(name):
 def test_who_is_ahead_early_and_by_what_factor():
     study = autoencoder.STUDY
     cells = made_up(study, {"autoencoder": {"FedAdam": 0.01, "FedAvg": 0.01, "FedAvgM": 0.04}})
-    early = rules.ahead_early("autoencoder", (("FedAdam", "FedAvg"),))(cells)
-    assert early.verdict == "reproduced"
+    found = early("autoencoder", better("autoencoder", "FedAdam", "FedAvg"))(cells)
+    assert found.verdict == "reproduced"
     # after a quarter of the rounds: 0.1 - 0.09 * 0.25^0.3 against 0.1 - 0.09 * 0.25
-    assert f"{0.09 * (0.25**0.3 - 0.25):+.3g}" in early.ours
-    assert rules.ahead_early("autoencoder", (("FedAvg", "FedAdam"),))(cells).verdict == "not reproduced"
+    assert f"{0.09 * (0.25**0.3 - 0.25):+.3g}" in found.ours
+    assert early("autoencoder", better("autoencoder", "FedAvg", "FedAdam"))(cells).verdict == "not reproduced"
     assert rules.times_lower("autoencoder", "FedAdam", "FedAvgM", 3.0)(cells).verdict == "reproduced"
     assert rules.times_lower("autoencoder", "FedAdam", "FedAvgM", 5.0)(cells).verdict == "not reproduced"
     assert "4 times" in rules.times_lower("autoencoder", "FedAdam", "FedAvgM", 3.0)(cells).ours

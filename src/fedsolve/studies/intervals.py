@@ -1,4 +1,4 @@
-"""Student's intervals of means over seeds: how they are told, and what they decide against a bar."""
+"""Student's intervals of means over seeds: how they are told, what they decide against a bar and at its neighbours."""
 
 from __future__ import annotations
 
@@ -119,3 +119,29 @@ def beyond(found: Iterable[tuple[str, Interval]], bar: float, side: int = 1) -> 
         return ("not reproduced" if fails else "underpowered"), ""
     contrary = f", the contrary in {len(fails)} ({', '.join(fails)})" if fails else ""
     return "partly", f": it holds in {len(holds)} of {len(verdicts)} ({', '.join(holds)}){contrary}"
+
+
+def alike(low: float, high: float, margin: float) -> Verdict:
+    """Whether an interval lies within `margin` of 0 as a whole; one that lies beyond it as a whole does not."""
+    if -margin <= low and high <= margin:
+        return "reproduced"
+    return "not reproduced" if low > margin or high < -margin else "underpowered"
+
+
+def around(margin: float) -> tuple[float, float, float]:
+    """A margin that is ours, between its half and its double, at which verdicts are shown too."""
+    return margin / 2, margin, 2 * margin
+
+
+def around_factor(factor: float) -> tuple[float, ...]:
+    """The same of a factor above 1: of what it exceeds 1 by.
+
+    >>> around_factor(2.0)
+    (1.5, 2.0, 3.0)
+    """
+    return tuple(1 + by for by in around(factor - 1))
+
+
+def elsewhere(given: Mapping[float, Verdict], bar: float) -> str:
+    """The verdicts at the neighbours of a bar that is ours: 'at 0.5: underpowered, 2: reproduced'."""
+    return "at " + ", ".join(f"{other:g}: {verdict}" for other, verdict in given.items() if other != bar)

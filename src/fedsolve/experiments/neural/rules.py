@@ -1,45 +1,18 @@
-"""Rules of the neural studies beside the common ones: ahead early, by what factor, across problems."""
+"""Rules of the neural studies beside the common ones: by what factor, across problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged
 from fedsolve.studies.cells import Which
-from fedsolve.studies.rules import Rule, beyond, decided, interval, intervals, provisional, rule, shown_final
+from fedsolve.studies.rules import Rule, decided, interval, provisional, rule, shown_final
 
 _BESIDE = "at the end"
-
-
-@rule
-def ahead_early(
-    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], share: float = 1 / 3, which: Which = "tuned"
-) -> Judged:
-    """In every pair the first is better on the way: by the mean of its curve over the first third of the rounds.
-
-    Args:
-        problem: of the study.
-        pairs: methods, the one that is said to be ahead first.
-        share: of the rounds that count, after round 0.
-        which: at the tuned settings or at the paper's.
-    """
-    metric = describe(cells.problem(problem).metric)
-    sign = metric.scale * (1 if metric.higher_is_better else -1)
-    apart = {}
-    for a, b in pairs:
-        ours, theirs = (sign * _early(cells, problem, name, share, which) for name in (a, b))
-        apart[f"{a} over {b}"] = ours - theirs
-    found = intervals(apart)
-    names = [name for pair in pairs for name in pair]
-    reason = f"mean of the curve over the first {share:.0%} of the rounds, 95 % intervals, paired by seed"
-    weak = provisional(cells, problem, which, names)
-    words = "; ".join(f"{pair} {one:+.3g}" for pair, one in found.items())
-    return Judged(words, beyond(found.items(), 0.0)[0], reason, weak)
 
 
 @rule
@@ -68,9 +41,3 @@ def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], 
     found = {(_BESIDE, name): cells.cell(*where) for name, where in zip(names, cells_of, strict=True)}
     beside = replace(cells, problems={_BESIDE: cells.problem(cells_of[0][0])}, by_name=found)
     return rule(_BESIDE, *names, **arguments)(beside)
-
-
-def _early(cells: Cells, problem: str, name: str, share: float, which: Which) -> np.ndarray:
-    rounds, values = cells.curve(problem, name, which)
-    counted = (rounds > 0) & (rounds <= max(share * rounds[-1], rounds[:2][-1]))
-    return values[:, counted].mean(axis=1)

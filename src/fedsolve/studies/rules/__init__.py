@@ -1,22 +1,27 @@
 """Rules that judge a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
-from fedsolve.studies.intervals import Interval, beyond, correlation, decided, interval, intervals, listed
-from fedsolve.studies.rules.across import better_in_each
-from fedsolve.studies.rules.comparisons import (
-    Difference,
-    Rule,
+from fedsolve.studies.intervals import (
+    Interval,
     alike,
     around,
     around_factor,
+    beyond,
+    correlation,
+    decided,
+    elsewhere,
+    interval,
+    intervals,
+    listed,
+)
+from fedsolve.studies.rules.across import better_in_each
+from fedsolve.studies.rules.comparisons import (
+    Rule,
     at_least_as_good,
     better,
     better_than_all,
     close,
-    difference,
     each_better,
-    elsewhere,
     few,
-    grade,
     judged,
     mixed,
     provisional,
@@ -24,9 +29,10 @@ from fedsolve.studies.rules.comparisons import (
     shown_final,
     together,
 )
+from fedsolve.studies.rules.differences import Difference, difference, grade
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, rank, ranks_above
 from fedsolve.studies.rules.times import sooner
-from fedsolve.studies.rules.views import at_round, by_metric, in_decades, incomparable
+from fedsolve.studies.rules.views import at_round, by_metric, early, in_decades, incomparable
 
 __all__ = [
     "Difference",
@@ -49,6 +55,7 @@ __all__ = [
     "decided",
     "difference",
     "each_better",
+    "early",
     "elsewhere",
     "ends",
     "few",

@@ -8,15 +8,8 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.rules.comparisons import (
-    Difference,
-    also,
-    difference,
-    grade,
-    provisional,
-    rule,
-    with_chance,
-)
+from fedsolve.studies.rules.comparisons import also, provisional, rule, with_chance
+from fedsolve.studies.rules.differences import Difference, difference, grade
 from fedsolve.studies.study import Judged
 
 

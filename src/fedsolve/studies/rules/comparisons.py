@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
@@ -13,7 +13,8 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import Interval, beyond, chance, decided
+from fedsolve.studies.intervals import Interval, alike, around, decided, elsewhere
+from fedsolve.studies.rules.differences import Difference, difference, grade
 from fedsolve.studies.study import Judged
 
 Rule = Callable[[Cells], Judged]
@@ -37,68 +38,6 @@ def rule(judge: Callable[Concatenate[Cells, P], Judged]) -> Callable[P, Rule]:
 
     vars(make)["__signature__"] = signature.replace(parameters=compared, return_annotation=Rule)
     return make
-
-
-@dataclass(frozen=True)
-class Difference:
-    """By how much `a` is better than `b`, over the same seeds.
-
-    Attributes:
-        a, b: the methods.
-        mean: of the differences, positive if `a` is better, in the unit that is shown.
-        low, high: the interval (Student's t, paired by seed); infinite where a seed diverged.
-        chance: half the width of one for what the draw of the test examples does to it, at most; 0 where unknown.
-    """
-
-    a: str
-    b: str
-    mean: float
-    low: float
-    high: float
-    chance: float = 0.0
-
-    @property
-    def wide(self) -> Difference:
-        """With the chance of the test examples, which is independent of that of the seeds, in its interval."""
-        if not self.chance:
-            return self
-        below, above = (
-            float(np.hypot(end, self.chance)) for end in (self.mean - self.low, self.high - self.mean)
-        )
-        return replace(self, low=self.mean - below, high=self.mean + above, chance=0.0)
-
-    @property
-    def words(self) -> str:
-        """Such as 'FedAdam over FedAvg +3.1 [1.2, 5.0]'."""
-        if not np.isfinite(self.mean):
-            return f"{self.b if self.mean > 0 else self.a} diverged against {self.a if self.mean > 0 else self.b}"
-        beside = (
-            f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
-        )
-        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{beside}"
-
-
-def difference(
-    cells: Cells, problem: str, a: str, b: str, which: Which = "tuned", comparisons: int = 1
-) -> Difference:
-    """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
-
-    A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds that change
-    neither method (all clients, whole batches, one start) are one observation; data sets are always several.
-    """
-    metric = describe(cells.problem(problem).metric)
-    sign = metric.scale * (1 if metric.higher_is_better else -1)
-    ends = [cells.final(problem, name, which) for name in (a, b)]
-    ours, theirs = (sign * end for end in ends)
-    lost_a, lost_b = (not np.isfinite(values).all() for values in (ours, theirs))
-    if lost_a or lost_b:
-        mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
-        return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
-    same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
-    found = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
-    tested = cells.problem(problem).tested
-    drawn = chance([end.mean() for end in ends], tested, comparisons * cells.sharing) if tested else 0.0
-    return Difference(a, b, *found, metric.scale * drawn)
 
 
 def better(problem: str, a: str, b: str, which: Which = "tuned") -> Rule:
@@ -159,32 +98,6 @@ def _by_margin(
     return Judged(ours, given[margin], reason, also(provisional(cells, problem, which, (a, b)), weak))
 
 
-def alike(low: float, high: float, margin: float) -> Verdict:
-    """Whether an interval lies within `margin` of 0 as a whole; one that lies beyond it as a whole does not."""
-    if -margin <= low and high <= margin:
-        return "reproduced"
-    return "not reproduced" if low > margin or high < -margin else "underpowered"
-
-
-def around(margin: float) -> tuple[float, float, float]:
-    """A margin that is ours, between its half and its double, at which verdicts are shown too."""
-    return margin / 2, margin, 2 * margin
-
-
-def around_factor(factor: float) -> tuple[float, ...]:
-    """The same of a factor above 1: of what it exceeds 1 by.
-
-    >>> around_factor(2.0)
-    (1.5, 2.0, 3.0)
-    """
-    return tuple(1 + by for by in around(factor - 1))
-
-
-def elsewhere(given: Mapping[float, Verdict], bar: float) -> str:
-    """The verdicts at the neighbours of a bar that is ours: 'at 0.5: underpowered, 2: reproduced'."""
-    return "at " + ", ".join(f"{other:g}: {verdict}" for other, verdict in given.items() if other != bar)
-
-
 @rule
 def together(cells: Cells, *rules: Rule) -> Judged:
     """All of several rules: partly if some hold, not reproduced if none does and one is contradicted.
@@ -220,13 +133,6 @@ def judged(
     ends = _ends(cells, problem, dict.fromkeys(names), which)
     weak = with_chance(verdict, grade([d.wide for d in found])[0])
     return Judged(f"{ends}; {words}", verdict, reason, also(provisional(cells, problem, which, names), weak))
-
-
-def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
-    """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
-    one = len({d.a for d in found}) == 1
-    named = [(d.b if one else f"{d.a} over {d.b}", Interval(d.mean, d.low, d.high)) for d in found]
-    return beyond(named, 0.0)
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:

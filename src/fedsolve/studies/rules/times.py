@@ -9,8 +9,9 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.intervals import interval
-from fedsolve.studies.rules.comparisons import Difference, elsewhere, grade, rule
+from fedsolve.studies.intervals import elsewhere, interval
+from fedsolve.studies.rules.comparisons import rule
+from fedsolve.studies.rules.differences import Difference, grade
 from fedsolve.studies.study import Judged
 
 

@@ -51,3 +51,12 @@ def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Judged:
     problems = {name: replace(problem, last=last) for name, problem in cells.problems.items()}
     early = cells.changed(lambda run: until(run, rounds, run.selection))
     return rule(replace(early, problems=problems))
+
+
+@rule
+def early(cells: Cells, problem: str, rule: Rule) -> Judged:
+    """The rule on the way: on the mean of each curve over the first third of a problem's rounds."""
+    rounds, _ = cells.curve(problem, cells.methods(problem)[0])
+    third = int(rounds[rounds <= max(rounds[-1] / 3, rounds[:2][-1])][-1])  # the last evaluation there
+    found = at_round(third, rule, last=third)(cells)
+    return replace(found, reason=f"means of rounds 1 to {third}: {found.reason}")

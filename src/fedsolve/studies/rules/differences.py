@@ -1,0 +1,82 @@
+"""By how much a method is better than another over the same seeds, and what that decides of several claimed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsolve.results.metrics import describe
+from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.intervals import Interval, beyond, chance
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much `a` is better than `b`, over the same seeds.
+
+    Attributes:
+        a, b: the methods.
+        mean: of the differences, positive if `a` is better, in the unit that is shown.
+        low, high: the interval (Student's t, paired by seed); infinite where a seed diverged.
+        chance: half the width of one for what the draw of the test examples does to it, at most; 0 where unknown.
+    """
+
+    a: str
+    b: str
+    mean: float
+    low: float
+    high: float
+    chance: float = 0.0
+
+    @property
+    def wide(self) -> Difference:
+        """With the chance of the test examples, which is independent of that of the seeds, in its interval."""
+        if not self.chance:
+            return self
+        below, above = (
+            float(np.hypot(end, self.chance)) for end in (self.mean - self.low, self.high - self.mean)
+        )
+        return replace(self, low=self.mean - below, high=self.mean + above, chance=0.0)
+
+    @property
+    def words(self) -> str:
+        """Such as 'FedAdam over FedAvg +3.1 [1.2, 5.0]'."""
+        if not np.isfinite(self.mean):
+            return f"{self.b if self.mean > 0 else self.a} diverged against {self.a if self.mean > 0 else self.b}"
+        beside = (
+            f", with the test set's chance [{self.wide.low:.3g}, {self.wide.high:.3g}]" if self.chance else ""
+        )
+        return f"{self.a} over {self.b} {Interval(self.mean, self.low, self.high):+.3g}{beside}"
+
+
+def difference(
+    cells: Cells, problem: str, a: str, b: str, which: Which = "tuned", comparisons: int = 1
+) -> Difference:
+    """How much better `a` is than `b` at the end, with an interval that is one of several which share the 5 %.
+
+    A method of which a seed diverged is infinitely worse; of two that diverged neither is better. Seeds that change
+    neither method (all clients, whole batches, one start) are one observation; data sets are always several.
+    """
+    metric = describe(cells.problem(problem).metric)
+    sign = metric.scale * (1 if metric.higher_is_better else -1)
+    ends = [cells.final(problem, name, which) for name in (a, b)]
+    ours, theirs = (sign * end for end in ends)
+    lost_a, lost_b = (not np.isfinite(values).all() for values in (ours, theirs))
+    if lost_a or lost_b:
+        mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
+        return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
+    same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
+    found = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
+    tested = cells.problem(problem).tested
+    drawn = chance([end.mean() for end in ends], tested, comparisons * cells.sharing) if tested else 0.0
+    return Difference(a, b, *found, metric.scale * drawn)
+
+
+def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
+    """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
+    one = len({d.a for d in found}) == 1
+    named = [(d.b if one else f"{d.a} over {d.b}", Interval(d.mean, d.low, d.high)) for d in found]
+    return beyond(named, 0.0)
