@@ -120,6 +120,17 @@ def same_clients(mine, theirs):
             np.testing.assert_allclose(mine[round].metrics[name], column, rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.full
+def test_a_rate_reacts_to_what_clients_find(tmp_path):
+    """Lowered after each round, as none lowers the loss on held-out examples by 100: the simulation's model."""
+    rate = fs.schedules.ReduceOnPlateau(0.3, "validation_loss", patience=1, factor=0.5, min_delta=100.0)
+    model, history, _ = deployed(fs.FedAvg(rate), tmp_path)
+    found = fs.run(fs.FedAvg(rate), TASK, dtype="float64", eval_every=1, **OPTIONS)
+    np.testing.assert_allclose(model.weight, found.params.weight, rtol=1e-12)
+    assert history.notes[-1] == found.history.notes[-1]
+    assert "0.3 became 0.15 after round 1" in history.notes[-1]
+
+
 def test_a_resumed_run_measures_on(tmp_path):
     """Ended by a callback, killed as it measures, then resumed: record, model and clients of a run that was not."""
     stop = EarlyStopping("client_loss_worst", 1, min_delta=100.0)

@@ -137,7 +137,9 @@ class Stacked(Own):
 
     @property
     def reduction(self):
-        return lambda stacked, weights, used: jax.tree.map(lambda x: x[0], stacked) | {"loss": stacked["loss"]}
+        return lambda stacked, weights, used: (
+            jax.tree.map(lambda x: x[0], stacked) | {"loss": stacked["loss"]}
+        )
 
     def init(self, params):
         return {"model": params, "losses": jnp.zeros(1)}
