@@ -13,17 +13,19 @@ from scipy import stats
 
 import fedsolve as fs
 from fedsolve.errors import Interrupted, InvalidInput
+from fedsolve.report.plots import new_figure
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cell
-from fedsolve.studies.experiment import OURS, Claim, Context
+from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
 from fedsolve.studies.intervals import chance
+from fedsolve.studies.page import write_results
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
 from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
 from fedsolve.studies.rules import comparisons as rules
-from fedsolve.studies.runner import outcome, solve
+from fedsolve.studies.runner import experiment, outcome, solve
 from fedsolve.studies.tables import settings, tables
 
 YES, NO, UNSURE = "reproduced", "not reproduced", "underpowered"
@@ -530,6 +532,14 @@ def test_pictures_along_a_number():
 def test_bad_input_is_one_clear_line(make, says):
     with pytest.raises(InvalidInput, match=says):
         make()
+
+
+def test_pictures_of_one_caption_are_all_on_the_page(tmp_path):
+    figures = [new_figure(width, 1) for width in (1, 2)]
+    drawn = {str(i): lambda figure=figure: ("Alike.", figure) for i, figure in enumerate(figures)}
+    made = Outcome((), drawn, {}, (), {})
+    page = write_results(tmp_path, "made-up", experiment(STUDY), made, 1.0, "by hand")
+    assert page.read_text().count("<figure>") == len(list(tmp_path.glob("*.png"))) == 2
 
 
 def test_curves_by_bytes(tmp_path):

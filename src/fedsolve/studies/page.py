@@ -35,11 +35,12 @@ def write_results(
     Raises:
         InvalidInput: the folder cannot be written.
     """
-    pictures = {}
+    pictures = []  # a caption may stand under several
     for key, draw in outcome.pictures.items():
         caption, figure = draw()
-        pictures[caption] = png(figure)
-        write_atomically(folder / f"{key}.png", pictures[caption])
+        drawn = png(figure)
+        write_atomically(folder / f"{key}.png", drawn)
+        pictures.append(picture(caption, drawn))
     for key, table in outcome.tables.items():
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -70,7 +71,7 @@ def write_results(
         "intro": paragraphs(intro),
         "claims": "\n".join(map(_claim, outcome.claims)),
         "theory": section("Theory", paragraphs(experiment.theory)),
-        "pictures": "\n".join(picture(*drawn) for drawn in pictures.items()),
+        "pictures": "\n".join(pictures),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
         "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",
         "settings": definitions(settings, "facts"),
