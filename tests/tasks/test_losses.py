@@ -114,6 +114,7 @@ def test_binary_losses_refuse_a_column_of_margins(make):
 def test_accuracy_and_top_k_count_by_hand():
     """Ranks of the labels: 0, 1, 2."""
     assert float(Accuracy(outputs)((), BATCH)) == pytest.approx(1 / 3)
+    assert float(Accuracy(outputs)((), tuple(BATCH))) == pytest.approx(1 / 3)  # of any pair
     assert [float(TopK(outputs, k)((), BATCH)) for k in (1, 2, 3, 4)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
 
 

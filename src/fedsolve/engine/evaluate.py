@@ -164,8 +164,8 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
             values[name] = per_example(f, params, rows)
             continue
         if model not in outputs:
-            outputs[model] = model(params, rows.x)
-        values[name] = of(outputs[model], rows.y)
+            outputs[model] = model(params, rows[0])
+        values[name] = of(outputs[model], rows[1])
     return values
 
 

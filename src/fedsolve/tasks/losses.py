@@ -47,7 +47,8 @@ class OfOutputs:
     def each(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
         """The value of each example, shape (n,)."""
         given = {} if key is None else {"key": key}
-        return self.of(self.model(params, batch.x, **given), batch.y)
+        x, y = batch  # of any pair, as from_arrays takes them
+        return self.of(self.model(params, x, **given), y)
 
     def __call__(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
         """The mean over the batch, shape ()."""

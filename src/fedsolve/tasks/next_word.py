@@ -60,7 +60,7 @@ class WordAccuracy(Pooled):
 
     def counts(self, batch: Examples) -> Array:
         """How many known words each example has, shape (n,)."""
-        return jnp.sum(self._known(batch.y), axis=-1)
+        return jnp.sum(self._known(batch[1]), axis=-1)
 
     def _known(self, y: Array) -> Array:
         return (y >= 1) & (y <= self.words)

@@ -65,7 +65,7 @@ class NextToken(OfOutputs):
         Returns:
             bool (n,).
         """
-        return np.logical_not(np.any(np.asarray(self._there(batch.y)), axis=-1))
+        return np.logical_not(np.any(np.asarray(self._there(batch[1])), axis=-1))
 
     def _there(self, y: Array) -> Array:
         return jnp.ones(y.shape, bool) if self.padding is None else y != self.padding
@@ -81,7 +81,7 @@ class _OverTokens(Pooled, NextToken):
 
     def counts(self, batch: Examples) -> Array:
         """How many tokens each sequence has, shape (n,)."""
-        return self.tokens(batch.y)
+        return self.tokens(batch[1])
 
 
 @dataclass(frozen=True)
