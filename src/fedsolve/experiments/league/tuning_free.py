@@ -100,6 +100,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=24.2,
+    minutes=18.8,
     tuned_on=TUNING_SEED,
 )
