@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.engine import compiled
 from fedsolve.engine.preflight import check_loss
 from fedsolve.engine.probe import few_rows, not_means
 
@@ -294,3 +297,20 @@ def test_a_numpy_array_in_a_loss_has_the_type_of_each_run(types):
         task = fs.Task.from_arrays(loss, {"w": np.zeros(5)}, [TARGETS], batch_size=len(TARGETS.y))
         found = fs.run(fs.FedAvg(0.1), task, rounds=2, dtype=dtype).params["w"]
         np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="mappings are counted where Linux tells them"
+)
+@pytest.mark.parametrize("allowed", [100, 10**9])
+def test_programs_go_before_the_process_has_too_many_mappings(allowed, tmp_path, monkeypatch):
+    """The compiler would abort the process; the run itself is what it is."""
+    told = tmp_path / "max_map_count"
+    told.write_text(f"{allowed}\n")
+    monkeypatch.setattr(compiled, "_ALLOWED", told)
+    monkeypatch.setitem(compiled._AHEAD, "runs", 0)
+    of_before = jax.jit(lambda x: x + 1)
+    of_before(1.0)
+    task = fs.Task.from_arrays(lambda w, b: jnp.mean((b - w) ** 2), np.zeros(()), [np.ones(2)], batch_size=2)
+    np.testing.assert_allclose(fs.run(fs.FedAvg(0.25), task, rounds=1).params, 0.5)
+    assert of_before._cache_size() == (0 if allowed == 100 else 1)

@@ -18,6 +18,7 @@ from fedsolve.buffers import with_buffers
 from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.cast import cast
 from fedsolve.engine.clients import LocalWork, PackedClients, local_work, on_device, pack
+from fedsolve.engine.compiled import make_room
 from fedsolve.engine.groups import group_clients, works_by_size
 from fedsolve.engine.identity import describe
 from fedsolve.engine.judging import judging
@@ -57,6 +58,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         InvalidInput: a method, a task or options that cannot be used, or that do not fit each other.
     """
     check_method(algorithm)
+    make_room()
     sampling, mesh = choose_sampling(options, task), mesh_of(options.devices, options.mesh)
     sharers = mesh.shape[AXIS]
     algorithm.check(sampling, task.data.num_clients)
