@@ -22,6 +22,7 @@ COMMANDS = (
     ("show", "first"),
     ("federate", "new", "app", "--framework", "jax"),
 )
+SIZES = Path(__file__).with_name("installed_size.py").resolve()
 TYPED = "import fedsolve, pathlib; print((pathlib.Path(fedsolve.__file__).parent / 'py.typed').stat())"
 
 
@@ -53,12 +54,8 @@ def try_with(python: str, wheel: Path) -> None:
         call(inside / "python", "-c", TYPED)
         for words in COMMANDS:
             call(inside / "fedsolve", *words)
-        size = sum(
-            f.stat().st_size
-            for f in folder.glob("env/lib/python*/site-packages/fedsolve/**/*")
-            if f.is_file()
-        )
-        print(f"{python}: installed and used; fedsolve itself takes {size / 1e6:.1f} MB there")
+        print(f"{python}: installed and used", flush=True)
+        subprocess.run([inside / "python", SIZES], cwd=folder, env=clean, check=True)
 
 
 def main(folder: Path) -> int:
