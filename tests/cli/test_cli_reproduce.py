@@ -41,7 +41,9 @@ def made(context: Context) -> Outcome:
     ]
     table = PageTable("Numbers", ["a", "b"], [["x", 1.5], ["y", None]])
     settings = {"rate": 0.1, "grid": [1, 2]}
-    return Outcome(claims, {"curve": lambda: ("A curve.", figure)}, {"numbers": table}, ["One seed."], settings)
+    return Outcome(
+        claims, {"curve": lambda: ("A curve.", figure)}, {"numbers": table}, ["One seed."], settings
+    )
 
 
 @pytest.fixture(autouse=True)
