@@ -196,6 +196,19 @@ def elementwise(d: Draw) -> Rows:
     return rows
 
 
+def _hardsigmoid(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.hardtanh(x / 6 + 0.5, 0, 1)
+
+
+def margins(d: Draw) -> Rows:
+    x = d.normal(4, 3)
+    named = torch.tensor([[2, 0, -1], [2, -1, 0], [-1, 1, 2], [0, 1, 2]])
+    tied = torch.tensor([[1.0, 0.0, 2.0]], dtype=x.dtype)  # margins of exactly 0
+    calls = [call(x, named, way) for way in (0, 1, 2)]
+    calls += [call(x[0], named[0], 1), call(tied, named[:1], 1), call(x, named % 2, 1)]
+    return {"aten.multilabel_margin_loss_forward.default": calls}
+
+
 def activations(d: Draw) -> Rows:
     x, kinks, scalar = d.normal(2, 3), d.values(-1.0, 0.0, 1.0, 30.0, -30.0), d.normal()
     halves = d.values(-INF, 0.0, 1.0)
@@ -205,6 +218,9 @@ def activations(d: Draw) -> Rows:
         "aten.elu.default": [call(x), call(x, 1.5, 1.05, 2), call(kinks)],
         "aten.leaky_relu.default": [call(x), call(x, 0.2), call(kinks)],
         "aten.hardtanh.default": [call(x), call(x, 0, 6), call(kinks), call(d.values(NAN, 1.0))],
+        # PyTorch's gradient has 1/6 in float32, whatever the type
+        "aten.hardsigmoid.default": [Call((v,), {}, _hardsigmoid) for v in (x, 3 * kinks)],
+        "aten.hardswish.default": [call(x), call(3 * kinks)],
         "aten._softmax.default": [
             call(x, 1, False),
             call(x, 0, False),
@@ -704,6 +720,7 @@ FAMILIES = (
     indexing,
     scattering,
     linear,
+    margins,
     convolutions,
     pooling,
     normalisation,

@@ -47,6 +47,18 @@ def hardtanh(x: Array, min_val: float = -1, max_val: float = 1) -> Array:
     return jnp.where(x <= low, low, jnp.where(x >= high, high, x))
 
 
+@operation("aten.hardsigmoid.default")
+def hardsigmoid(x: Array) -> Array:
+    """x / 6 + 1/2 between 0 and 1; at x = -3 and 3 the gradient is 0."""
+    return hardtanh(x / 6 + 0.5, 0, 1)
+
+
+@operation("aten.hardswish.default")
+def hardswish(x: Array) -> Array:
+    """0 up to -3, x from 3 on, x (x + 3) / 6 between; at x = -3 the gradient is 0, at 3 it is 1."""
+    return jnp.where(x <= -3, jnp.zeros((), x.dtype), jnp.where(x >= 3, x, x * (x + 3) / 6))
+
+
 @operation("aten._softmax.default")
 def softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
     """exp(x) over its sum along an axis."""
