@@ -39,6 +39,7 @@ class Column:
         start: bytes before the first row.
         rows: their number.
         crc32: of the rows' bytes.
+        low, high: the least and the largest number, of integers and truths; None where nobody noted them.
     """
 
     file: str
@@ -47,6 +48,8 @@ class Column:
     start: int
     rows: int
     crc32: int
+    low: int | None = None
+    high: int | None = None
 
     @property
     def width(self) -> int:
@@ -73,7 +76,11 @@ class Description:
 
     def text(self) -> str:
         """The file's text, with its seal."""
-        body = json.dumps({"format": _FORMAT, **asdict(self)}, sort_keys=True)
+        facts = {"format": _FORMAT, **asdict(self)}
+        for column in (*facts["leaves"], *facts["index"]):
+            if column["low"] is None:  # then a folder from before there were ranges keeps its digest
+                del column["low"], column["high"]
+        body = json.dumps(facts, sort_keys=True)
         return json.dumps({"seal": f"{zlib.crc32(body.encode()):08x}", "data": body}, indent=0) + "\n"
 
 
@@ -137,7 +144,19 @@ def _column(given: dict[str, Any]) -> Column:
     if dtype.kind not in _KINDS or dtype.str != given["dtype"] or dtype.str.startswith(">"):
         raise ValueError(f"type {dtype}")
     shape = tuple(_number(n, 0) for n in given["shape"])
-    return Column(file, dtype.str, shape, *(_number(given[name], 0) for name in ("start", "rows", "crc32")))
+    start, rows, crc32 = (_number(given[name], 0) for name in ("start", "rows", "crc32"))
+    return Column(file, dtype.str, shape, start, rows, crc32, *_ends(given, dtype))
+
+
+def _ends(given: dict[str, Any], dtype: np.dtype) -> tuple[int, int] | tuple[None, None]:
+    """The least and the largest number of a column, where they were noted."""
+    if "low" not in given:
+        return None, None
+    least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    low, high = given["low"], given["high"]
+    if not (is_integer(low) and is_integer(high) and least <= low <= high <= most):
+        raise ValueError(f"a range from {shown(low)} to {shown(high)}")
+    return low, high
 
 
 def _number(value: Any, least: int) -> int:

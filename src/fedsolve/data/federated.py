@@ -92,6 +92,21 @@ class FederatedData:
         """First row of each client, shape (clients,)."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
 
+    def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
+        """The least and the largest integer of one of the arrays of `examples`; None if that takes reading them.
+
+        Args:
+            leaf: the array.
+        """
+        return None
+
+    def check_ranges(self, arrays: Sequence[np.ndarray]) -> None:
+        """Raise `InvalidInput` where rows read of each leaf hold an integer that was never written.
+
+        Args:
+            arrays: for each leaf, in the order of `jax.tree.leaves`, some of its rows.
+        """
+
     def client(self, i: int) -> Batch:
         """The examples of client i.
 

@@ -30,6 +30,8 @@ class Part:
     start: int = 0
     rows: int = 0
     crc32: int = 0
+    low: int | None = None
+    high: int | None = None
 
     def open(self, folder: Path) -> BinaryIO:
         """The file behind the rows that are noted, what lies beyond cut off; a new one gets its header."""
@@ -58,6 +60,10 @@ class Part:
         content = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data if rows.size else b""
         file.write(content)
         self.crc32 = zlib.crc32(content, self.crc32)
+        if rows.dtype.kind in "iub" and rows.size and (self.low is not None or not self.rows):
+            low, high = int(rows.min()), int(rows.max())
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
         self.rows += len(rows)
         return len(content)
 

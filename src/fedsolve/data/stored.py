@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from fedsolve.data.description import (
@@ -62,6 +63,31 @@ class StoredData(FederatedData):
                 raise InvalidInput(
                     f"{path} cannot be read any more ({error.strerror or error}): check the folder"
                 ) from None
+        self.check_ranges([array[: int(rows.sum())] for array in arrays])
+
+    def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
+        """See `FederatedData`; of integers they were noted when the folder was written."""
+        for own, column in zip(jax.tree.leaves(self.examples), self._columns, strict=True):
+            if own is leaf and column.low is not None and column.high is not None:
+                return column.low, column.high
+        return None
+
+    def check_ranges(self, arrays: Sequence[np.ndarray]) -> None:
+        """See `FederatedData`: a label that has changed on the disk might belong to no class.
+
+        Raises:
+            InvalidInput: an integer outside the range that was noted.
+        """
+        for column, array in zip(self._columns, arrays, strict=True):
+            if column.low is None or column.high is None or not array.size:
+                continue
+            low, high = int(array.min()), int(array.max())
+            if low < column.low or high > column.high:
+                raise damaged(
+                    self.folder / column.file,
+                    f"it holds {low if low < column.low else high}, and what was written lies between {column.low} and "
+                    f"{column.high}",
+                )
 
 
 # `fs.data.open` reads as the opposite of `fs.data.write`

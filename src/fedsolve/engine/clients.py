@@ -112,6 +112,7 @@ def pack(
     """
     work, steps = local_work(data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps)
     first, counts, steps = (jnp.asarray(a, jnp.int32) for a in (data.offsets, data.counts, steps))
+    data.check_ranges(jax.tree.leaves(data.examples))
     examples, frozen = on_device(data.examples, dtype), on_device(frozen, dtype)
     return PackedClients(examples, first, counts, steps, frozen), work
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from fedsolve.checks import as_array, check_integer
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.errors import InvalidInput, shown
+from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 from fedsolve.tasks.whole import Whole
 
 _AVERAGED = "_averaged"
@@ -104,14 +107,65 @@ def check_lengths(loss: Any, data: FederatedData, unseen: FederatedData | None, 
     empty = getattr(loss, "empty", None)
     if empty is None:
         return
-    sets = {"": data, "unseen ": unseen}
-    for what, clients in ((what, clients) for what, clients in sets.items() if clients is not None):
-        for row in np.flatnonzero(empty(clients.examples))[:1]:
-            i = int(np.searchsorted(clients.offsets, row, side="right")) - 1
-            raise InvalidInput(f"row {row - clients.offsets[i]} of {what}{clients.names[i]} {_EMPTY}")
+    for part in _sets(data, unseen, held_out):
+        for row in np.flatnonzero(empty(part.examples))[:1]:
+            raise InvalidInput(f"{part.place(int(row))} {_EMPTY}")
+
+
+def check_targets(
+    loss: Any, init: Any, frozen: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any
+) -> None:
+    """Raise `InvalidInput` where an example has a label that the loss does not take: it would train without a sign."""
+    targets = targets_of(loss, lambda: with_frozen(_start(init), frozen), data.examples)
+    if targets is None:
+        return
+    for part in _sets(data, unseen, held_out):
+        y = part.examples[1]
+        found = first_wrong(targets, y, part.data and part.data.range_of(y))
+        if found is not None:
+            raise refuse(targets, found, part.place(found.row), part.name)
+
+
+def _start(init: Any) -> Any:
+    """The model's parameters inside a trace; of an `init` that cannot be traced, those that it gives outside."""
+    try:
+        return init(jax.random.key(0))
+    except jax.errors.JAXTypeError:
+        with jax.ensure_compile_time_eval():
+            return init(jax.random.key(0))
+
+
+@dataclass(frozen=True)
+class _Set:
+    """Examples that a task trains on or is judged by.
+
+    Attributes:
+        name: what they are called.
+        examples: all of them.
+        data: whose they are; None if nobody's.
+        kind: a word before a client's name.
+    """
+
+    name: str
+    examples: Any
+    data: FederatedData | None = None
+    kind: str = ""
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for an error."""
+        if self.data is None:
+            return f"row {row} of {self.name}"
+        i = int(np.searchsorted(self.data.offsets, row, side="right")) - 1
+        return f"row {row - self.data.offsets[i]} of {self.kind}{self.data.names[i]}"
+
+
+def _sets(data: FederatedData, unseen: FederatedData | None, held_out: Mapping[str, Any]) -> Iterator[_Set]:
+    yield _Set("the training examples", data.examples, data)
+    if unseen is not None:
+        yield _Set("the unseen clients", unseen.examples, unseen, "unseen ")
     for name, examples in held_out.items():
-        for row in np.flatnonzero(empty(examples))[:1] if examples is not None else ():
-            raise InvalidInput(f"row {row} of the {name} set {_EMPTY}")
+        if examples is not None:
+            yield _Set(f"the {name} set", examples)
 
 
 _EMPTY = "is a sequence of length 0: drop it, or give its y a token besides padding"

@@ -175,6 +175,12 @@ class Merged:
         """Which examples have no part; an `AttributeError` where the function does not say."""
         return self.function.empty
 
+    @property
+    def targets(self) -> Callable[[Any, Batch], Any]:
+        """Which targets it takes; an `AttributeError` where the function does not say."""
+        says = self.function.targets
+        return lambda params, batch: says(self.merge(params), batch)
+
     def __call__(self, params: Any, batch: Batch, **given: Any) -> Any:
         """The function of the whole model."""
         return self.function(self.merge(params), batch, **given)

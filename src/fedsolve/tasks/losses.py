@@ -18,6 +18,7 @@ from fedsolve.errors import InvalidInput
 from fedsolve.tasks.loss_arguments import asked
 from fedsolve.tasks.models import Affine
 from fedsolve.tasks.sparse import dense_rows
+from fedsolve.tasks.targets import Classes, Tags, Targets, TwoSides, first_wrong
 from fedsolve.tasks.task import Examples
 from fedsolve.types import Params
 
@@ -43,6 +44,10 @@ class OfOutputs:
     def asks(self) -> frozenset[str]:
         """The arguments that it asks for (`fedsolve.tasks.loss_arguments`): the model's."""
         return asked(self.model, "the model")
+
+    def targets(self, params: Params, batch: Examples) -> Targets | None:
+        """Which targets it takes, as far as it says so: a task refuses others. Only shapes are looked at."""
+        return None
 
     def each(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
         """The value of each example, shape (n,)."""
@@ -82,6 +87,10 @@ class CrossEntropy(OfOutputs):
 
     model: Model
 
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """A class for each of the model's outputs."""
+        return Classes(self.model(params, batch[0]).shape[-1])
+
     def of(self, outputs: Array, y: Array) -> Array:
         """-log softmax(outputs)[y] of each example."""
         logits = outputs.T  # sums over the first axis are the fast ones on a CPU
@@ -112,11 +121,17 @@ class SquaredError(OfOutputs):
 class Logistic(OfOutputs):
     """Mean of log(1 + exp(-(2 y - 1) m)), m = model(x): margins (n,), labels 0 or 1 (n,), in nats.
 
+    A label of -1 is taken for 0.
+
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
     """
 
     model: Model
+
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """Two sides."""
+        return TwoSides()
 
     def of(self, outputs: Array, y: Array) -> Array:
         """log(1 + exp(-m)) of each example of label 1, log(1 + exp(m)) of label 0."""
@@ -136,6 +151,11 @@ class BinaryCrossEntropy(OfOutputs):
     """
 
     model: Model
+
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """Two sides of every tag; in sparse rows a column for each of the model's outputs."""
+        x, y = batch
+        return Tags(self.model(params, x).shape[-1]) if isinstance(y, SparseRows) else TwoSides()
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The sum over the tags of each example."""
@@ -171,6 +191,18 @@ class Ridge:
     def asks(self) -> frozenset[str]:
         """The arguments that it asks for: its loss's."""
         return self.loss.asks
+
+    def targets(self, params: Affine, batch: Examples) -> Targets | None:
+        """Which targets it takes: its loss's.
+
+        Args:
+            params: the model's.
+            batch: x and y.
+
+        Returns:
+            What its loss says, None if it says nothing.
+        """
+        return self.loss.targets(params, batch)
 
     def penalty(self, params: Affine) -> Array:
         """(l2 / 2) |w|^2.
@@ -228,10 +260,9 @@ def check_labels(y: Any, classes: int) -> np.ndarray:
     labels = check_column("labels", y)
     if not (np.issubdtype(labels.dtype, np.integer) or np.issubdtype(labels.dtype, np.floating)):
         raise InvalidInput(f"labels have type {labels.dtype}: give integers in 0 .. {classes - 1}")
-    bad = ~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))
-    if bad.any():
-        row = int(np.argmax(bad))
+    found = first_wrong(Classes(classes), labels)
+    if found is not None:
         raise InvalidInput(
-            f"label {labels[row]} in row {row} is outside 0 .. {classes - 1} of {classes} classes"
+            f"label {found.value} in row {found.row} is outside 0 .. {classes - 1} of {classes} classes"
         )
     return labels.astype(np.int32)

@@ -17,7 +17,9 @@ from jaxtyping import Array
 from fedsolve.checks import check_integer
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.losses import CrossEntropy, Model, OfOutputs, Pooled
+from fedsolve.tasks.targets import Classes, Targets
 from fedsolve.tasks.task import Examples
+from fedsolve.types import Params
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class NextToken(OfOutputs):
 
     def __post_init__(self) -> None:
         check_integer("padding", self.padding, 0, none="every token counts")
+
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """A token for each of the model's outputs, and padding."""
+        return Classes(self.model(params, batch[0]).shape[-1], self.padding)
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The mean over the positions of each example."""

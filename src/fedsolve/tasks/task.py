@@ -22,6 +22,7 @@ from fedsolve.tasks.checks import (
     check_name,
     check_owners,
     check_sizes,
+    check_targets,
     check_unseen,
 )
 from fedsolve.tasks.leaves import split_leaves
@@ -82,8 +83,8 @@ class Task:
         made_by: how a configuration names it; None if it does not, as of any task that `dataclasses.replace` made.
 
     Raises:
-        InvalidInput: a part of another type than above, a metric in both `metrics` and `whole`, or validation clients
-            that are not one for each example.
+        InvalidInput: a part of another type than above, a label that the loss has no class for, a metric in both
+            `metrics` and `whole`, or validation clients that are not one for each example.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Task:
         check_unseen(self.data, self.unseen)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
+        check_targets(self.loss, self.init, self.frozen, self.data, self.unseen, **held_out)
         check_name(self.name)
         check_sizes(
             self.batch_size,

@@ -26,6 +26,7 @@ from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.leaf_paths import named_leaves
 from fedsolve.tasks.checks import check_metrics as check_named
+from fedsolve.tasks.checks import check_targets
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
 from fedsolve.trees import dtype_of
@@ -52,8 +53,8 @@ class JaxOracle(LocalProblem):
 
     Raises:
         InvalidInput: no example, fields of different lengths, numbers that are not finite, a number of steps
-            that is not a positive integer, a loss that mixes examples or draws with a key of its own, metrics that
-            are no functions, validation examples with other fields.
+            that is not a positive integer, a loss that mixes examples or draws with a key of its own, a label that
+            the loss has no class for, metrics that are no functions, validation examples with other fields.
 
     >>> problem = JaxOracle(lambda w, x: jnp.mean((x - w) ** 2), jnp.zeros(()), np.arange(4.0), batch_size=2, epochs=3)
     >>> problem.begin(jax.random.key(0), 7, jnp.float32).steps
@@ -79,8 +80,10 @@ class JaxOracle(LocalProblem):
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
         )
         work = _with_products(work, matmul_dtype)
+        held = None if validation is None else held_out(validation, data.examples)
+        check_targets(loss, lambda key: params, (), data, None, validation=held)
         self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
-        self._measures(metrics or {}, None if validation is None else held_out(validation, data.examples))
+        self._measures(metrics or {}, held)
 
     @classmethod
     def of_task(

@@ -1,0 +1,170 @@
+"""Which targets a loss takes: a label that is none of its classes would train without a sign of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from fedsolve.data.examples import SparseRows
+from fedsolve.errors import InvalidInput, shown
+from fedsolve.types import Batch, Params
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Labels 0 .. count - 1, one for each of the model's outputs.
+
+    Attributes:
+        count: how many classes.
+        padding: a label that stands for none, which may lie outside; None if there is none.
+    """
+
+    count: int
+    padding: int | None = None
+    remedy: ClassVar[str] = "number the classes from 0, or give the model an output for each"
+
+    @property
+    def words(self) -> str:
+        """What is taken, for an error."""
+        beside = (
+            "" if self.padding is None or self.padding < self.count else f", and {self.padding} for padding"
+        )
+        return f"0 to {self.count - 1} for the model's {self.count} outputs{beside}"
+
+    def between(self, low: int, high: int) -> bool:
+        """Whether every integer of a range would do."""
+        return low >= 0 and high < self.count
+
+    def wrong(self, y: np.ndarray) -> np.ndarray:
+        """Which entries are no such label, booleans of the shape of y."""
+        bad = ~((y >= 0) & (y < self.count))
+        if y.dtype.kind not in "iub":
+            bad |= y != np.floor(y)
+        return bad if self.padding is None else bad & (y != self.padding)
+
+
+@dataclass(frozen=True)
+class TwoSides:
+    """Labels 0 and 1, or -1 and 1: what is above 0 is on the one side, everything else on the other."""
+
+    words: ClassVar[str] = "0 and 1, or -1 and 1"
+    remedy: ClassVar[str] = "number the two classes 0 and 1"
+
+    def between(self, low: int, high: int) -> bool:
+        """Whether every integer of a range would do."""
+        return low >= 0 and high <= 1
+
+    def wrong(self, y: np.ndarray) -> np.ndarray:
+        """Which entries are no such label; where both -1 and 0 are there, the zeros."""
+        negative = y == -1
+        bad = ~(negative | (y == 0) | (y == 1))
+        return (y == 0) if negative.any() and not bad.any() else bad
+
+
+@dataclass(frozen=True)
+class Tags:
+    """Rows of tags as `SparseRows`: columns 0 .. count - 1 with the value 1, filled up by entries of value 0.
+
+    Attributes:
+        count: how many tags.
+    """
+
+    count: int
+    remedy: ClassVar[str] = "number the tags from 0, or give the model an output for each"
+
+    @property
+    def words(self) -> str:
+        """What is taken, for an error."""
+        return f"tags 0 to {self.count - 1} for the model's {self.count} outputs, each with the value 1"
+
+
+Targets = Classes | TwoSides | Tags
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first target of some examples that a loss does not take, and the range of all of them.
+
+    Attributes:
+        row: its example.
+        value: what it is.
+        low, high: the range.
+    """
+
+    row: int
+    value: Any
+    low: Any
+    high: Any
+
+
+def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targets | None:
+    """What a loss takes as targets, by the shape of its model's outputs; None if it does not say.
+
+    A loss says so by a method `targets(params, batch)`, which is traced.
+
+    Args:
+        loss: of a task.
+        params: makes the model that the loss is called with; it is traced too.
+        examples: some, of which only shapes and types are looked at.
+    """
+    says = getattr(loss, "targets", None)
+    if says is None:
+        return None
+    found: list[Targets | None] = []
+    batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    try:
+        jax.eval_shape(lambda batch: found.append(says(params(), batch)), batch)
+    except Exception:  # a model that does not fit the examples: a run says in which way
+        return None
+    return found[0]
+
+
+def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -> Found | None:
+    """The first target that is not taken; None if all are. Integers within the range cost one look at both ends.
+
+    Args:
+        targets: what is taken.
+        y: targets, shape (n, ...), or `SparseRows` of tags.
+        ends: the least and the largest of them where they are integers and somebody knows these.
+    """
+    if isinstance(targets, Tags):
+        return _first_tag(targets, y)
+    y = np.asarray(y)
+    if y.dtype.kind in "iub":
+        low, high = (int(y.min()), int(y.max())) if ends is None else ends
+        if targets.between(low, high):
+            return None
+    return _first(targets.wrong(y), y)
+
+
+def _first_tag(targets: Tags, y: SparseRows) -> Found | None:
+    indices, values = np.asarray(y.indices), np.asarray(y.values)
+    outside = (indices < 0) | (indices >= targets.count)
+    return _first(outside, indices) or _first((values != 0) & (values != 1), values)
+
+
+def _first(wrong: np.ndarray, y: np.ndarray) -> Found | None:
+    if not wrong.any():
+        return None
+    place = int(np.argmax(wrong))
+    row = place // (wrong.size // len(wrong))
+    return Found(row, y.reshape(-1)[place].item(), y.min().item(), y.max().item())
+
+
+def refuse(targets: Targets, found: Found, where: str, of: str) -> InvalidInput:
+    """The error for targets that a loss does not take.
+
+    Args:
+        targets: what it takes.
+        found: the first that it does not.
+        where: that example.
+        of: all the examples that the range is of.
+    """
+    return InvalidInput(
+        f"{where} has label {shown(found.value)}, and the labels of {of} range from {shown(found.low)} to "
+        f"{shown(found.high)}: the loss takes {targets.words}; {targets.remedy}"
+    )
