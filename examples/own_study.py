@@ -53,7 +53,7 @@ METHODS = {name: Method(partial(composite, getattr(fs, name)), grid=GRID) for na
 METHODS["Subgradient"] = Method(subgradient, grid=GRID)
 
 
-def study():
+def study() -> Study:
     """What `fedsolve study own_study:study` runs."""
     size = f"{CLIENTS} clients of {EXAMPLES} examples, {TRUE} of {FEATURES} rows true"
     options = {"rounds": 100, "clients_per_round": 8, "eval_every": 10}

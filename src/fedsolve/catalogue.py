@@ -303,7 +303,9 @@ class _Own(Entry):
     @property
     def build(self) -> Callable[..., Any]:
         """The class or function, imported; `InvalidInput` if that cannot be."""
-        return load("algorithm", self.home)
+        from fedsolve.algorithm import Algorithm
+
+        return load("algorithm", self.home, Algorithm)
 
 
 def split_name(name: str) -> tuple[str, str]:

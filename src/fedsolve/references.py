@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.errors import FedsolveError, InvalidInput, of_type, unknown
+from fedsolve.own_objects import as_builder, refuse_standard
 
 
 def is_reference(name: str) -> bool:
@@ -24,41 +25,72 @@ def is_reference(name: str) -> bool:
     return ":" in name
 
 
-def load(kind: str, reference: str) -> Callable[..., Any]:
-    """What `module:name` names: a function or class, of a module in the current folder or installed.
+def split_reference(kind: str, reference: str) -> tuple[str, str]:
+    """The module and the name within it.
 
     Raises:
-        InvalidInput: no such module or name (with the nearest match), or the module raises when imported.
+        InvalidInput: it is not written `module:name`, or the module is of Python's standard library.
     """
-    module_name, _, name = reference.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
+    module, _, name = reference.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise InvalidInput(f"{kind} '{reference}' must be written module:name, such as mine:{kind}")
-    if os.getcwd() not in sys.path and "" not in sys.path:
+    refuse_standard(f"{kind} '{reference}'", module)
+    return module, name
+
+
+def load(kind: str, reference: str, wanted: type, folder: Path | None = None) -> Callable[..., Any]:
+    """What `module:name` names, as a function of its options.
+
+    Args:
+        kind: what it is called in errors, such as task.
+        reference: `module:name`, of a module in `folder` or installed.
+        wanted: the class of what it gives.
+        folder: where modules are looked for first, the current folder if not given.
+
+    Raises:
+        InvalidInput: no such module or name (with the nearest match), the module raises when imported, or what stands
+            there is no function or class that gives what is wanted.
+    """
+    module_name, name = split_reference(kind, reference)
+    _look_in(folder)
+    found = _named(module_name, name, _imported(kind, reference, module_name, folder or Path.cwd()))
+    return as_builder(f"{kind} '{reference}'", found, wanted)
+
+
+def _look_in(folder: Path | None) -> None:
+    """Let modules be found in a folder before all others, or without one in the current folder."""
+    if folder is not None and sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+    elif folder is None and os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
+
+
+def _imported(kind: str, reference: str, module: str, folder: Path) -> Any:
+    """The module; `folder` is where it was looked for first."""
     importlib.invalidate_caches()
     try:
-        found: Any = importlib.import_module(module_name)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise failed(f"{kind} {reference}: importing {module_name}", error) from None
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise failed(f"{kind} {reference}: importing {module}", error) from None
         raise InvalidInput(
-            f"{kind} '{reference}': no module {error.name} in {os.getcwd()} or among what is installed: "
+            f"{kind} '{reference}': no module {error.name} in {folder} or among what is installed: "
             f"start where {error.name.partition('.')[0]}.py lies, or install it"
         ) from None
     except (Exception, SystemExit) as error:
-        raise failed(f"{kind} {reference}: importing {module_name}", error) from None
+        raise failed(f"{kind} {reference}: importing {module}", error) from None
+
+
+def _named(module: str, name: str, found: Any) -> Any:
+    """What has a name in a module, dots for what lies within."""
     for part in name.split("."):
         if not hasattr(found, part):
             public = {
                 n: value for n, value in vars(found).items() if callable(value) and not n.startswith("_")
             }
-            own = [n for n, value in public.items() if getattr(value, "__module__", None) == module_name]
-            raise unknown(f"name in {module_name}", name, own or public)
+            own = [n for n, value in public.items() if getattr(value, "__module__", None) == module]
+            raise unknown(f"name in {module}", name, own or public)
         found = getattr(found, part)
-    if not callable(found):
-        raise InvalidInput(
-            f"{kind} '{reference}' is {of_type(found)}: name a function that returns the {kind}, or its class"
-        )
     return found
 
 

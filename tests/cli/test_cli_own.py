@@ -31,7 +31,7 @@ def line(clients: int = 3, scale: float = 1.0, kind: Literal["a", "b"] = "a", **
     return fs.Task.from_arrays(loss, jnp.zeros(2), [scale * x] * clients, name="line")
 
 
-def needs(rows: int):
+def needs(rows: int) -> "fs.Task":
     return helper(rows)
 
 
@@ -39,12 +39,27 @@ def helper(rows):
     return np.ones(3) @ np.ones(rows)
 
 
-def exits():
+def exits() -> fs.Task:
     raise SystemExit("no")
 
 
-def Halved(client_lr: float = 0.1, quiet: bool = True):
+def lies() -> fs.Task:
+    return np.ones(3)
+
+
+def unknown_type() -> "Nowhere":
+    return 3
+
+
+def Halved(client_lr: float = 0.1, quiet: bool = True) -> fs.FedOpt:
     return fs.FedAvg(client_lr / 2)
+
+
+def asks(rows: int) -> fs.Algorithm:
+    return fs.FedAvg(rows)
+
+
+start = fs.FedAvg(0.25)
 
 
 @module
@@ -83,7 +98,10 @@ def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monk
     assert saved["task"] == "mine:thermometers"
     assert saved["task_options"] == {"rooms": 12, "noise": 0.1}
     assert saved["method"][0]["name"] == "mine:Careful"
-    assert call("run", "--resume", "r0", "--rounds", 3).code == 0
+    refused = call("run", "--resume", "r0", "--rounds", 3)
+    assert refused.code == 2
+    assert "no mine.py lies beside it: give --trust mine if you trust what that module runs" in refused.err
+    assert call("run", "--resume", "r0", "--rounds", 3, "--trust", "mine").code == 0
     assert len(Path("r0/metrics.jsonl").read_text().splitlines()) == 4
     cited = call("cite", "r0")
     assert cited.code == 0
@@ -95,6 +113,7 @@ def test_what_a_reference_may_be(own):
     found = fs.build(f"SCAFFOLD+{own}:Halved", {"client_lr": 0.4})
     assert float(found.inner.local.lr) == 0.2
     assert fs.build(f"{own}:Gentle", {"mu": 0.5}).mu == 0.5
+    assert float(fs.build(f"{own}:start").local.lr) == 0.25
     task = fs.tasks.build(f"{own}:line", clients=5, scale=2)
     np.testing.assert_array_equal(task.data.counts, [4] * 5)
 
@@ -103,7 +122,7 @@ WRONG = [
     (
         "{m}:lin",
         {},
-        "unknown name in {m} 'lin': did you mean 'line'? Known: Gentle, Halved, exits, helper, line, needs",
+        "unknown name in {m} 'lin': did you mean 'line'? Known: Gentle, Halved, asks, exits, helper, lies, line, ",
     ),
     ("{m}:", {}, "task '{m}:' must be written module:name, such as mine:task"),
     ("{m}:a:b", {}, "must be written module:name"),
@@ -113,8 +132,13 @@ WRONG = [
         {},
         "no module no_such in {here} or among what is installed: start where no_such.py",
     ),
-    ("{m}:number", {}, "task '{m}:number' is an int: name a function that returns the task, or its class"),
-    ("{m}:Halved", {}, "task {m}:Halved gave a FedOpt, not a fedsolve.Task"),
+    ("{m}:number", {}, "task '{m}:number' is an int: name a function that returns it, or its class"),
+    ("{m}:Halved", {}, "task '{m}:Halved': Halved is annotated to return FedOpt, not a Task: write"),
+    ("{m}:helper", {}, "helper does not say that it returns a Task: write `def helper(...) -> fs.Task:`"),
+    ("{m}:Gentle", {}, "task '{m}:Gentle' is a class that is no fedsolve Task: name one that is"),
+    ("{m}:lies", {}, "task {m}:lies gave a ndarray, not a fedsolve.Task"),
+    ("{m}:unknown_type", {}, "what unknown_type is annotated to return cannot be resolved (NameError: "),
+    ("{m}:np.load", {}, "load does not say that it returns a Task"),
     ("{m}:exits", {}, "task {m}:exits: SystemExit: no ({here}/{m}.py, line 27)"),
     ("{m}:needs", {}, "task {m}:needs needs rows: give --task-set rows=..."),
     ("{m}:needs", {"rows": 4}, "(size 4 is different from 3) ({here}/{m}.py, line 23)"),
@@ -146,14 +170,14 @@ def test_what_is_wrong_with_a_method_is_one_line(call, own):
     """Refused before anything is written."""
     for method, setting, expected in [
         (f"{own}:Halvd", (), "did you mean 'Halved'?"),
-        (f"{own}:line", (), f"algorithm {own}:line gave a Task, not a fedsolve.Algorithm"),
+        (f"{own}:line", (), f"algorithm '{own}:line': line is annotated to return Task, not an Algorithm"),
         (f"{own}:Halved", ("--set", "client_lr=fast"), f"{own}:Halved: client_lr = 'fast' must be a number"),
         (f"{own}:Halved", ("--set", "quiet=1"), f"{own}:Halved: quiet = 1 must be true or false"),
         (f"{own}:Gentle", ("--set", "mu=big"), f"{own}:Gentle: mu = 'big' must be a number"),
         (f"{own}:Gentle", ("--set", "inner=FedAvg"), f"{own}:Gentle: inner = 'FedAvg' must be an Algorithm"),
         (f"{own}:Halved", ("--set", "lr=1"), f"unknown setting of {own}:Halved 'lr'"),
         (f"{own}:Halved", ("--set", "client_lr=-1"), "client_lr = -0.5 must be finite and > 0"),
-        (f"{own}:needs", (), f"{own}:needs needs rows, which has no default: give --set rows=..."),
+        (f"{own}:asks", (), f"{own}:asks needs rows, which has no default: give --set rows=..."),
     ]:
         ended = call("run", "digits", method, *setting)
         assert ended.code == 2

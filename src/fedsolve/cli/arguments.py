@@ -97,6 +97,14 @@ Validation = Annotated[
 ParallelTrials = Annotated[
     int | None, typer.Option(help="Settings x seeds side by side (by memory and cache).")
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="A module that a file may name as code to run, besides those beside the file; repeatable.",
+    ),
+]
 ResumeSweep = Annotated[Path | None, typer.Option("--resume", help="Continue the sweep in this folder.")]
 
 

@@ -140,7 +140,7 @@ def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> Outcome:
                 _run_one(prepared, index, folder, places, display, outcome, track)
             except (Interrupted, KeyboardInterrupt):
                 ended = f"{len(outcome.histories)} of {len(folders)} methods ended"
-                how = how_to_resume("compare", folder)
+                how = how_to_resume("compare", folder, config)
                 raise Interrupted(f"{label} interrupted {where(display)}, {ended}; {how}") from None
     return outcome
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsolve.cli.config import CONFIG, Config, to_toml
+from fedsolve.cli.trust import trust_words
 from fedsolve.engine.grid import check_seeds
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.files import slug, write_atomically
@@ -118,7 +119,7 @@ def _done(folder: Path) -> dict[Path, int]:
 def save_config(folder: Path, config: Config, comment: str) -> None:
     """Write the resolved configuration of a run, a comparison or a sweep into its folder."""
     command = "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
-    again = f"run again with: fedsolve {command} --config {CONFIG}"
+    again = f"run again with: fedsolve {command} --config {CONFIG}{trust_words(config, folder)}"
     write_atomically(folder / CONFIG, to_toml(config, f"{comment}; {again}"))
 
 

@@ -92,6 +92,7 @@ def study(
     data_dir: arg.DataDir = None,
     quick: Quick = False,
     full: Full = False,
+    trust: arg.Trust = None,
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
 ) -> None:
@@ -106,7 +107,7 @@ def study(
         raise InvalidInput(
             f"{name} must be a TOML file or module:function; run an experiment with {command(name)}"
         )
-    reproduce_command(name, out, data_dir, quick, full, as_json, watch)
+    reproduce_command(name, out, data_dir, quick, full, as_json, watch, trust)
 
 
 @app.command(short_help="Judge again what an experiment's or a study's run kept.")
@@ -123,12 +124,13 @@ def verdict(
         Path | None, typer.Option("--out", help="Folder of the earlier run; default runs/NAME.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="That run was of the paper's size.")] = False,
+    trust: arg.Trust = None,
     as_json: arg.AsJson = False,
 ) -> None:
     """Compute the verdicts of an experiment or a study from the data that an earlier run kept; nothing is run."""
     from fedsolve.cli.reproduce import verdict_command
 
-    verdict_command(name, out, full, as_json)
+    verdict_command(name, out, full, as_json, trust)
 
 
 @app.command(short_help="Where public data sets come from; fetch and convert them.")

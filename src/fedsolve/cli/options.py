@@ -19,6 +19,7 @@ from fedsolve.cli.config import (
     to_table,
 )
 from fedsolve.cli.grids import parse_seeds
+from fedsolve.cli.trust import admit
 from fedsolve.cli.values import parse_assignments
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.options import exclusive_options
@@ -37,6 +38,7 @@ def from_options(
     weighting: str | None = None,
     seeds: str | None = None,
     validation: float | None = None,
+    trust: Sequence[str] | None = None,
 ) -> Config:
     """The configuration in a file (if any) with everything typed laid over it.
 
@@ -51,9 +53,10 @@ def from_options(
         weighting: how all methods weigh clients; it replaces what the file has, of each method too.
         seeds: how many or which, in place of the file's seed or seeds.
         validation: share of every client's examples that is held out of training.
+        trust: modules that the file may name though they do not lie beside it.
 
     Raises:
-        InvalidInput: no task or method, or something unknown or ill-typed.
+        InvalidInput: no task or method, something unknown or ill-typed, or code named by the file that may not run.
     """
     table = {} if path is None else read_toml(path / CONFIG if path.is_dir() else path)
     origin = _HERE if path is None else str(path)
@@ -72,6 +75,9 @@ def from_options(
     if data_dir is not None:
         result["task_options"]["data_dir"] = str(data_dir)
     methods = _chosen(config.method, names)
+    if path is not None:
+        used = config.model_copy(update={"method": [MethodSection(**method) for method in methods]})
+        admit(used, path, trust, [*([task] if task else []), *names])
     if weighting is not None:
         result["weighting"] = weighting
         for method in methods:
@@ -90,15 +96,16 @@ def from_options(
     return parse(result, _HERE)
 
 
-def to_resume(folder: Path, rounds: int | None) -> Config:
+def to_resume(folder: Path, rounds: int | None, trust: Sequence[str] | None = None) -> Config:
     """The configuration of a folder that is to be continued, with more rounds if asked.
 
     Raises:
-        InvalidInput: there is no run, or it has more rounds than are asked for.
+        InvalidInput: there is no run, it has more rounds than are asked for, or it names code that may not run.
     """
     if not (folder / CONFIG).is_file():
         raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
     config = check_runnable(load(folder), folder)
+    admit(config, folder, trust)
     if rounds is None:
         return config
     if rounds < config.run.rounds:

@@ -24,6 +24,7 @@ def reproduce_command(
     full: bool,
     as_json: bool,
     watch: bool = False,
+    trust: Sequence[str] | None = None,
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
     from fedsolve.cli.parts_progress import PartsProgress
@@ -31,7 +32,7 @@ def reproduce_command(
     from fedsolve.studies.experiment import command
     from fedsolve.studies.page import QUICK
 
-    experiment = found(name, data_dir)
+    experiment = found(name, data_dir, trust=trust)
     folder = out or _folder(name, full)
     takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
     progress = PartsProgress(folder, experiment.title, takes, watch)
@@ -47,6 +48,7 @@ def reproduce_command(
             + (" --full" if full else "")
             + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
             + (f" --out {shlex.quote(str(out))}" if out else "")
+            + "".join(f" --trust {module}" for module in trust or ())
         ) from None
     progress.finished()
     if as_json:
@@ -65,25 +67,30 @@ def reproduce_command(
     say(f"page: {made.page}")
 
 
-def verdict_command(name: str, out: Path | None, full: bool, as_json: bool) -> None:
+def verdict_command(
+    name: str, out: Path | None, full: bool, as_json: bool, trust: Sequence[str] | None = None
+) -> None:
     """Judge again what an earlier run of an experiment kept, and print its claims."""
     from fedsolve.experiments.catalogue import judge
 
     folder = out or _folder(name, full)
-    claims = judge(name, folder, full=full, experiment=found(name, run=False))
+    claims = judge(name, folder, full=full, experiment=found(name, run=False, trust=trust))
     if as_json:
         emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
     else:
         _print(claims, quick=False)
 
 
-def found(name: str, data_dir: Path | None = None, *, run: bool = True) -> Experiment:
+def found(
+    name: str, data_dir: Path | None = None, *, run: bool = True, trust: Sequence[str] | None = None
+) -> Experiment:
     """An experiment by name, or a study of one's own: `module:function`, or a TOML file.
 
-    A file is checked with its task where it is to be `run`, and without where it is judged again.
+    A file is checked with its task where it is to be `run`, and without where it is judged again. `trust` are modules
+    that it may name though they do not lie beside it.
 
     Raises:
-        InvalidInput: there is none, or what stands in the file does not do.
+        InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.
     """
     from fedsolve.experiments.catalogue import find
 
@@ -92,9 +99,9 @@ def found(name: str, data_dir: Path | None = None, *, run: bool = True) -> Exper
     from fedsolve.cli.study_file import check_study, study_in
     from fedsolve.studies.runner import experiment
 
-    study = study_in(Path(name))
+    study = study_in(Path(name), trust)
     if run:
-        check_study(Path(name), data_dir)
+        check_study(Path(name), data_dir, trust)
     return experiment(study)
 
 

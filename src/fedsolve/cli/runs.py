@@ -14,6 +14,7 @@ from fedsolve.cli.folders import new_folder, run_folders, save_config, undone_if
 from fedsolve.cli.outputs import report_files, write_report
 from fedsolve.cli.prepare import Prepared, prepare
 from fedsolve.cli.progress import ProgressDisplay, open_display
+from fedsolve.cli.trust import trust_words
 from fedsolve.cli.watch.commands import watched
 from fedsolve.engine.identity import provenance
 from fedsolve.engine.processes import is_first
@@ -59,7 +60,8 @@ def run_command(
                 results = run_method(prepared, 0, folder, display, track)
                 results.check_alive()
             except (Interrupted, KeyboardInterrupt):
-                raise Interrupted(f"interrupted {where(display)}; {how_to_resume('run', folder)}") from None
+                how = how_to_resume("run", folder, config)
+                raise Interrupted(f"interrupted {where(display)}; {how}") from None
     histories, failures = results.histories, list(results.failures)
     write_report(folder, config, prepared.task, histories, failures, results.runs[0].timeline)
     notes = [*failures, *dict.fromkeys(note for h in histories for note in h.notes)]
@@ -162,9 +164,10 @@ def where(display: ProgressDisplay) -> str:
     return f"after round {display.last.round} of {display.last.rounds}"
 
 
-def how_to_resume(command: str, folder: Path) -> str:
-    """The command that continues a run or a comparison."""
-    return f"resume with: fedsolve {command} --resume {shlex.quote(str(folder))}"
+def how_to_resume(command: str, folder: Path, config: Config | None = None) -> str:
+    """The command that continues a run or a comparison; with the configuration that ran, what it has to trust."""
+    trusted = "" if config is None else trust_words(config, folder)
+    return f"resume with: fedsolve {command} --resume {shlex.quote(str(folder))}{trusted}"
 
 
 def print_notes_and_files(notes: list[str], folder: Path) -> None:

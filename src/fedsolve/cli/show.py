@@ -11,6 +11,7 @@ from fedsolve.cli.folders import FLOWER, run_folders
 from fedsolve.cli.outputs import report_files
 from fedsolve.cli.runs import how_to_resume
 from fedsolve.cli.standing import Standing, standing
+from fedsolve.cli.trust import imports_document, imports_lines
 from fedsolve.errors import InvalidInput
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.results.history import History
@@ -37,7 +38,8 @@ def show_command(folder: Path, as_json: bool) -> None:
         for name, place in places.items()
     ]
     if as_json:
-        emit_json(_document(folder, config.task, config.run.rounds, standings))
+        document = _document(folder, config.task, config.run.rounds, standings)
+        emit_json(document | imports_document(config))
         return
     histories = [s.history for s in standings if s.history is not None]
     if histories:
@@ -52,6 +54,7 @@ def show_command(folder: Path, as_json: bool) -> None:
     if config.unnamed:
         lines.append("by Python, as objects that have no names in a configuration:")
         lines += [f"  {what}: {words}" for what, words in config.unnamed.items()]
+    lines += imports_lines(config)
     lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
     emit("\n".join(lines))
 

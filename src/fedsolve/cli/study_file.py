@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from fedsolve.cli.grid_checks import build_at, checked_grid, metrics_of, which_s
 from fedsolve.cli.grids import with_values
 from fedsolve.cli.prepare import prepare, run_options, with_one_weighting
 from fedsolve.cli.study_config import StudyConfig, StudyMethod, load_study
+from fedsolve.cli.trust import admit
 from fedsolve.cli.values import resolve_settings
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.plain import inline_toml
@@ -24,13 +25,18 @@ from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.task import Task
 
 
-def study_in(path: Path) -> Study:
+def study_in(path: Path, trust: Sequence[str] | None = None) -> Study:
     """The study in a TOML file; its task is not built yet.
 
+    Args:
+        path: the file.
+        trust: modules that it may name though they do not lie beside it.
+
     Raises:
-        InvalidInput: something unknown, ill-typed or empty; the file and the key are named.
+        InvalidInput: something unknown, ill-typed or empty (the file and the key are named), or code that may not run.
     """
     config = load_study(path)
+    admit(config, path, trust)
     with _at(path):
         seeds = which_seeds(config.study.seeds)
         one_weighting = with_one_weighting(_as_config(config, config.method)).method
@@ -54,13 +60,15 @@ def study_in(path: Path) -> Study:
     )
 
 
-def check_study(path: Path, data_dir: Path | None) -> None:
+def check_study(path: Path, data_dir: Path | None, trust: Sequence[str] | None = None) -> None:
     """Build the task of a study and all of its methods at their first settings, before anything runs.
 
     Raises:
-        InvalidInput: what does not fit together; a metric that is not measured (with the nearest match).
+        InvalidInput: what does not fit together; a metric that is not measured (with the nearest match); code that may
+            not run.
     """
     config = load_study(path)
+    admit(config, path, trust)
     with _at(path):
         methods = [
             m.model_copy(update={"settings": with_values(m.settings, _first(m))}) for m in config.method

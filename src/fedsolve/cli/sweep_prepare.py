@@ -77,11 +77,17 @@ class PreparedSweep:
 
     def best(self, values: Mapping[str, Any]) -> Config:
         """The configuration of the run at one setting, with the first seed."""
-        seeds = self.section.seeds
-        assert isinstance(seeds, list)
-        method = self.method.model_copy(update={"settings": with_values(self.method.settings, values)})
-        run = self.config.run.model_copy(update={"seed": seeds[0]})
-        return self.config.model_copy(update={"method": [method], "run": run, "sweep": None})
+        return best_setting(self.config, values)
+
+
+def best_setting(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration of the run at one setting of a sweep, all of whose seeds are named, with the first of them."""
+    assert config.sweep is not None
+    seeds, swept = config.sweep.seeds, config.method[0]
+    first = seeds[0] if isinstance(seeds, list) else 0
+    method = swept.model_copy(update={"settings": with_values(swept.settings, values)})
+    run = config.run.model_copy(update={"seed": first})
+    return config.model_copy(update={"method": [method], "run": run, "sweep": None})
 
 
 def sweep_from_options(
@@ -93,11 +99,12 @@ def sweep_from_options(
     run: Mapping[str, Any],
     data_dir: Path | None,
     sweep: Mapping[str, Any],
+    trust: Sequence[str] | None = None,
 ) -> Config:
     """The configuration of a sweep: what a file has, and over it what was typed.
 
     Args:
-        path, task, settings, options, run, data_dir: as `from_options`.
+        path, task, settings, options, run, data_dir, trust: as `from_options`.
         name: the method.
         sweep: `grid`, `seeds`, `select`, `validation`, `parallel_trials` as typed; None or empty where not.
 
@@ -108,7 +115,7 @@ def sweep_from_options(
     for axis in grid:
         if axis in parse_assignments(settings, "--set"):
             raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
-    config = from_options(path, task, [name] if name else [], settings, options, run, data_dir)
+    config = from_options(path, task, [name] if name else [], settings, options, run, data_dir, trust=trust)
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)
         raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
@@ -124,13 +131,13 @@ def sweep_from_options(
     return parse(table | {"sweep": section}, "command line" if path is None else str(path))
 
 
-def sweep_to_resume(folder: Path) -> Config:
+def sweep_to_resume(folder: Path, trust: Sequence[str] | None = None) -> Config:
     """The configuration of the folder of a sweep.
 
     Raises:
-        InvalidInput: the folder has no sweep.
+        InvalidInput: the folder has no sweep, or it names code that may not run.
     """
-    config = to_resume(folder, None)
+    config = to_resume(folder, None, trust)
     if config.sweep is None:
         command = "run" if len(config.method) == 1 else "compare"
         raise InvalidInput(f"{folder} holds no sweep: resume it with `fedsolve {command} --resume {folder}`")

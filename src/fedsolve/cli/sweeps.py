@@ -14,8 +14,9 @@ from fedsolve.cli.console import emit, emit_json, emit_rich, say
 from fedsolve.cli.folders import new_folder, save_config, undone_if_refused
 from fedsolve.cli.progress_file import ProgressFile
 from fedsolve.cli.runs import how_to_resume
-from fedsolve.cli.sweep_prepare import PreparedSweep, prepare_sweep
+from fedsolve.cli.sweep_prepare import PreparedSweep, best_setting, prepare_sweep
 from fedsolve.cli.sweep_progress import how_far, open_sweep_display
+from fedsolve.cli.trust import imports_document, imports_lines, would_import
 from fedsolve.cli.watch.commands import watched
 from fedsolve.engine.identity import provenance
 from fedsolve.engine.sweep import SweepProgress, run_sweep
@@ -83,17 +84,22 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
     assert config.sweep is not None
     if (folder / SUMMARY).exists():
         found = load(folder)
-        command = best_command(prepare_sweep(config), found)
+        imports = would_import(config)  # which showing it does not do
+        command = _best_as_written(config, found) if imports else best_command(prepare_sweep(config), found)
         if as_json:
-            emit_json(document(folder, found, command))
+            emit_json(document(folder, found, command) | imports_document(config))
         else:
             print_sweep(folder, found, command)
+            if imports:
+                emit("\n".join(imports_lines(config)))
         return
     if as_json:
-        facts = {"status": "unfinished", "folder": str(folder), "task": config.task}
-        emit_json(facts | {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}})
+        facts: dict[str, Any] = {"status": "unfinished", "folder": str(folder), "task": config.task}
+        facts |= {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}}
+        emit_json(facts | imports_document(config))
         return
-    emit(f"{config.method[0].shown}: unfinished sweep\n{how_to_resume('sweep', folder)}")
+    lines = [f"{config.method[0].shown}: unfinished sweep", how_to_resume("sweep", folder)]
+    emit("\n".join(lines + imports_lines(config)))
 
 
 def document(folder: Path, found: Sweep, command: str) -> dict[str, Any]:
@@ -123,6 +129,11 @@ def best_command(prepared: PreparedSweep, found: Sweep) -> str:
     if all_diverged(found):
         return ""
     return run_command_line(prepared.best(found.best_settings), prepared.run.task, found.grid)
+
+
+def _best_as_written(config: Config, found: Sweep) -> str:
+    """The same command without importing the user's own task and method: all that the file has is written."""
+    return "" if all_diverged(found) else run_command_line(best_setting(config, found.best_settings))
 
 
 def all_diverged(found: Sweep) -> str | None:
@@ -173,6 +184,7 @@ def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> Sweep:
             )
         except (Interrupted, KeyboardInterrupt):
             where = f"interrupted after {how_far(display.last)}"
-            raise Interrupted(f"{where}; {how_to_resume('sweep', folder)}") from None
+            how = how_to_resume("sweep", folder, prepared.config)
+            raise Interrupted(f"{where}; {how}") from None
     kept_progress.remove()
     return dataclasses.replace(found, settings=prepared.settings())

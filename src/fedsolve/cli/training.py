@@ -29,6 +29,7 @@ def run(
     out: arg.Out = None,
     resume: arg.Resume = None,
     processes: arg.Processes = None,
+    trust: arg.Trust = None,
     track: arg.Track = None,
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
@@ -38,7 +39,7 @@ def run(
     names = [] if name is None else [name]
     resolved = _resolve(
         context, task, names, settings, task_set, config, data_dir, resume, options,
-        seeds=seeds, validation=validation,
+        seeds=seeds, validation=validation, trust=trust,
     )  # fmt: skip
     resolved = _shared(resolved, processes, resume is not None, context.obj)
     if len(resolved.method) > 1:
@@ -65,6 +66,7 @@ def compare(
     data_dir: arg.DataDir = None,
     out: arg.Out = None,
     resume: arg.Resume = None,
+    trust: arg.Trust = None,
     track: arg.Track = None,
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
@@ -73,7 +75,7 @@ def compare(
     """Run several methods on one task, into a folder with a table, a picture and a page of all."""
     resolved = _resolve(
         context, task, names or [], settings, task_set, config, data_dir, resume, options, weighting,
-        seeds, validation,
+        seeds, validation, trust,
     )  # fmt: skip
     start_jax(_devices(resolved))
     from fedsolve.cli.compare import compare_command
@@ -97,6 +99,7 @@ def sweep(
     data_dir: arg.DataDir = None,
     out: arg.Out = None,
     resume: arg.ResumeSweep = None,
+    trust: arg.Trust = None,
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
     **options: Any,
@@ -109,7 +112,7 @@ def sweep(
 
     if resume is not None:
         _refuse_others(context, "a sweep is resumed as it was")
-        resolved = sweep_to_resume(resume)
+        resolved = sweep_to_resume(resume, trust)
     else:
         typed = {
             "grid": grid,
@@ -119,7 +122,7 @@ def sweep(
             "parallel_trials": parallel_trials,
         }
         resolved = sweep_from_options(
-            config, task, name, settings or [], task_set or [], options, data_dir, typed
+            config, task, name, settings or [], task_set or [], options, data_dir, typed, trust
         )
     start_jax()
     from fedsolve.cli.sweeps import sweep_command
@@ -167,17 +170,18 @@ def _resolve(
     weighting: str | None = None,
     seeds: str | None = None,
     validation: float | None = None,
+    trust: Sequence[str] | None = None,
 ) -> Any:
     """The configuration that options (and the file they name) describe."""
     from fedsolve.cli.options import from_options, to_resume
 
     if resume is not None:
         _refuse_others(context, "only --rounds can change", "rounds")
-        resolved = to_resume(resume, options["rounds"])
+        resolved = to_resume(resume, options["rounds"], trust)
     else:
         resolved = from_options(
             config, task, names, settings or [], task_set or [], options, data_dir, weighting,
-            seeds, validation,
+            seeds, validation, trust,
         )  # fmt: skip
     if resolved.sweep is not None:
         given = f"--resume {resume}" if resume else f"--config {config}"
@@ -190,7 +194,15 @@ def _refuse_others(context: typer.Context, allowed: str, *kept: str) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         typed = source is not None and source.name == "COMMANDLINE" and context.params[parameter.name or ""]
-        if typed and parameter.name not in ("resume", "as_json", "watch", "track", "processes", *kept):
+        if typed and parameter.name not in (
+            "resume",
+            "as_json",
+            "watch",
+            "track",
+            "processes",
+            "trust",
+            *kept,
+        ):
             is_option = parameter.param_type_name == "option"
             name = parameter.opts[0] if is_option else str(parameter.metavar).rstrip(".")
             raise InvalidInput(f"{name} does not go with --resume: {allowed}")

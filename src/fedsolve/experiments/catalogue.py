@@ -35,7 +35,7 @@ def find(name: str) -> Experiment:
     if is_reference(name):
         from fedsolve.studies import Study
 
-        return experiment(construct("study", name, Study, load("study", name), {}))
+        return experiment(construct("study", name, Study, load("study", name, Study), {}))
     if name not in entries():
         raise unknown("experiment", name, entries())
     return loaded(entries()[name])

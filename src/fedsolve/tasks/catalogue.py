@@ -182,7 +182,7 @@ def entry(name: str) -> TaskEntry:
         InvalidInput: an unknown name (with the nearest match), or nothing that can be imported.
     """
     if is_reference(name):
-        return TaskEntry(load("task", name), "your own", "")
+        return TaskEntry(load("task", name, Task), "your own", "")
     if name in _RENAMED:
         raise InvalidInput(f"the task {name} has another name now: {_RENAMED[name]}")
     if name not in TASKS:
