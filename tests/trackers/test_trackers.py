@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -78,21 +80,69 @@ def test_a_run_that_is_refused_is_no_run_there():
     assert written.told == []
 
 
-def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there():
-    class Broken(Written):
-        def log(self, round, metrics):
-            super().log(round, metrics)
-            if round == 2 and self.told[0][2] == 0:
-                raise ConnectionError("the server\nis gone")
+class Refusing(Written):
+    """A tracker that refuses some calls of a round."""
 
-    broken = Broken()
-    with pytest.warns(UserWarning, match="Broken takes nothing more of this run: the server$"):
-        result = run(broken)
+    patience = 0.4
+
+    def __init__(self, times, seed=0):
+        super().__init__()
+        self.times, self.seed = times, seed
+
+    def log(self, round, metrics):
+        if round == 2 and self.told[0][2] == self.seed and self.times > 0:
+            self.times -= 1
+            raise ConnectionError("the server\nis gone")
+        super().log(round, metrics)
+
+
+def test_what_a_tracker_refuses_at_first_is_sent_again_in_its_order():
+    refusing = Refusing(times=1)
+    run(refusing)
+    assert [told[0] for told in refusing.told] == ["begin", 0, 2, 4, 6, "keep", "close"]
+
+
+def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there():
+    refusing = Refusing(times=1000)
+    with pytest.warns(UserWarning, match=r"Refusing has taken 1 of 4 evaluations, .* 0.4 s \(the server\)"):
+        result = run(refusing)
     assert result.metrics["round"][-1] == 6
-    assert [told[0] for told in broken.told] == ["begin", 0, 2]
-    broken.told.clear()
-    run(broken, seed=1)
-    assert [told[0] for told in broken.told] == ["begin", 0, 2, 4, 6, "keep", "close"]
+    assert [told[0] for told in refusing.told] == ["begin", 0]
+    refusing.told.clear()
+    run(refusing, seed=1)
+    assert [told[0] for told in refusing.told] == ["begin", 0, 2, 4, 6, "keep", "close"]
+
+
+def test_a_tracker_that_does_not_answer_holds_a_run_for_its_patience_alone():
+    answer = threading.Event()
+
+    class Silent(Written):
+        patience = 0.2
+
+        def begin(self, *told):
+            assert answer.wait(60)
+            super().begin(*told)
+
+    silent = Silent()
+    with pytest.warns(UserWarning, match=r"Silent has taken 0 of 4 evaluations, .*\(no answer\)"):
+        run(silent)
+    answer.set()
+    run(silent, seed=1)  # nothing of the first run comes between
+    assert [told[0] for told in silent.told if told != ("begin", "FedAvg", 0)] == [
+        *("begin", 0, 2, 4, 6, "keep", "close")
+    ]
+
+
+@pytest.mark.full
+def test_an_mlflow_server_that_nobody_runs_or_that_is_silent_holds_no_run(monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr(fs.trackers.MLflow, "patience", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            begun = time.monotonic()
+            with pytest.warns(UserWarning, match="MLflow has taken 0 of 4 evaluations"):
+                run(fs.trackers.MLflow(f"http://127.0.0.1:{port}"))
+            assert time.monotonic() - begun < 60  # MLflow itself tries for minutes
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):

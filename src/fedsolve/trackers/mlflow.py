@@ -28,6 +28,7 @@ class MLflow(Tracker):
         self._package = package("mlflow", "mlflow")
         self._client = self._package.MlflowClient(tracking_uri=uri)
         self._run = ""
+        self._params: dict[str, Setting] = {}
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
         """See `Tracker`."""
@@ -35,19 +36,18 @@ class MLflow(Tracker):
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
         run = self._client.create_run(experiment, run_name=f"{label} on {task}, seed {settings.get('seed')}")
-        self._run = run.info.run_id
-        told = {"method": label, "task": task, **settings}
-        param = self._package.entities.Param
-        self._client.log_batch(
-            self._run, params=[param(key, str(value)[:_LONGEST]) for key, value in told.items()]
-        )
+        self._run, self._params = run.info.run_id, {"method": label, "task": task, **settings}
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """See `Tracker`: one request, however many metrics."""
-        metric, now = self._package.entities.Metric, int(time.time() * 1000)
+        """See `Tracker`: one request, however many metrics; the run's parameters go with the first."""
+        metric, param = self._package.entities.Metric, self._package.entities.Param
+        now = int(time.time() * 1000)
         self._client.log_batch(
-            self._run, metrics=[metric(name, value, now, round) for name, value in metrics.items()]
+            self._run,
+            metrics=[metric(name, value, now, round) for name, value in metrics.items()],
+            params=[param(key, str(value)[:_LONGEST]) for key, value in self._params.items()],
         )
+        self._params = {}
 
     def keep(self, files: list[Path]) -> None:
         """See `Tracker`."""

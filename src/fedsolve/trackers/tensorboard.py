@@ -30,10 +30,7 @@ class TensorBoard(Tracker):
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
         """See `Tracker`."""
         name = f"{label}-{task}-{settings.get('seed')}".replace("/", "-")
-        place, number = self._folder / name, 2
-        while place.exists():
-            place, number = self._folder / f"{name}-{number}", number + 1
-        self._writer = self._package.SummaryWriter(str(place))
+        self._writer = self._package.SummaryWriter(str(_new_folder(self._folder, name)))
         self._writer.add_text("settings", f"```\n{dumps(settings, 1)}\n```", 0)
 
     def log(self, round: int, metrics: dict[str, float]) -> None:
@@ -54,3 +51,15 @@ class TensorBoard(Tracker):
         """See `Tracker`."""
         self._writer.add_text("status", "finished" if finished else "not finished", 0)
         self._writer.close()
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """A folder of that name, numbered where there is one; made at once, since runs side by side look for one too."""
+    parent.mkdir(parents=True, exist_ok=True)
+    place, number = parent / name, 2
+    while True:
+        try:
+            place.mkdir()
+            return place
+        except FileExistsError:
+            place, number = parent / f"{name}-{number}", number + 1

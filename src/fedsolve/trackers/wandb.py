@@ -10,6 +10,14 @@ from typing import Any
 from fedsolve.results.history import Setting
 from fedsolve.trackers.base import CURVES, Tracker, package
 
+_SHORT = {
+    "init_timeout": 20,
+    "x_graphql_retry_max": 3,
+    "x_graphql_retry_wait_max_seconds": 2,
+    "x_graphql_timeout_seconds": 5,
+}
+"""Seconds and retries for a server that cannot be reached: by default the end of a process waits minutes for it."""
+
 
 class WandB(Tracker):
     """Sends a run to W&B, with rounds as steps and the settings as its configuration; seeds are one group.
@@ -38,7 +46,7 @@ class WandB(Tracker):
             config={"method": label, "task": task, **settings},
             dir=str(self._folder),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            settings=self._package.Settings(silent=True),
+            settings=self._package.Settings(silent=True, **_SHORT),
             reinit="create_new",  # seeds run side by side
         )
 
