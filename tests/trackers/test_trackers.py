@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.trackers.sender import Sender
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]
@@ -334,3 +335,13 @@ def test_mlflow_has_a_run_for_each_seed(tmp_path, monkeypatch):
     runs = client.search_runs([client.get_experiment_by_name("fedsolve").experiment_id])
     last = {int(run.data.params["seed"]): run.data.metrics["train_loss"] for run in runs}
     assert last == {seed: r.metrics["train_loss"][-1] for seed, r in enumerate(found.runs)}
+
+
+def test_a_late_answer_to_a_call_that_was_dropped_is_none_to_the_next_call():
+    sender, answer, made = Sender(), threading.Event(), []
+    sender.put(lambda: made.append(answer.wait(60)))
+    assert sender.finish(0.05) == 1
+    sender.put(lambda: made.append("next"))
+    answer.set()
+    assert sender.finish(60) == 0
+    assert made == [True, "next"]
