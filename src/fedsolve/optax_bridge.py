@@ -10,10 +10,11 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from fedsolve.errors import InvalidInput
-from fedsolve.schedules import Schedule, rate_at
-from fedsolve.types import Scalar, module, static
+from fedsolve.schedules import Schedule, as_count, rate_at
+from fedsolve.types import Params, Scalar, module, static
 
 if TYPE_CHECKING:
     import optax
@@ -34,15 +35,31 @@ class Transformation:
     options: tuple[tuple[str, Any], ...] = static(default=())
 
     def at(self, round: Scalar) -> optax.GradientTransformationExtraArgs:
-        """The transformation with the rates of a round."""
+        """The transformation with the rates of a round.
+
+        Its counters are int64 in a float64 run: what optax's schedules make of int32 has float32's digits.
+        """
         import optax
 
         values = {name: rate_at(v, round) for name, v in self.values.items()}
-        return optax.with_extra_args_support(self.factory(**values, **dict(self.options)))
+        made = optax.with_extra_args_support(self.factory(**values, **dict(self.options)))
+
+        return optax.GradientTransformationExtraArgs(lambda params: _wide_state(made, params), made.update)
 
     def rate(self, round: Scalar) -> Scalar:
         """The argument `learning_rate` in a round, NaN if there is none."""
         return rate_at(self.values.get("learning_rate", float("nan")), round)
+
+
+def _wide_state(made: optax.GradientTransformationExtraArgs, params: Params) -> Any:
+    """The initial state with counters as wide as an update leaves them, and whatever follows from them."""
+    state = made.init(params)
+    wide = jax.tree.map(lambda x: as_count(x) if getattr(x, "dtype", None) == jnp.int32 else x, state)
+    try:
+        after = jax.eval_shape(lambda: made.update(params, wide, params)[1])
+    except TypeError:  # a transformation that insists on its counters' type
+        return state
+    return jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), wide, after)
 
 
 def transformation(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Transformation:

@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from fedsolve.binomial import draw_binomial, most_successes
 from fedsolve.checks import check_integer, check_range
 from fedsolve.errors import InvalidInput
 from fedsolve.shuffle import choose, choose_at_most, is_few, true_first
-from fedsolve.successive import bounds_of, successively
+from fedsolve.successive import bounds_of, in_turn, logs_of, successively
 from fedsolve.trees import is_not_traced
 from fedsolve.types import Scalar, module, static
 
@@ -188,8 +187,9 @@ def _small(size: Any, population: int) -> bool:
 class Weighted(Sampling):
     """`size` clients without replacement, drawn one by one in proportion to weights.
 
-    Of up to 4,096 clients, or where a cohort has more than a sixteenth of them, those of the largest perturbed
-    log-weights (Gumbel top-k); else the different ones of a sequence of draws: the same law, at the cost of a cohort.
+    Of up to 4,096 clients, or where a cohort has more than a sixteenth of them, those of the smallest exponential
+    numbers divided by their weights; else the different ones of a sequence of draws: the same law, at the cost of a
+    cohort. A client whose weight is 10^-15 of another's is still drawn as often as the law says.
 
     Attributes:
         weights: shape (clients,), at least 0, more than `size` - 1 of them positive.
@@ -200,19 +200,23 @@ class Weighted(Sampling):
     weights: Array
     size: int = static()
     _bounds: Any = dataclasses.field(init=False, repr=False, default=None)
+    _logs: Any = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         w = np.asarray(self.weights) if is_not_traced(self.weights) else np.zeros(0)
-        if w.dtype.kind in "iuf" and w.ndim == 1 and _small(self.size, len(w)) and (w > 0).any():
+        if w.dtype.kind not in "iuf" or w.ndim != 1 or not (w > 0).any():
+            return  # traced, or `check`'s to refuse
+        object.__setattr__(self, "_logs", logs_of(w))
+        if _small(self.size, len(w)):
             object.__setattr__(self, "_bounds", bounds_of(w))
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
         """Clients in the order in which they were drawn."""
         here = jnp.ones(self.size, bool)
+        logs = jnp.log(self.weights) if self._logs is None else jnp.asarray(self._logs)
         if self._bounds is not None:
-            return successively(key, jnp.asarray(self._bounds), jnp.asarray(self.weights), self.size), here
-        scores = jnp.log(self.weights) + jax.random.gumbel(key, (population,))
-        return lax.top_k(scores, self.size)[1], here
+            return successively(key, jnp.asarray(self._bounds), logs, self.size), here
+        return in_turn(key, logs, self.size), here
 
     def check(self, population: int) -> None:
         """One non-negative weight per client, enough of them positive."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from fedsolve.checks import check_range, is_plain_number
 from fedsolve.errors import InvalidInput, shown
@@ -107,7 +108,7 @@ class FromOptax(Schedule):
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
-        return self.function(jnp.asarray(round, int))  # int64 in a float64 run: a rate of float64 follows
+        return self.function(as_count(round))
 
 
 class Reacting(Schedule):
@@ -278,4 +279,11 @@ def rate_at(value: Rate, round: Scalar) -> Scalar:
     Returns:
         A scalar; the number itself where it is no schedule.
     """
-    return value(round) if isinstance(value, Schedule) else value
+    if not isinstance(value, Schedule):
+        return value
+    return value(as_count(round) if isinstance(round, jax.Array) else round)
+
+
+def as_count(number: Any) -> Array:
+    """Integers as JAX's widest: of int32 optax's schedules make rates of float32, in a float64 run too."""
+    return jnp.asarray(number, int)

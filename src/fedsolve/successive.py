@@ -30,10 +30,22 @@ def bounds_of(weights: Float[np.ndarray, " clients"]) -> UInt32[np.ndarray, "2 c
     return np.stack([ends >> np.uint64(32), ends & np.uint64(2**32 - 1)]).astype(np.uint32)
 
 
+def logs_of(weights: Float[np.ndarray, " clients"]) -> Float[np.ndarray, " clients"]:
+    """Logarithms of the weights as parts of the largest, in float64: float32 has no weight of 1e-50."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(np.asarray(weights, np.float64) / np.max(weights))
+
+
 def successively(
-    key: Array, bounds: UInt32[Array, "2 clients"], weights: Float[Array, " clients"], size: int
+    key: Array, bounds: UInt32[Array, "2 clients"], logs: Float[Array, " clients"], size: int
 ) -> Int[Array, " size"]:
     """`size` different clients, drawn one by one in proportion to weights, in the order in which they were drawn.
+
+    Args:
+        key: a random key.
+        bounds: as `bounds_of` gives them.
+        logs: logarithms of the weights.
+        size: how many.
 
     Where few clients have most of the weight the sequence can be too short: the rest is then drawn from all who are
     left, which costs what the population does.
@@ -46,12 +58,39 @@ def successively(
     def filled() -> Array:
         place = jnp.arange(size)
         seen = jnp.where(place < found, clients, population)
-        random = jax.random.gumbel(jax.random.fold_in(key, _TAG_REST), (population,), mode="high")
-        scores = (jnp.log(weights) + random).at[seen].set(-jnp.inf, mode="drop")
-        rest = lax.top_k(scores, size)[1]
+        others = logs.at[seen].set(-jnp.inf, mode="drop")
+        rest = in_turn(jax.random.fold_in(key, _TAG_REST), others, size)
         return jnp.where(place < found, clients, rest[place - found])
 
     return lax.cond(found >= size, lambda: clients, filled)
+
+
+def in_turn(key: Array, logs: Float[Array, " clients"], size: int) -> Int[Array, " size"]:
+    """`size` different clients in the order of E_i / w_i, E_i exponential: the law of drawing them one by one.
+
+    Each chance is right to 2^-64 of the largest, and to the rounding of the logarithms. It costs what the population
+    does.
+
+    Args:
+        key: a random key.
+        logs: logarithms of the weights, -inf for those that are never drawn.
+        size: how many, at most those that can be drawn.
+    """
+    high, low = jax.random.bits(key, (2, *logs.shape), jnp.uint32)
+    return lax.top_k(logs - jnp.log(exponentials(high, low, logs.dtype)), size)[1]
+
+
+def exponentials(
+    high: UInt32[Array, " clients"], low: UInt32[Array, " clients"], dtype: jnp.dtype
+) -> Float[Array, " clients"]:
+    """Exponential numbers from words of 64 bits, above 0 and finite, whose two tails are right to 2^-64.
+
+    `jax.random.gumbel` and `exponential` take a uniform number of 23 bits: what is rarer than 2^-23 never happens.
+    Here the last bit says which half a number lies in, the others how far it lies from 0 or 1.
+    """
+    nearer = low >> 1
+    end = (high.astype(dtype) + (nearer.astype(dtype) + 0.5) * 2.0**-31) * 2.0**-33
+    return jnp.where(low % 2 == 1, -jnp.log(end), -jnp.log1p(-end))
 
 
 def _client_of(high: Array, low: Array, bounds: Array) -> Array:

@@ -12,7 +12,9 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.binomial import draw_binomial, most_successes
+from fedsolve.engine.cast import cast
 from fedsolve.sampling import TAG_SECOND_WORD, Bernoulli, Sampling, Trace, Uniform, Weighted
+from fedsolve.successive import exponentials
 from fedsolve.types import module
 from harness import engine, make_clients, make_task
 
@@ -156,6 +158,34 @@ def test_weighted():
     second = [sum(w[j] * w[i] / (1 - w[j]) for j in range(5) if j != i) for i in range(5)]
     near(frequencies(ids, present, 5), w + second)
     assert not (ids == 4).any()
+
+
+def exponential_numbers(high, low):
+    """-log of 1 minus or of half a word's 63 upper bits and a half, as parts of 2^63; the last bit says which."""
+    end = (high.astype(float) * 2**31 + (low >> 1) + 0.5) / 2**64
+    return np.where(low % 2 == 1, -np.log(end), -np.log1p(-end))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_weighted_looks_at_all_64_bits(x64):
+    """Weights from 1e-60 to 1: clients come in the order of E_i / w_i, E_i to all bits, zero weights last."""
+    weights = np.append(10.0 ** np.random.default_rng(1).uniform(-60, 0, 60), np.zeros(4))
+    with jax.enable_x64(x64):
+        sampling = cast(Weighted(weights, 60), "float64" if x64 else "float32")
+        for key in jax.random.split(jax.random.key(5), 8):
+            high, low = np.asarray(jax.random.bits(key, (2, 64), jnp.uint32))
+            ids = np.asarray(sampling.draw(key, 0, 64)[0])
+            np.testing.assert_array_equal(ids, np.argsort(exponential_numbers(high, low)[:60] / weights[:60]))
+
+
+def test_exponential_numbers_have_both_tails():
+    """Above 0 and finite at every word, and right to the rounding of float32 where 23 bits would be 0 or infinite."""
+    ends = np.array([0, 1, 2, 3, 2**8, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
+    high, low = (words.ravel() for words in np.meshgrid(ends, ends))
+    got = np.asarray(exponentials(high, low, jnp.dtype("float32")), float)
+    np.testing.assert_allclose(got, exponential_numbers(high, low), rtol=1e-6)
+    assert got.min() < 1e-19
+    assert 44 < got.max() < 46
 
 
 def test_trace():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -23,7 +24,7 @@ def trimmed(trim: float) -> Reduce:
     """Yin et al. 2018, Definition 2: each coordinate without its floor(trim n) largest and smallest values."""
 
     def reduce(vectors: np.ndarray, p: np.ndarray) -> np.ndarray:
-        cut = math.floor(round(trim * len(vectors), 9))
+        cut = math.floor(Fraction(str(trim)) * len(vectors))
         return np.array([np.mean(sorted(column)[cut : len(column) - cut]) for column in vectors.T])
 
     return reduce

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 from scipy.optimize import minimize
 
 import fedsolve as fs
+from fedsolve.engine.cast import cast
 from fedsolve.engine.reduce import reduce_stacked, sum_messages
 from fedsolve.geometry import L1, L2Ball
 from fedsolve.types import module, reduced
 from fedsolve.wrappers.robust.base import middle, vector_of
 from fedsolve.wrappers.robust.catalogue import REDUCTIONS, build_reduction
+from fedsolve.wrappers.robust.coordinates import _floor
 from fedsolve.wrappers.robust.vectors import krum_scores
 from wrappers import reduction_transcript as numpy_says
 
@@ -119,17 +122,38 @@ def test_medians_are_those_of_sorted_values(kind, shape):
         np.testing.assert_array_equal(got, low / kind(2) + high / kind(2))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("n", "trim", "cut"), [(10, 0.1, 1), (10, 0.29, 2), (100, 0.29, 29), (2, 0.49, 0), (5, 0.4, 2)]
+    ("n", "trim", "cut"),
+    [
+        (10, 0.1, 1),
+        (10, 0.29, 2),
+        (100, 0.29, 29),
+        (2, 0.49, 0),
+        (5, 0.4, 2),
+        (10, 0.0999, 0),
+        (10, 0.099999, 0),
+    ],
 )
-def test_how_many_are_trimmed(n, trim, cut):
-    """floor(trim n) at each end, exactly; of a maximum what is left."""
-    values = np.random.default_rng(1).permutation(n) ** 2.0
+def test_how_many_are_trimmed(n, trim, cut, dtype):
+    """floor(trim n) at each end, exactly, in both types; of a maximum what is left."""
+    values = np.random.default_rng(1).permutation(n).astype(dtype) ** 2
     sent = Up(values, values, values)
-    found = reduced_by(fs.robust.TrimmedMean(trim), sent, np.ones(n), np.ones(n, bool))
+    reduction = cast(fs.robust.TrimmedMean(trim), dtype)
+    found = reduced_by(reduction, sent, np.ones(n, dtype), np.ones(n, bool))
     left = np.sort(values)[cut : n - cut]
-    np.testing.assert_allclose(found.loss, left.mean(), rtol=1e-14)
+    np.testing.assert_allclose(found.loss, left.mean(), rtol=1e-6 if dtype == "float32" else 1e-14)
     assert float(found.step) == left[-1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_share_of_hundredths_is_trimmed_exactly(dtype):
+    """Shares k/100 and 1/k of cohorts up to 300: the floor of the exact product, whatever rounding makes of it."""
+    shares = [Fraction(k, 100) for k in range(1, 50)] + [Fraction(1, k) for k in range(3, 40)]
+    counts = np.arange(1, 301)
+    given = np.array([float(share) for share in shares]).astype(dtype)
+    found = np.asarray(_floor(given[:, None] * counts.astype(dtype)))
+    np.testing.assert_array_equal(found, [[share * int(n) // 1 for n in counts] for share in shares])
 
 
 @pytest.mark.parametrize("shape", [(40_001,), (20_000, 2), (9, 3, 2), (6,), (4, 0)])

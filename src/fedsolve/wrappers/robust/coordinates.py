@@ -28,6 +28,12 @@ class Median(Reduction):
         return jax.tree.map(lambda x: middle(x, used), messages)
 
 
+def _floor(product: Scalar) -> Array:
+    """The whole number below a product of two: 0.29 of 100 is 29 but for the rounding of 0.29 and of the product."""
+    product = 1.0 * jnp.asarray(product)
+    return jnp.floor(product * (1 + 4 * jnp.finfo(product.dtype).eps))
+
+
 @module
 class TrimmedMean(Reduction):
     """The mean of each coordinate without its largest and smallest values (Yin et al. 2018, Definition 2).
@@ -52,8 +58,7 @@ class TrimmedMean(Reduction):
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
         """The trimmed mean of each coordinate."""
         count = jnp.sum(used)
-        # a share such as 0.29 of 100 is not quite 29 in floating point
-        cut = jnp.minimum(jnp.floor(self.trim * count + 1e-3).astype(count.dtype), (count - 1) // 2)
+        cut = jnp.minimum(_floor(self.trim * count).astype(count.dtype), (count - 1) // 2)
         last = jnp.maximum(count - cut, 1) - 1
 
         def leaf(by: str, x: Array) -> Array:
