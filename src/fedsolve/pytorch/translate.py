@@ -85,7 +85,8 @@ class Program:
             weights: 0 or 1 for each example, shape (n,); None where all count.
         """
         given = iter(inputs)
-        run = next((v.dtype for v in values.values() if jnp.issubdtype(v.dtype, jnp.floating)), jnp.float32)
+        floating = (v.dtype for v in (*values.values(), *inputs) if jnp.issubdtype(v.dtype, jnp.floating))
+        run = next(floating, jnp.float32)  # a loss has no values of its own, and computes in its inputs' type
         with computing(self._dtype, run):
             env: dict[Node, Any] = {}
             sources = iter(self._sources)

@@ -1,0 +1,45 @@
+"""The collection: every module and loss is translated, run in PyTorch with a note, or refused; and equals PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from modules import declare_torchvision  # noqa: E402
+from zoo import ENTRIES  # noqa: E402
+from zoo.entry import Entry  # noqa: E402
+from zoo.judge import judge  # noqa: E402
+
+
+def rows(gate: bool) -> list[Entry]:
+    return [entry for entry in ENTRIES if entry.gate is gate]
+
+
+def check(entry: Entry, steps: tuple[int, ...]) -> None:
+    for package in entry.needs:
+        declare_torchvision()
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    found = judge(entry, steps)
+    assert entry.verdict.holds(found.kind, found.text), f"{found.kind}: {found.text}"
+    assert "\n" not in found.text
+    assert found.error <= entry.tolerance, f"{found.where} is off by {found.error:.2g}; {found.text or 'no note'}"
+
+
+@pytest.mark.parametrize("entry", rows(gate=True), ids=lambda e: e.name)
+def test_chosen(entry: Entry) -> None:
+    """A round of two steps: both of its gradients, the buffers after it and the test loss."""
+    check(entry, (2,))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+def test_all(entry: Entry) -> None:
+    check(entry, (1, 2))
+
+
+def test_size() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(set(names)) == len(names)
+    assert len(names) >= 150
+    assert len(rows(gate=True)) >= 30
