@@ -108,7 +108,13 @@ def arithmetic(d: Draw) -> Rows:
         "aten.pow.Scalar": [call(2, y), call(2.5, i), call(3, j.abs())],
         "aten.maximum.default": [call(x, y), values(*odd), call(i, j), call(x, x.clone()), call(x, i)],
         "aten.minimum.default": [call(x, y), values(*odd), call(i, j), call(x, x.clone())],
-        "aten.atan2.default": [call(x, y), call(x, row), call(i, j)],
+        "aten.atan2.default": [
+            call(x, y),
+            call(x, row),
+            call(i, j),
+            call(x * 0, row.clamp(min=0)),
+            call(x, 0 * y),
+        ],
         "aten.clamp.default": [
             *(call(x, *v) for v in ((-0.5, 0.5), (None, 0.3), (0.1, None), (0.5, -0.5))),
             call(d.values(-1.0, 0.0, 1.0), -1, 1),
@@ -172,6 +178,7 @@ def elementwise(d: Draw) -> Rows:
         "expm1",
         "sigmoid",
         "sin",
+        "sinc",
         "sinh",
         "tan",
         "tanh",
@@ -206,7 +213,12 @@ def margins(d: Draw) -> Rows:
     tied = torch.tensor([[1.0, 0.0, 2.0]], dtype=x.dtype)  # margins of exactly 0
     calls = [call(x, named, way) for way in (0, 1, 2)]
     calls += [call(x[0], named[0], 1), call(tied, named[:1], 1), call(x, named % 2, 1)]
-    return {"aten.multilabel_margin_loss_forward.default": calls}
+    own = torch.tensor(
+        [2]
+    )  # PyTorch has no gradient by weights: those are among the losses of the collection
+    others = [call(tied, own, *more) for more in ((), (2,), (1, 0.5), (1, 1, None, 0), (1, 1, None, 2))]
+    others.append(call(tied[0], own[0]))
+    return {"aten.multilabel_margin_loss_forward.default": calls, "aten.multi_margin_loss.default": others}
 
 
 def activations(d: Draw) -> Rows:
@@ -270,6 +282,8 @@ def reductions(d: Draw) -> Rows:
             call(x, [1], correction=0),
             call(x, [0, 2], correction=2, keepdim=True),
         ],
+        "aten.std.correction": [call(x), call(x, [1], correction=0, keepdim=True), call(x * 0, [1])],
+        "aten.std_mean.correction": [call(x, [1], correction=0, keepdim=True), call(x * 0)],
         "aten.var_mean.correction": [call(x, [1], correction=0, keepdim=True), call(x)],
         "aten.amax.default": extremes,
         "aten.amin.default": extremes,

@@ -182,3 +182,30 @@ def test_what_cannot_be_trained(module, words, translate):
 def test_a_buffer_that_is_not_saved():
     with pytest.raises(fs.InvalidInput, match="writes to 'seen', which is no buffer that it saves"):
         fs.tasks.from_torch(_unsaved(), nn.CrossEntropyLoss(), CLIENTS)
+
+
+class Bounded(Base):
+    def forward(self, x):
+        with torch.no_grad():
+            self.last.weight.clamp_(-0.1, 0.1)
+        return self.last(x)
+
+
+class Remembering(Base):
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.last(x) / self.calls
+
+
+@pytest.mark.parametrize("translate", [None, False])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Bounded, r"Bounded writes to its parameter 'last\.weight' when it is called"),
+        (Remembering, "Remembering gives other outputs when it is called again in evaluation with the same"),
+    ],
+)
+def test_state_that_no_run_would_know_of(kind, words, translate):
+    """Weights written in `forward` were lost, and counters outside of buffers stood still."""
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.tasks.from_torch(kind(), nn.CrossEntropyLoss(), CLIENTS, translate=translate)

@@ -18,21 +18,62 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
     """What a copy of the module gives in evaluation mode.
 
     Raises:
-        InvalidInput: it fails in evaluation or in training mode (on which line), or a buffer changes its shape.
+        InvalidInput: it fails in evaluation or in training mode (on which line), a buffer changes its shape, the module
+            writes to its parameters, or gives something else when it is called again.
     """
     own = copy.deepcopy(module)
-    with seeded(0):
-        with torch.no_grad():  # copies: of a view, `torch.export` would follow what it is a view of
-            outputs = pytree.tree_map_only(Tensor, torch.clone, _run(own.eval(), x, "evaluation"))
-        before = {name: b.shape for name, b in own.named_buffers()}
-        _run(own.train(), x, "training")
-    for name, b in own.named_buffers():
-        if b.shape != before.get(name, b.shape):
+    with torch.no_grad():
+        outputs = _twice(own.eval(), x, "evaluation")
+    _twice(own.train(), x, "training")
+    _check_unwritten(own, module)
+    return outputs
+
+
+def _twice(module: nn.Module, x: Any, mode: str) -> Any:
+    """What it gives; the same again from the same buffers and random numbers, or it keeps what no run could know."""
+    before = {name: b.detach().clone() for name, b in module.named_buffers()}
+    first = _once(module, x, mode)
+    _check_shapes(module, before)
+    for name, b in module.named_buffers():
+        if name in before:
+            b.detach().copy_(before[name])
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(_once(module, x, mode)), strict=True)
+    if not all(_equal(a, b) for a, b in pairs if isinstance(a, Tensor)):
+        raise InvalidInput(
+            f"{type(module).__name__} gives other outputs when it is called again in {mode} with the same inputs, "
+            "parameters and buffers: keep what it remembers between calls in a buffer"
+        )
+    return first
+
+
+def _once(module: nn.Module, x: Any, mode: str) -> Any:
+    inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
+    with seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
+        return pytree.tree_map_only(Tensor, torch.clone, _run(module, inputs, mode))
+
+
+def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, b in module.named_buffers():
+        shape = before.get(name, b).shape
+        if b.shape != shape:
             raise InvalidInput(
-                f"buffer '{name}' of {type(module).__name__} has shape {tuple(before[name])}, after a batch in "
+                f"buffer '{name}' of {type(module).__name__} has shape {tuple(shape)}, after a batch in "
                 f"training {tuple(b.shape)}: give it from the start the shape that it keeps, since buffers are averaged"
             )
-    return outputs
+
+
+def _check_unwritten(own: nn.Module, module: nn.Module) -> None:
+    given = dict(module.named_parameters())
+    for name, p in own.named_parameters():
+        if not _equal(p, given[name]):
+            raise InvalidInput(
+                f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would "
+                "know of: compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1))"
+            )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=1e-5, equal_nan=True)
 
 
 def _run(module: nn.Module, x: Any, mode: str) -> Any:

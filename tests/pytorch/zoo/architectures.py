@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from zoo.entry import Draw, Drawn, Entry, Net, images, integers, regression, ser
 def graphs(draw: Draw, n: int) -> Drawn:
     """Five nodes of four numbers, with edges of one's own."""
     edges = draw.integers(0, 2, (n, 5, 5)).astype(np.float64)
-    return {"nodes": draw.normal(size=(n, 5, 4)), "edges": np.maximum(edges, np.eye(5))}, draw.integers(0, 3, n)
+    return {"nodes": draw.normal(size=(n, 5, 4)), "edges": np.maximum(edges, np.eye(5))}, draw.integers(
+        0, 3, n
+    )
 
 
 def points(draw: Draw, n: int) -> Drawn:
@@ -38,7 +41,7 @@ def with_labels(draw: Draw, n: int) -> Drawn:
 
 
 def layers(*sizes: int) -> nn.ModuleList:
-    return nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+    return nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
 
 
 def convolved(m: Any, x: dict[str, Tensor]) -> Tensor:
@@ -113,7 +116,9 @@ class Coupling(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.nets = nn.ModuleList(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)) for _ in range(3))
+        self.nets = nn.ModuleList(
+            nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)) for _ in range(3)
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         volume = torch.zeros(x.shape[0], dtype=x.dtype)
@@ -137,7 +142,7 @@ class Variational(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_var = self.enter(x).chunk(2, 1)
-        z = mean + 0.0 * torch.randn_like(mean) * (0.5 * log_var).exp()
+        z = mean + 0.0 * torch.randn_like(mean) * (0.5 * log_var).exp() if self.training else mean
         return self.leave(z), -0.5 * (1 + log_var - mean**2 - log_var.exp()).sum(1)
 
 
@@ -189,7 +194,12 @@ def tree(m: Any, x: Tensor) -> Tensor:
     """A soft decision tree of depth two."""
     right = torch.sigmoid(m.a(x))
     left = 1 - right
-    leaves = [left[:, 0] * left[:, 1], left[:, 0] * right[:, 1], right[:, 0] * left[:, 2], right[:, 0] * right[:, 2]]
+    leaves = [
+        left[:, 0] * left[:, 1],
+        left[:, 0] * right[:, 1],
+        right[:, 0] * left[:, 2],
+        right[:, 0] * right[:, 2],
+    ]
     return torch.stack(leaves, 1) @ m.leaves
 
 
@@ -209,7 +219,10 @@ def reading_memory(m: Any, x: Tensor) -> Tensor:
     for t in range(3):
         key = m.key(x[:, t])
         share = (5 * F.cosine_similarity(memory, key[:, None], dim=-1)).softmax(1)
-        memory = memory * (1 - share[..., None] * m.erase(x[:, t]).sigmoid()[:, None]) + share[..., None] * key[:, None]
+        memory = (
+            memory * (1 - share[..., None] * m.erase(x[:, t]).sigmoid()[:, None])
+            + share[..., None] * key[:, None]
+        )
     return m.o((share[..., None] * memory).sum(1))
 
 
@@ -317,39 +330,171 @@ def net(name: str, run: Any, data: Any, parts: Any, loss: Any = F.cross_entropy,
 
 EDGES = {"start": torch.tensor([0, 1, 2, 3, 4, 0]), "end": torch.tensor([1, 2, 3, 4, 0, 2])}
 ENTRIES = [
-    net("graph convolution", convolved, graphs, lambda: {"layers": layers(4, 6, 5), "o": nn.Linear(5, 3)}, gate=True),
-    net("graph attention", graph_attention, graphs, lambda: {"w": nn.Linear(4, 5), "left": weight(5), "right": weight(5), "o": nn.Linear(5, 3)}),
-    net("messages along edges", messages, graphs, lambda: {"send": nn.Linear(8, 6), "o": nn.Linear(10, 3), **EDGES}),
+    net(
+        "graph convolution",
+        convolved,
+        graphs,
+        lambda: {"layers": layers(4, 6, 5), "o": nn.Linear(5, 3)},
+        gate=True,
+    ),
+    net(
+        "graph attention",
+        graph_attention,
+        graphs,
+        lambda: {"w": nn.Linear(4, 5), "left": weight(5), "right": weight(5), "o": nn.Linear(5, 3)},
+    ),
+    net(
+        "messages along edges",
+        messages,
+        graphs,
+        lambda: {"send": nn.Linear(8, 6), "o": nn.Linear(10, 3), **EDGES},
+    ),
     net("capsules", routed, series, lambda: {"w": weight(7, 3, 4, 5)}),
     net("hypernetwork", hypernetwork, vectors, lambda: {"h": nn.Linear(3, 12), "a": nn.Linear(6, 4)}),
-    net("random fourier features", lambda m, x: m.o(torch.cat([(x @ m.b).sin(), (x @ m.b).cos()], 1)), vectors, lambda: {"b": torch.randn(6, 5), "o": nn.Linear(10, 3)}),
-    net("sine layers", lambda m, x: m.o(torch.sin(30 * m.b(torch.sin(30 * m.a(x))))), regression, lambda: {"a": nn.Linear(6, 5), "b": nn.Linear(5, 5), "o": nn.Linear(5, 3)}, F.mse_loss, tolerance=1e-8),
-    net("steps of Runge and Kutta", runge_kutta, vectors, lambda: {"a": nn.Linear(6, 5), "f": nn.Linear(6, 5), "o": nn.Linear(5, 3)}),
-    net("equilibrium", equilibrium, vectors, lambda: {"a": nn.Linear(6, 5), "f": nn.Linear(5, 5), "o": nn.Linear(5, 3)}, gate=True),
+    net(
+        "random fourier features",
+        lambda m, x: m.o(torch.cat([(x @ m.b).sin(), (x @ m.b).cos()], 1)),
+        vectors,
+        lambda: {"b": torch.randn(6, 5), "o": nn.Linear(10, 3)},
+    ),
+    net(
+        "sine layers",
+        lambda m, x: m.o(torch.sin(3 * m.b(torch.sin(3 * m.a(x))))),
+        regression,
+        lambda: {"a": nn.Linear(6, 5), "b": nn.Linear(5, 5), "o": nn.Linear(5, 3)},
+        F.mse_loss,
+    ),
+    net(
+        "steps of Runge and Kutta",
+        runge_kutta,
+        vectors,
+        lambda: {"a": nn.Linear(6, 5), "f": nn.Linear(6, 5), "o": nn.Linear(5, 3)},
+    ),
+    net(
+        "equilibrium",
+        equilibrium,
+        vectors,
+        lambda: {"a": nn.Linear(6, 5), "f": nn.Linear(5, 5), "o": nn.Linear(5, 3)},
+        gate=True,
+    ),
     Entry("normalising flow", Coupling, vectors, likelihood),
     Entry("variational autoencoder without noise", Variational, regression, evidence),
     Entry("quantised codes", Quantised, vectors, committed),
     Entry("conditional random field", Chain, tagged, of_chain, gate=True),
     net("soft tree", tree, vectors, lambda: {"a": nn.Linear(6, 3), "leaves": weight(4, 3)}),
-    net("functions of splines", splines, vectors, lambda: {"grid": torch.linspace(-1.5, 1.5, 9), "c": weight(6, 6, 3)}),
-    net("radial functions", lambda m, x: m.o((-(x[:, None] - m.c).pow(2).sum(-1) * m.s.exp()).exp()), vectors, lambda: {"c": weight(5, 6), "s": weight(5), "o": nn.Linear(5, 3)}),
-    net("memory", reading_memory, series, lambda: {"memory": weight(4, 5), "key": nn.Linear(4, 5), "erase": nn.Linear(4, 5), "o": nn.Linear(5, 3)}),
+    net(
+        "functions of splines",
+        splines,
+        vectors,
+        lambda: {"grid": torch.linspace(-1.5, 1.5, 9), "c": weight(6, 6, 3)},
+    ),
+    net(
+        "radial functions",
+        lambda m, x: m.o((-(x[:, None] - m.c).pow(2).sum(-1) * m.s.exp()).exp()),
+        vectors,
+        lambda: {"c": weight(5, 6), "s": weight(5), "o": nn.Linear(5, 3)},
+    ),
+    net(
+        "memory",
+        reading_memory,
+        series,
+        lambda: {
+            "memory": weight(4, 5),
+            "key": nn.Linear(4, 5),
+            "erase": nn.Linear(4, 5),
+            "o": nn.Linear(5, 3),
+        },
+    ),
     net("doubly stochastic", sinkhorn, vectors, lambda: {"a": nn.Linear(6, 9), "w": weight(3)}),
     net("sorted softly", soft_sorted, vectors, lambda: {"a": nn.Linear(6, 6), "o": nn.Linear(6, 3)}),
-    net("sorted hard", lambda m, x: m.o(m.a(x).sort(1, descending=True, stable=True).values), integers, lambda: {"a": nn.Linear(6, 6), "o": nn.Linear(6, 3)}),
-    net("mixer", mixed, series, lambda: {"n": nn.LayerNorm(4), "over_time": nn.Linear(7, 7), "over_channels": nn.Linear(4, 4), "o": nn.Linear(4, 3)}),
-    net("gated places", gated_places, series, lambda: {"a": nn.Linear(4, 8), "places": nn.Linear(7, 7), "o": nn.Linear(4, 3)}),
-    net("modulated channels", modulated, conditioned, lambda: {"e": nn.Embedding(4, 8), "c": nn.Conv2d(2, 4, 3), "o": nn.Linear(4, 3)}),
+    net(
+        "sorted hard",
+        lambda m, x: m.o(m.a(x).sort(1, descending=True, stable=True).values),
+        integers,
+        lambda: {"a": nn.Linear(6, 6), "o": nn.Linear(6, 3)},
+    ),
+    net(
+        "mixer",
+        mixed,
+        series,
+        lambda: {
+            "n": nn.LayerNorm(4),
+            "over_time": nn.Linear(7, 7),
+            "over_channels": nn.Linear(4, 4),
+            "o": nn.Linear(4, 3),
+        },
+    ),
+    net(
+        "gated places",
+        gated_places,
+        series,
+        lambda: {"a": nn.Linear(4, 8), "places": nn.Linear(7, 7), "o": nn.Linear(4, 3)},
+    ),
+    net(
+        "modulated channels",
+        modulated,
+        conditioned,
+        lambda: {"e": nn.Embedding(4, 8), "c": nn.Conv2d(2, 4, 3), "o": nn.Linear(4, 3)},
+    ),
     net("margins of angles", margin_of_angles, with_labels, lambda: {"w": weight(3, 6)}, gate=True),
-    net("points", pooled_points, points, lambda: {"turn": nn.Linear(3, 9), "a": nn.Linear(3, 5), "o": nn.Linear(5, 3)}),
+    net(
+        "points",
+        pooled_points,
+        points,
+        lambda: {"turn": nn.Linear(3, 9), "a": nn.Linear(3, 5), "o": nn.Linear(5, 3)},
+    ),
     net("attentive sets", attentive_sets, points, lambda: {"s": nn.Linear(3, 1), "o": nn.Linear(3, 3)}),
-    Entry("standardised convolution", lambda: nn.Sequential(Standardised(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3)), images),
+    Entry(
+        "standardised convolution",
+        lambda: nn.Sequential(Standardised(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3)),
+        images,
+    ),
     Entry("adapter of low rank", Adapted, vectors, gate=True),
-    net("joined pair by pair", recursive, words, lambda: {"e": nn.Embedding(11, 4), "j": nn.Linear(8, 4), "o": nn.Linear(4, 3)}),
+    net(
+        "joined pair by pair",
+        recursive,
+        words,
+        lambda: {"e": nn.Embedding(11, 4), "j": nn.Linear(8, 4), "o": nn.Linear(4, 3)},
+    ),
     net("chosen hard", chosen_hard, vectors, lambda: {"a": nn.Linear(6, 4), "w": weight(4, 3)}),
-    net("highway", highway, vectors, lambda: {"layers": layers(6, 6, 6), "gates": layers(6, 6, 6), "o": nn.Linear(6, 3)}),
-    net("kronecker product", lambda m, x: x @ torch.kron(m.a, m.b) + m.c, vectors, lambda: {"a": weight(2, 1), "b": weight(3, 3), "c": weight(3)}),
-    net("thresholds in order", lambda m, x: m.s(x) - torch.cumsum(F.softplus(m.t), 0), vectors, lambda: {"s": nn.Linear(6, 1), "t": weight(3)}, lambda o, y: F.binary_cross_entropy_with_logits(o, (y[:, None] > torch.arange(3)).to(o.dtype))),
-    net("signals gated along time", lambda m, x: m.o((torch.tanh(h[:, :4]) * torch.sigmoid(h[:, 4:])).mean(2)) if (h := m.c(F.pad(x.transpose(1, 2), (2, 0)))) is not None else x, series, lambda: {"c": nn.Conv1d(4, 8, 3), "o": nn.Linear(4, 3)}),
-    net("additive networks", lambda m, x: sum((n(x[:, i : i + 1]) for i, n in enumerate(m.each)), m.bias), vectors, lambda: {"each": nn.ModuleList(nn.Sequential(nn.Linear(1, 4), nn.ELU(), nn.Linear(4, 3)) for _ in range(6)), "bias": weight(3)}),
-]  # fmt: skip
+    net(
+        "highway",
+        highway,
+        vectors,
+        lambda: {"layers": layers(6, 6, 6), "gates": layers(6, 6, 6), "o": nn.Linear(6, 3)},
+    ),
+    net(
+        "kronecker product",
+        lambda m, x: x @ torch.kron(m.a, m.b) + m.c,
+        vectors,
+        lambda: {"a": weight(2, 1), "b": weight(3, 3), "c": weight(3)},
+    ),
+    net(
+        "thresholds in order",
+        lambda m, x: m.s(x) - torch.cumsum(F.softplus(m.t), 0),
+        vectors,
+        lambda: {"s": nn.Linear(6, 1), "t": weight(3)},
+        lambda o, y: F.binary_cross_entropy_with_logits(o, (y[:, None] > torch.arange(3)).to(o.dtype)),
+    ),
+    net(
+        "signals gated along time",
+        lambda m, x: (
+            m.o((torch.tanh(h[:, :4]) * torch.sigmoid(h[:, 4:])).mean(2))
+            if (h := m.c(F.pad(x.transpose(1, 2), (2, 0)))) is not None
+            else x
+        ),
+        series,
+        lambda: {"c": nn.Conv1d(4, 8, 3), "o": nn.Linear(4, 3)},
+    ),
+    net(
+        "additive networks",
+        lambda m, x: sum((n(x[:, i : i + 1]) for i, n in enumerate(m.each)), m.bias),
+        vectors,
+        lambda: {
+            "each": nn.ModuleList(
+                nn.Sequential(nn.Linear(1, 4), nn.ELU(), nn.Linear(4, 3)) for _ in range(6)
+            ),
+            "bias": weight(3),
+        },
+    ),
+]

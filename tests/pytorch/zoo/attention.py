@@ -23,7 +23,9 @@ def heads(x: Tensor, n: int) -> Tensor:
 
 
 def self_attention(**options: Any) -> nn.Module:
-    return attend(lambda m, x: m.a(x, x, x, need_weights=False)[0], a=nn.MultiheadAttention(4, 2, **OFF, **options))
+    return attend(
+        lambda m, x: m.a(x, x, x, need_weights=False)[0], a=nn.MultiheadAttention(4, 2, **OFF, **options)
+    )
 
 
 def masked(m: Any, x: Tensor) -> Tensor:
@@ -54,7 +56,9 @@ class Causal(nn.Module):
     def __init__(self, *, told: bool, square: Any = nn.Transformer.generate_square_subsequent_mask) -> None:
         super().__init__()
         self.words, self.o, self.told = nn.Embedding(11, 8), nn.Linear(8, 11), told
-        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, **OFF), 1, enable_nested_tensor=False)  # fmt: skip
+        self.layers = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 12, **OFF), 1, enable_nested_tensor=False
+        )
         self.register_buffer("mask", square(7))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -136,7 +140,11 @@ class Sparse(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate, self.experts, self.o = nn.Linear(4, 3), nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 3)  # fmt: skip
+        self.gate, self.experts, self.o = (
+            nn.Linear(4, 3),
+            nn.ModuleList(nn.Linear(4, 4) for _ in range(3)),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.mean(1)
@@ -154,7 +162,10 @@ class Vision(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.cut, self.first, self.places = nn.Conv2d(2, 8, 4, 4), weight(1, 1, 8), weight(5, 8)
-        self.layer, self.o = nn.TransformerEncoderLayer(8, 2, 12, activation="gelu", norm_first=True, **OFF), nn.Linear(8, 3)  # fmt: skip
+        self.layer, self.o = (
+            nn.TransformerEncoderLayer(8, 2, 12, activation="gelu", norm_first=True, **OFF),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.cut(x).flatten(2).transpose(1, 2)
@@ -187,24 +198,79 @@ def bool_mask(size: int) -> Tensor:
 ENTRIES = [
     Entry("attention", lambda: self_attention(), series),
     Entry("attention with added keys", lambda: self_attention(add_bias_kv=True, add_zero_attn=True), series),
-    Entry("attention across sizes", lambda: attend(lambda m, x: m.a(x, m.k[:, :3].expand(x.shape[0], -1, -1), m.k.expand(x.shape[0], -1, -1)[:, :3])[0], a=nn.MultiheadAttention(4, 2, kdim=5, vdim=5, **OFF), k=weight(1, 4, 5)), series),
-    Entry("attention and its weights", lambda: Net(lambda m, x: m.o(m.a(x, x, x, average_attn_weights=False)[1].flatten(1)), a=nn.MultiheadAttention(4, 2, **OFF), o=nn.Linear(98, 3)), series),
-    Entry("attention with masked words", lambda: Net(masked, e=nn.Embedding(11, 4), **linears("q", "k", "v"), o=nn.Linear(4, 3)), words, gate=True),
+    Entry(
+        "attention across sizes",
+        lambda: attend(
+            lambda m, x: m.a(x, m.k[:, :3].expand(x.shape[0], -1, -1), m.k.expand(x.shape[0], -1, -1)[:, :3])[
+                0
+            ],
+            a=nn.MultiheadAttention(4, 2, kdim=5, vdim=5, **OFF),
+            k=weight(1, 4, 5),
+        ),
+        series,
+    ),
+    Entry(
+        "attention and its weights",
+        lambda: Net(
+            lambda m, x: m.o(m.a(x, x, x, average_attn_weights=False)[1].flatten(1)),
+            a=nn.MultiheadAttention(4, 2, **OFF),
+            o=nn.Linear(98, 3),
+        ),
+        series,
+    ),
+    Entry(
+        "attention with masked words",
+        lambda: Net(masked, e=nn.Embedding(11, 4), **linears("q", "k", "v"), o=nn.Linear(4, 3)),
+        words,
+        gate=True,
+    ),
     Entry("linear attention", lambda: attend(linear_attention, **linears("q", "k", "v")), series),
-    Entry("attention over examples", lambda: attend(over_examples, **linears("q", "v")), series, verdict=refused("mean over examples|mixes")),
+    Entry(
+        "attention over examples",
+        lambda: attend(over_examples, **linears("q", "v")),
+        series,
+        verdict=refused("mean over examples|mixes"),
+    ),
     Entry("attention lowered by distance", Alibi, series),
     Entry("rotated and grouped attention", Rotary, series, gate=True),
-    Entry("latents as many as len(x)", lambda: attend(lambda m, x: m.a(m.z.expand(len(x), -1, -1), x, x)[0], z=weight(1, 2, 4), a=nn.MultiheadAttention(4, 1, **OFF)), series, verdict=noted("not len")),
-    Entry("latents that attend", lambda: attend(lambda m, x: m.a(m.z.expand(x.shape[0], -1, -1), x, x)[0], z=weight(1, 2, 4), a=nn.MultiheadAttention(4, 1, **OFF)), series),
+    Entry(
+        "latents as many as len(x)",
+        lambda: attend(
+            lambda m, x: m.a(m.z.expand(len(x), -1, -1), x, x)[0],
+            z=weight(1, 2, 4),
+            a=nn.MultiheadAttention(4, 1, **OFF),
+        ),
+        series,
+        verdict=noted("not len"),
+    ),
+    Entry(
+        "latents that attend",
+        lambda: attend(
+            lambda m, x: m.a(m.z.expand(x.shape[0], -1, -1), x, x)[0],
+            z=weight(1, 2, 4),
+            a=nn.MultiheadAttention(4, 1, **OFF),
+        ),
+        series,
+    ),
     Entry("encoder with padding", Encoder, words),
     Entry("encoder with norms first", lambda: Encoder(norm_first=True, activation="gelu"), words),
     Entry("causal encoder", lambda: Causal(told=True), next_words, gate=True),
     Entry("causal encoder by its mask alone", lambda: Causal(told=False), next_words),
     Entry("causal encoder by a mask of truths", lambda: Causal(told=False, square=bool_mask), next_words),
     Entry("encoder and decoder of attention", Both, next_words),
-    Entry("decoder layer", lambda: attend(lambda m, x: m.d(x, x.flip(1)), d=nn.TransformerDecoderLayer(4, 2, 8, **OFF)), series),
+    Entry(
+        "decoder layer",
+        lambda: attend(lambda m, x: m.d(x, x.flip(1)), d=nn.TransformerDecoderLayer(4, 2, 8, **OFF)),
+        series,
+    ),
     Entry("two best of four experts", lambda: Experts(balance=False), series),
-    Entry("experts in balance over the batch", lambda: Experts(balance=True), series, balanced, verdict=refused("mean over examples|batch")),
+    Entry(
+        "experts in balance over the batch",
+        lambda: Experts(balance=True),
+        series,
+        balanced,
+        verdict=refused("mean over examples|batch"),
+    ),
     Entry("experts given their examples alone", Sparse, series, verdict=noted("values of tensors")),
     Entry("vision transformer", Vision, images),
-]  # fmt: skip
+]

@@ -1,4 +1,4 @@
-"""What depends on the batch: its size, its moments, buffers of sums and extremes, constraints on weights, state outside."""
+"""What depends on the batch: its size and moments, buffers of sums and extremes, bounded weights, state outside."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def row_by_row(m: Any, x: Tensor) -> Tensor:
 
 def drops_none(m: Any, x: Tensor) -> Tensor:
     """Paths kept at random, all of them here."""
-    keep = (torch.rand(x.shape[0], 1) < 1.0).to(x.dtype)
-    return m.o(keep * m.a(x).tanh())
+    h = m.a(x).tanh()
+    return m.o((torch.rand(x.shape[0], 1) < 1.0).to(x.dtype) * h if m.training else h)
 
 
 def made(name: str, run: Any, verdict: Any = None, **parts: Any) -> Entry:
@@ -141,11 +141,17 @@ def loss(name: str, function: Any, data: Any = vectors, words: str = "mean over 
 
 
 def kept_by(name: str, update: Any, *, gate: bool = False) -> Entry:
-    return Entry(f"batch: {name}", lambda: kept(update, torch.zeros(8)), vectors, verdict=noted(PADDED), gate=gate)
+    return Entry(
+        f"batch: {name}", lambda: kept(update, torch.zeros(8)), vectors, verdict=noted(PADDED), gate=gate
+    )
 
 
 ENTRIES = [
-    made("its size in training", lambda m, x: m.o(m.a(x).tanh() * ((x.shape[0] if m.training else 5) / 5)), noted(PADDED)),
+    made(
+        "its size in training",
+        lambda m, x: m.o(m.a(x).tanh() * ((x.shape[0] if m.training else 5) / 5)),
+        noted(PADDED),
+    ),
     made("its size", lambda m, x: m.o(m.a(x).tanh() * (x.shape[0] / 5)), refused("mean over examples|mixes")),
     kept_by("sums kept", lambda b, h: b.mul_(0.9).add_(h.sum(0)), gate=True),
     kept_by("extremes kept", lambda b, h: b.copy_(torch.maximum(b, h.amax(0)))),
@@ -155,27 +161,72 @@ ENTRIES = [
     kept_by("deviations kept", lambda b, h: b.copy_(h.std(0))),
     kept_by("counts kept", lambda b, h: b.add_((h > 0).to(h.dtype).sum(0))),
     made("average of the weights", averaged_weights, mean=lambda: torch.zeros(8, 6)),
-    Entry("batch: average of the weights as a goal", lambda: Net(two_views, a=nn.Linear(6, 8), o=nn.Linear(8, 3), mean=torch.randn(8, 6)), vectors, alike),
-    made("scales by the first", started_by_data, noted(PADDED), scale=lambda: torch.ones(8), calls=lambda: torch.zeros((), dtype=torch.long)),
+    Entry(
+        "batch: average of the weights as a goal",
+        lambda: Net(two_views, a=nn.Linear(6, 8), o=nn.Linear(8, 3), mean=torch.randn(8, 6)),
+        vectors,
+        alike,
+    ),
+    made(
+        "scales by the first",
+        started_by_data,
+        noted(PADDED),
+        scale=lambda: torch.ones(8),
+        calls=lambda: torch.zeros((), dtype=torch.long),
+    ),
     made("calls in a buffer", annealed, calls=lambda: torch.zeros((), dtype=torch.long)),
-    made("weights bounded in place", bounded, refused("")),
+    made("weights bounded in place", bounded, refused("writes to its parameter")),
     made("state outside of buffers", remembered, refused("again")),
     made("pairs", paired, refused("mean over examples|mixes")),
     made("rows in a loop", row_by_row, noted("one size alone")),
     made("paths at random, all kept", drops_none),
-    made("half of the examples", lambda m, x: m.o(m.a(x[:2].repeat(x.shape[0], 1)[: x.shape[0]]).tanh()), refused("mean over examples|mixes")),
-    made("centred in training", lambda m, x: m.o(m.a(x - x.mean(0) if m.training else x).tanh()), noted(PADDED)),
-    made("noise scaled by moments", lambda m, x: m.o(m.a(x).tanh() + (0.1 * m.a(x).detach().std(0) if m.training else 0)), noted(PADDED)),
+    made(
+        "half of the examples",
+        lambda m, x: m.o(m.a(x[:2].repeat(x.shape[0], 1)[: x.shape[0]]).tanh()),
+        refused("mean over examples|mixes"),
+    ),
+    made(
+        "centred in training", lambda m, x: m.o(m.a(x - x.mean(0) if m.training else x).tanh()), noted(PADDED)
+    ),
+    made(
+        "noise scaled by moments",
+        lambda m, x: m.o(m.a(x).tanh() + (0.1 * m.a(x).detach().std(0) if m.training else 0)),
+        noted(PADDED),
+    ),
     loss("losses by their mean", reweighted),
     loss("the two hardest", hardest),
     loss("partial likelihood", survival, regression),
     loss("largest loss", lambda o, y: F.cross_entropy(o, y, reduction="none").max()),
-    loss("correlation", lambda o, y: 1 - torch.corrcoef(torch.stack([o.flatten(), y.flatten()]))[0, 1], regression),
+    loss(
+        "correlation",
+        lambda o, y: 1 - torch.corrcoef(torch.stack([o.flatten(), y.flatten()]))[0, 1],
+        regression,
+    ),
     loss("spread of outputs", lambda o, y: F.mse_loss(o, y) + o.var(0).mean(), regression),
-    loss("balance of classes", lambda o, y: F.cross_entropy(o, y) - 0.1 * torch.special.entr(o.softmax(1).mean(0)).sum()),
+    loss(
+        "balance of classes",
+        lambda o, y: F.cross_entropy(o, y) - 0.1 * torch.special.entr(o.softmax(1).mean(0)).sum(),
+    ),
     loss("sum over five", lambda o, y: F.cross_entropy(o, y, reduction="sum") / 5),
-    Entry("batch: sum over its size", lambda: nn.Linear(6, 3), vectors, lambda o, y: F.cross_entropy(o, y, reduction="sum") / y.shape[0]),
-    Entry("batch: sum over len", lambda: nn.Linear(6, 3), vectors, lambda o, y: F.cross_entropy(o, y, reduction="sum") / len(y)),
-    Entry("batch: mean of the norm over time", lambda: Net(lambda m, x: m.o(((x - x.mean(1, keepdim=True)) * m.g).amax(1)), g=weight(4), o=nn.Linear(4, 3)), series),
+    Entry(
+        "batch: sum over its size",
+        lambda: nn.Linear(6, 3),
+        vectors,
+        lambda o, y: F.cross_entropy(o, y, reduction="sum") / y.shape[0],
+    ),
+    Entry(
+        "batch: sum over len",
+        lambda: nn.Linear(6, 3),
+        vectors,
+        lambda o, y: F.cross_entropy(o, y, reduction="sum") / len(y),
+        noted("one size alone"),
+    ),
+    Entry(
+        "batch: mean of the norm over time",
+        lambda: Net(
+            lambda m, x: m.o(((x - x.mean(1, keepdim=True)) * m.g).amax(1)), g=weight(4), o=nn.Linear(4, 3)
+        ),
+        series,
+    ),
     Entry("batch: centres", Centres, vectors, to_centres),
-]  # fmt: skip
+]

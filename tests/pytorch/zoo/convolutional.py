@@ -18,7 +18,9 @@ def mapped(*layers: nn.Module, channels: int = 4) -> nn.Module:
 
 def read(run: Any, **parts: Any) -> nn.Module:
     """A function of a convolution's results, flattened into classes by their mean over the places."""
-    return Net(lambda m, x: m.o(run(m, m.c(x)).tanh().mean((2, 3))), c=nn.Conv2d(2, 4, 3), o=nn.Linear(4, 3), **parts)  # fmt: skip
+    return Net(
+        lambda m, x: m.o(run(m, m.c(x)).tanh().mean((2, 3))), c=nn.Conv2d(2, 4, 3), o=nn.Linear(4, 3), **parts
+    )
 
 
 def lines(draw: Draw, n: int) -> Drawn:
@@ -65,10 +67,15 @@ class Inverted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(),
-            nn.Conv2d(8, 8, 3, 1, 1, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU6(),
-            nn.Conv2d(8, 4, 1, bias=False), nn.BatchNorm2d(4),
-        )  # fmt: skip
+            nn.Conv2d(4, 8, 1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU6(),
+            nn.Conv2d(8, 8, 3, 1, 1, groups=8, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU6(),
+            nn.Conv2d(8, 4, 1, bias=False),
+            nn.BatchNorm2d(4),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x)
@@ -90,7 +97,11 @@ class Convnext(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.deep, self.norm = nn.Conv2d(4, 4, 7, padding=3, groups=4), nn.LayerNorm(4)
-        self.wide, self.narrow, self.scale = nn.Linear(4, 8), nn.Linear(8, 4), nn.Parameter(torch.full((4,), 0.1))
+        self.wide, self.narrow, self.scale = (
+            nn.Linear(4, 8),
+            nn.Linear(8, 4),
+            nn.Parameter(torch.full((4,), 0.1)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.deep(x).permute(0, 2, 3, 1))
@@ -159,36 +170,165 @@ def windowed(m: Any, x: Tensor) -> Tensor:
 KERNELS = {"padding": 1, "bias": False}
 ENTRIES = [
     Entry("convolution", lambda: mapped(nn.Conv2d(2, 4, 3)), images, gate=True),
-    Entry("convolution with stride and dilation", lambda: mapped(nn.Conv2d(2, 4, 3, stride=2, dilation=2, padding=2)), images),
+    Entry(
+        "convolution with stride and dilation",
+        lambda: mapped(nn.Conv2d(2, 4, 3, stride=2, dilation=2, padding=2)),
+        images,
+    ),
     Entry("convolution in groups", lambda: mapped(nn.Conv2d(2, 4, 3, groups=2, **KERNELS)), images),
     Entry("separable convolution", lambda: mapped(nn.Conv2d(2, 2, 3, groups=2), nn.Conv2d(2, 4, 1)), images),
-    Entry("convolution around a torus", lambda: mapped(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular")), images),
-    Entry("convolution of reflected images", lambda: mapped(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect")), images),
-    Entry("convolution of replicated rims", lambda: mapped(nn.Conv2d(2, 4, 3, padding="same", padding_mode="replicate")), images),
-    Entry("transposed convolution", lambda: mapped(nn.ConvTranspose2d(2, 4, 3, 2, 1, output_padding=1)), images),
-    Entry("transposed convolution in groups", lambda: mapped(nn.ConvTranspose2d(2, 4, 3, groups=2, dilation=2)), images),
-    Entry("convolution along a line", lambda: nn.Sequential(nn.Conv1d(2, 4, 5, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)), lines),
-    Entry("convolution in a volume", lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool3d((1, 2, 1)), nn.Flatten(), nn.Linear(6, 3)), volumes),
-    Entry("causal convolutions", lambda: Net(lambda m, x: m.o(m.b(F.pad(m.a(F.pad(x, (2, 0))).relu(), (4, 0)))[:, :, -1]), a=nn.Conv1d(2, 4, 3), b=nn.Conv1d(4, 4, 3, dilation=2), o=nn.Linear(4, 3)), lines),
-    Entry("maximum pool with ties", lambda: Net(lambda m, x: m.o(F.max_pool2d(m.c(x).round() + 0.1 * m.c(x).sign(), 2, 1).mean((2, 3)) + m.c(x).mean((2, 3))), c=nn.Conv2d(2, 4, 3), o=nn.Linear(4, 3)), images),
-    Entry("pools", lambda: read(lambda m, y: F.max_pool2d(y, 3, 2, 1)[:, :, :2, :2] + F.avg_pool2d(y, 3, 2, ceil_mode=True)[:, :, :2, :2] + F.lp_pool2d(y.abs(), 2, 3)), images),
-    Entry("adaptive pools of odd sizes", lambda: read(lambda m, y: F.adaptive_avg_pool2d(y, (5, 4)) * F.adaptive_max_pool2d(y, (5, 4))), images),
-    Entry("fractional pool by indices", lambda: Net(lambda m, x: m.o(F.max_unpool2d(*F.max_pool2d(m.c(x), 2, return_indices=True), 2).mean((2, 3))), c=nn.Conv2d(2, 4, 3), o=nn.Linear(4, 3)), images, verdict=noted("")),
-    Entry("resizing", lambda: read(lambda m, y: F.interpolate(y, scale_factor=2, mode="bicubic") + F.interpolate(y, (12, 12), mode="bilinear", align_corners=True) + F.interpolate(y, scale_factor=2, mode="nearest")), images),
-    Entry("resizing without aliases", lambda: read(lambda m, y: F.interpolate(y, (3, 3), mode="bilinear", antialias=True)), images, verdict=noted("antialias|_aa")),
-    Entry("shuffled pixels", lambda: Net(lambda m, x: m.o(F.pixel_shuffle(m.c(x), 2).tanh().amax((2, 3))), c=nn.Conv2d(2, 8, 3), o=nn.Linear(2, 3)), images),
-    Entry("unshuffled pixels and channels", lambda: mapped(nn.PixelUnshuffle(2), nn.ChannelShuffle(4), nn.Conv2d(8, 4, 1)), images),
-    Entry("patches", lambda: Net(lambda m, x: m.o(F.fold(m.p(F.unfold(x, 4, stride=2).transpose(1, 2)).transpose(1, 2).tanh(), 8, 4, stride=2).amax((2, 3))), p=nn.Linear(32, 32), o=nn.Linear(2, 3)), images),
+    Entry(
+        "convolution around a torus",
+        lambda: mapped(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular")),
+        images,
+    ),
+    Entry(
+        "convolution of reflected images",
+        lambda: mapped(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect")),
+        images,
+    ),
+    Entry(
+        "convolution of replicated rims",
+        lambda: mapped(nn.Conv2d(2, 4, 3, padding="same", padding_mode="replicate")),
+        images,
+    ),
+    Entry(
+        "transposed convolution", lambda: mapped(nn.ConvTranspose2d(2, 4, 3, 2, 1, output_padding=1)), images
+    ),
+    Entry(
+        "transposed convolution in groups",
+        lambda: mapped(nn.ConvTranspose2d(2, 4, 3, groups=2, dilation=2)),
+        images,
+    ),
+    Entry(
+        "convolution along a line",
+        lambda: nn.Sequential(nn.Conv1d(2, 4, 5, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)),
+        lines,
+    ),
+    Entry(
+        "convolution in a volume",
+        lambda: nn.Sequential(
+            nn.Conv3d(2, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool3d((1, 2, 1)), nn.Flatten(), nn.Linear(6, 3)
+        ),
+        volumes,
+    ),
+    Entry(
+        "causal convolutions",
+        lambda: Net(
+            lambda m, x: m.o(m.b(F.pad(m.a(F.pad(x, (2, 0))).relu(), (4, 0)))[:, :, -1]),
+            a=nn.Conv1d(2, 4, 3),
+            b=nn.Conv1d(4, 4, 3, dilation=2),
+            o=nn.Linear(4, 3),
+        ),
+        lines,
+    ),
+    Entry(
+        "maximum pool with ties",
+        lambda: Net(
+            lambda m, x: m.o(
+                F.max_pool2d(m.c(x).round() + 0.1 * m.c(x).sign(), 2, 1).mean((2, 3)) + m.c(x).mean((2, 3))
+            ),
+            c=nn.Conv2d(2, 4, 3),
+            o=nn.Linear(4, 3),
+        ),
+        images,
+    ),
+    Entry(
+        "pools",
+        lambda: read(
+            lambda m, y: (
+                F.max_pool2d(y, 3, 2, 1)[:, :, :2, :2]
+                + F.avg_pool2d(y, 3, 2, ceil_mode=True)[:, :, :2, :2]
+                + F.lp_pool2d(y.abs(), 2, 3)
+            )
+        ),
+        images,
+    ),
+    Entry(
+        "adaptive pools of odd sizes",
+        lambda: read(lambda m, y: F.adaptive_avg_pool2d(y, (5, 4)) * F.adaptive_max_pool2d(y, (5, 4))),
+        images,
+    ),
+    Entry(
+        "pool undone by its indices",
+        lambda: Net(
+            lambda m, x: m.o(F.max_unpool2d(*F.max_pool2d(m.c(x), 2, return_indices=True), 2).mean((2, 3))),
+            c=nn.Conv2d(2, 4, 3),
+            o=nn.Linear(4, 3),
+        ),
+        images,
+    ),
+    Entry(
+        "resizing",
+        lambda: read(
+            lambda m, y: (
+                F.interpolate(y, scale_factor=2, mode="bicubic")
+                + F.interpolate(y, (12, 12), mode="bilinear", align_corners=True)
+                + F.interpolate(y, scale_factor=2, mode="nearest")
+            )
+        ),
+        images,
+    ),
+    Entry(
+        "resizing without aliases",
+        lambda: read(lambda m, y: F.interpolate(y, (3, 3), mode="bilinear", antialias=True)),
+        images,
+        verdict=noted("antialias|_aa"),
+    ),
+    Entry(
+        "shuffled pixels",
+        lambda: Net(
+            lambda m, x: m.o(F.pixel_shuffle(m.c(x), 2).tanh().amax((2, 3))),
+            c=nn.Conv2d(2, 8, 3),
+            o=nn.Linear(2, 3),
+        ),
+        images,
+    ),
+    Entry(
+        "unshuffled pixels and channels",
+        lambda: mapped(nn.PixelUnshuffle(2), nn.ChannelShuffle(4), nn.Conv2d(8, 4, 1)),
+        images,
+    ),
+    Entry(
+        "patches",
+        lambda: Net(
+            lambda m, x: m.o(
+                F.fold(
+                    m.p(F.unfold(x, 4, stride=2).transpose(1, 2)).transpose(1, 2).tanh(), 8, 4, stride=2
+                ).amax((2, 3))
+            ),
+            p=nn.Linear(32, 32),
+            o=nn.Linear(2, 3),
+        ),
+        images,
+    ),
     Entry("residual blocks", lambda: mapped(Residual(2, 4, 2), Residual(4, 4, 1)), images, gate=True),
     Entry("inverted residual block", lambda: mapped(nn.Conv2d(2, 4, 1), Inverted()), images),
     Entry("squeeze and excite", lambda: mapped(nn.Conv2d(2, 4, 3), SqueezeExcite()), images),
     Entry("inception block", lambda: mapped(Branches(), channels=8), images),
     Entry("convnext block", lambda: mapped(nn.Conv2d(2, 4, 1), Convnext()), images),
-    Entry("dense block", lambda: Net(lambda m, x: m.o(torch.cat([y := torch.cat([x, m.a(x).relu()], 1), m.b(y)], 1).mean((2, 3))), a=nn.Conv2d(2, 3, 3, padding=1), b=nn.Conv2d(5, 3, 3, padding=1), o=nn.Linear(8, 3)), images),
+    Entry(
+        "dense block",
+        lambda: Net(
+            lambda m, x: m.o(torch.cat([y := torch.cat([x, m.a(x).relu()], 1), m.b(y)], 1).mean((2, 3))),
+            a=nn.Conv2d(2, 3, 3, padding=1),
+            b=nn.Conv2d(5, 3, 3, padding=1),
+            o=nn.Linear(8, 3),
+        ),
+        images,
+    ),
     Entry("u-net", UNet, pictures_to_pictures, gate=True),
     Entry("fourier operator", Spectrum, images),
     Entry("images read elsewhere", Warped, images),
     Entry("spatial transformer", Affine, images),
     Entry("spectrogram", lambda: Net(windowed, window=torch.hann_window(8), o=nn.Linear(5, 3)), lines),
-    Entry("cosine transform", lambda: Net(lambda m, x: m.o((torch.fft.rfft(x[:, 0] * m.s).real.cumsum(1)).sin()), s=weight(16), o=nn.Linear(9, 3)), lines),
-]  # fmt: skip
+    Entry(
+        "cosine transform",
+        lambda: Net(
+            lambda m, x: m.o((torch.fft.rfft(x[:, 0] * m.s).real.cumsum(1)).sin()),
+            s=weight(16),
+            o=nn.Linear(9, 3),
+        ),
+        lines,
+    ),
+]

@@ -46,7 +46,7 @@ class Entry:
 
     Attributes:
         name: unique in the collection.
-        make: makes the module in the same way at every call; or a pair (module, loss), for a loss that holds the module.
+        make: makes the module in the same way at every call; or a pair (module, loss) where the loss holds it.
         data: (generator, number of examples) -> (inputs, targets).
         loss: (outputs, targets) -> tensor.
         verdict: what must become of it; what is not refused equals PyTorch.

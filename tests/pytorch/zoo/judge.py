@@ -55,10 +55,16 @@ def _task(entry: Entry) -> fs.Task:
 
 def _difference(entry: Entry, task: fs.Task, steps: int) -> tuple[float, str]:
     result = fs.run(
-        fs.FedAvg(client_lr=RATE), replace(task, local_steps=steps), rounds=1, clients_per_round=3, dtype="float64"
+        fs.FedAvg(client_lr=RATE),
+        replace(task, local_steps=steps),
+        rounds=1,
+        clients_per_round=3,
+        dtype="float64",
     )
     wanted, before = round_by_hand(entry, steps, RATE), start(entry)
-    found = {f"{steps} steps, the step of {n}": _of(result.params[n], wanted.params[n], before[n]) for n in before}
+    found = {
+        f"{steps} steps, the step of {n}": _of(result.params[n], wanted.params[n], before[n]) for n in before
+    }
     written = result.buffers or {}
     for name, value in written.items():
         found[f"{steps} steps, buffer {name}"] = _of(value, wanted.buffers[name], 0.0)

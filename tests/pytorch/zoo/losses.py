@@ -10,12 +10,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import TRANSLATED, Draw, Drawn, Entry, Net, Verdict, images, next_words, noted, refused, regression, vectors, words  # fmt: skip
+from zoo.entry import (
+    TRANSLATED,
+    Draw,
+    Drawn,
+    Entry,
+    Net,
+    Verdict,
+    next_words,
+    noted,
+    refused,
+    regression,
+    vectors,
+)
 
 WEIGHTS = [1.0, 3.0, 0.2]
 
 
-def on(name: str, loss: Callable[..., Any], data: Any = vectors, *, verdict: Verdict = TRANSLATED, gate: bool = False) -> Entry:  # fmt: skip
+def on(
+    name: str,
+    loss: Callable[..., Any],
+    data: Any = vectors,
+    *,
+    verdict: Verdict = TRANSLATED,
+    gate: bool = False,
+) -> Entry:
     """A loss of three numbers of a linear layer."""
     return Entry(f"loss: {name}", lambda: nn.Linear(6, 3), data, loss, verdict, gate)
 
@@ -187,31 +206,66 @@ ENTRIES = [
     made_with("class weights and smoothing", lambda: nn.CrossEntropyLoss(W, label_smoothing=0.1), rarely),
     made_with("class weights of shares", lambda: nn.CrossEntropyLoss(W), targets(shares)),
     made_with("class weights by a function", lambda: lambda o, y: F.cross_entropy(o, y, weight=W), rarely),
-    made_with("class weights and ignored targets", lambda: nn.CrossEntropyLoss(W, ignore_index=-100), rarely_ignored, gate=True),
+    made_with(
+        "class weights and ignored targets",
+        lambda: nn.CrossEntropyLoss(W, ignore_index=-100),
+        rarely_ignored,
+        gate=True,
+    ),
     on("a rarely ignored target", nn.CrossEntropyLoss(), rarely_ignored, gate=True),
     on("an ignored class", nn.CrossEntropyLoss(ignore_index=2), rarely),
-    on("ignored by a function, smoothed", lambda o, y: F.cross_entropy(o, y, ignore_index=-100, label_smoothing=0.1), rarely_ignored),
-    made_with("negative likelihood with weights", lambda: lambda o, y: F.nll_loss(o.log_softmax(1), y, W), rarely),
-    Entry("loss: maps with ignored places", lambda: nn.Conv2d(2, 3, 3, padding=1), maps, nn.CrossEntropyLoss(ignore_index=255)),
-    Entry("loss: maps with weights", lambda: (nn.Conv2d(2, 3, 3, padding=1), nn.CrossEntropyLoss(W, ignore_index=255)), maps),
+    on(
+        "ignored by a function, smoothed",
+        lambda o, y: F.cross_entropy(o, y, ignore_index=-100, label_smoothing=0.1),
+        rarely_ignored,
+    ),
+    made_with(
+        "negative likelihood with weights", lambda: lambda o, y: F.nll_loss(o.log_softmax(1), y, W), rarely
+    ),
+    Entry(
+        "loss: maps with ignored places",
+        lambda: nn.Conv2d(2, 3, 3, padding=1),
+        maps,
+        nn.CrossEntropyLoss(ignore_index=255),
+    ),
+    Entry(
+        "loss: maps with weights",
+        lambda: (nn.Conv2d(2, 3, 3, padding=1), nn.CrossEntropyLoss(W, ignore_index=255)),
+        maps,
+    ),
     on("class weights by hand", weighted_by_hand, rarely),
     on("sum", nn.CrossEntropyLoss(reduction="sum"), verdict=refused("mean over examples")),
     on("a value for each example", nn.CrossEntropyLoss(reduction="none"), gate=True),
     on("mean square", nn.MSELoss(), regression),
-    on("root of the mean square", lambda o, y: F.mse_loss(o, y).sqrt(), regression, verdict=refused("mean over examples")),
+    on(
+        "root of the mean square",
+        lambda o, y: F.mse_loss(o, y).sqrt(),
+        regression,
+        verdict=refused("mean over examples"),
+    ),
     on("absolute", nn.L1Loss(), regression),
     on("smooth absolute", nn.SmoothL1Loss(beta=0.5), regression),
     on("huber", nn.HuberLoss(delta=0.5), regression),
     on("logarithm of cosh", lambda o, y: (o - y).cosh().log().mean(), regression),
-    on("quantiles", quantiles, regression),
+    on("quantiles", quantiles, regression, gate=True),
     on("binary", lambda o, y: F.binary_cross_entropy(o.sigmoid(), y), targets(bits)),
-    made_with("binary with positive weights", lambda: nn.BCEWithLogitsLoss(pos_weight=W), targets(bits), gate=True),
+    made_with(
+        "binary with positive weights", lambda: nn.BCEWithLogitsLoss(pos_weight=W), targets(bits), gate=True
+    ),
     made_with("binary with weights", lambda: nn.BCEWithLogitsLoss(weight=W), targets(bits)),
     on("divergence", lambda o, y: F.kl_div(o.log_softmax(1), y, reduction="batchmean"), targets(shares)),
-    on("divergence of logarithms", lambda o, y: F.kl_div(o.log_softmax(1), y.log(), log_target=True, reduction="batchmean"), targets(shares)),
+    on(
+        "divergence of logarithms",
+        lambda o, y: F.kl_div(o.log_softmax(1), y.log(), log_target=True, reduction="batchmean"),
+        targets(shares),
+    ),
     on("poisson", nn.PoissonNLLLoss(), targets(counts)),
     on("poisson in full", nn.PoissonNLLLoss(full=True), targets(counts)),
-    on("poisson of rates", lambda o, y: F.poisson_nll_loss(F.softplus(o), y, log_input=False), targets(counts)),
+    on(
+        "poisson of rates",
+        lambda o, y: F.poisson_nll_loss(F.softplus(o), y, log_input=False),
+        targets(counts),
+    ),
     on("gaussian", gaussian, regression, verdict=noted("")),
     on("mixture of densities", mixture, regression),
     on("soft margin", nn.SoftMarginLoss(), targets(lambda d, n: bits(d, n) * 2 - 1)),
@@ -221,14 +275,47 @@ ENTRIES = [
     made_with("margins with weights", lambda: nn.MultiMarginLoss(weight=W)),
     on("hinge", nn.HingeEmbeddingLoss(0.6), targets(lambda d, n: bits(d, n) * 2 - 1)),
     Entry("loss: triplets", embedding, triples, of_triples(nn.TripletMarginLoss(0.8)), gate=True),
-    Entry("loss: triplets, swapped", embedding, triples, of_triples(nn.TripletMarginLoss(0.8, p=1, swap=True))),
-    Entry("loss: triplets of cosines", embedding, triples, of_triples(nn.TripletMarginWithDistanceLoss(distance_function=lambda a, b: 1 - F.cosine_similarity(a, b)))),
-    Entry("loss: cosines", embedding, triples, lambda o, y: F.cosine_embedding_loss(o[0], o[1], y, margin=0.1)),
-    Entry("loss: ranks", embedding, triples, lambda o, y: F.margin_ranking_loss(o[0].sum(1), o[1].sum(1), y, margin=0.3)),
-    Entry("loss: contrast of pairs", embedding, triples, lambda o, y: torch.where(y > 0, (d := F.pairwise_distance(o[0], o[1])) ** 2, F.relu(1 - d) ** 2).mean()),
+    Entry(
+        "loss: triplets, swapped", embedding, triples, of_triples(nn.TripletMarginLoss(0.8, p=1, swap=True))
+    ),
+    Entry(
+        "loss: triplets of cosines",
+        embedding,
+        triples,
+        of_triples(
+            nn.TripletMarginWithDistanceLoss(distance_function=lambda a, b: 1 - F.cosine_similarity(a, b))
+        ),
+    ),
+    Entry(
+        "loss: cosines", embedding, triples, lambda o, y: F.cosine_embedding_loss(o[0], o[1], y, margin=0.1)
+    ),
+    Entry(
+        "loss: ranks",
+        embedding,
+        triples,
+        lambda o, y: F.margin_ranking_loss(o[0].sum(1), o[1].sum(1), y, margin=0.3),
+    ),
+    Entry(
+        "loss: contrast of pairs",
+        embedding,
+        triples,
+        lambda o, y: torch.where(
+            y > 0, (d := F.pairwise_distance(o[0], o[1])) ** 2, F.relu(1 - d) ** 2
+        ).mean(),
+    ),
     Entry("loss: words of signals", lambda: nn.Linear(4, 4), signals, ctc, verdict=noted("_ctc_loss")),
-    Entry("loss: next words", lambda: nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11)), next_words, lambda o, y: F.cross_entropy(o.transpose(1, 2), y)),
-    Entry("loss: next words, all in one row", lambda: nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11)), next_words, lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten())),
+    Entry(
+        "loss: next words",
+        lambda: nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11)),
+        next_words,
+        lambda o, y: F.cross_entropy(o.transpose(1, 2), y),
+    ),
+    Entry(
+        "loss: next words, all in one row",
+        lambda: nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11)),
+        next_words,
+        lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
+    ),
     on("focal", focal, gate=True),
     on("dice of each", dice, targets(bits)),
     on("dice of all", lambda o, y: dice(o, y, (0, 1)), targets(bits), verdict=refused("mean over examples")),
@@ -240,14 +327,54 @@ ENTRIES = [
     on("likelihood of an order", ranked, regression, verdict=noted("logcumsumexp")),
     on("pairs of an order", pairs_ranked, regression),
     on("several tasks", tasks, targets(two)),
-    on("labels of 8 bits", F.cross_entropy, targets(lambda d, n: d.integers(0, 3, n).astype(np.uint8)), gate=True),
-    on("labels of 8 bits with a sign", F.cross_entropy, targets(lambda d, n: d.integers(0, 3, n).astype(np.int8))),
+    on(
+        "labels of 8 bits",
+        F.cross_entropy,
+        targets(lambda d, n: d.integers(0, 3, n).astype(np.uint8)),
+        gate=True,
+    ),
+    on(
+        "labels of 8 bits with a sign",
+        F.cross_entropy,
+        targets(lambda d, n: d.integers(0, 3, n).astype(np.int8)),
+    ),
     on("labels of 32 bits", F.cross_entropy, targets(lambda d, n: d.integers(0, 3, n).astype(np.int32))),
-    on("binary of whole numbers", nn.BCEWithLogitsLoss(), targets(lambda d, n: d.integers(0, 2, (n, 3))), verdict=refused("loss .*int64")),
-    on("labels that are no whole numbers", nn.CrossEntropyLoss(), targets(lambda d, n: d.integers(0, 3, n) * 1.0), verdict=refused("loss .*float")),
-    on("labels out of range", nn.CrossEntropyLoss(), targets(lambda d, n: d.integers(1, 8, n)), verdict=refused("loss .*bounds|range")),
-    on("targets of another shape", nn.MSELoss(), targets(lambda d, n: d.normal(size=(n, 2))), verdict=refused("loss .*\\(31, 3\\)")),
-    on("a column against a row", lambda o, y: F.mse_loss(o[:, :1], y), targets(lambda d, n: d.normal(size=n)), verdict=refused("mean over examples")),
+    on(
+        "binary of whole numbers",
+        nn.BCEWithLogitsLoss(),
+        targets(lambda d, n: d.integers(0, 2, (n, 3))),
+        verdict=refused("loss .*int64"),
+    ),
+    on(
+        "labels that are no whole numbers",
+        nn.CrossEntropyLoss(),
+        targets(lambda d, n: d.integers(0, 3, n) * 1.0),
+        verdict=refused("loss .*float"),
+    ),
+    on(
+        "labels out of range",
+        nn.CrossEntropyLoss(),
+        targets(lambda d, n: d.integers(1, 8, n)),
+        verdict=refused("loss .*bounds|range"),
+    ),
+    on(
+        "targets of another shape",
+        nn.MSELoss(),
+        targets(lambda d, n: d.normal(size=(n, 2))),
+        verdict=refused("loss .*\\(31, 3\\)"),
+    ),
+    on(
+        "a column against a row",
+        lambda o, y: F.mse_loss(o[:, :1], y),
+        targets(lambda d, n: d.normal(size=n)),
+        verdict=refused("mean over examples"),
+    ),
     on("a number of Python's", lambda o, y: 1.0, verdict=refused("is a float")),
-    Entry("loss: scores at the last axis", lambda: nn.Linear(6, 3), time_major, nn.CrossEntropyLoss(), refused("loss .*\\(31, 5, 3\\)")),
-]  # fmt: skip
+    Entry(
+        "loss: scores at the last axis",
+        lambda: nn.Linear(6, 3),
+        time_major,
+        nn.CrossEntropyLoss(),
+        refused("loss .*\\(31, 5, 3\\)"),
+    ),
+]

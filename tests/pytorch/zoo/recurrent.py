@@ -75,7 +75,12 @@ class Minimal(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.into, self.gate, self.decay, self.o = nn.Linear(4, 5), nn.Linear(4, 5), weight(5), nn.Linear(5, 3)
+        self.into, self.gate, self.decay, self.o = (
+            nn.Linear(4, 5),
+            nn.Linear(4, 5),
+            weight(5),
+            nn.Linear(5, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         a, b = torch.sigmoid(self.decay), self.into(x) * torch.sigmoid(self.gate(x))
@@ -122,12 +127,34 @@ ENTRIES = [
     Entry("loop of lstm cells", lambda: Cells(nn.LSTMCell(4, 5)), series),
     Entry("loop of gru cells", lambda: Cells(nn.GRUCell(4, 5)), series),
     Entry("loop of rnn cells", lambda: Cells(nn.RNNCell(4, 5)), series),
-    Entry("time first", lambda: Net(lambda m, x: m.o(m.r(x.transpose(0, 1))[0][-1]), r=nn.LSTM(4, 5), o=nn.Linear(5, 3)), series),
+    Entry(
+        "time first",
+        lambda: Net(lambda m, x: m.o(m.r(x.transpose(0, 1))[0][-1]), r=nn.LSTM(4, 5), o=nn.Linear(5, 3)),
+        series,
+    ),
     Entry("packed sequences", Packed, with_lengths, verdict=noted("")),
     Entry("sequences by their lengths", Masked, with_lengths, gate=True),
     Entry("gated linear recurrence", Minimal, series),
     Entry("encoder and decoder", Decoder, words),
-    Entry("exponential averages over time", lambda: Net(lambda m, x: m.o(torch.cumsum(x * m.d.exp(), 1)[:, -1]), d=weight(4), o=nn.Linear(4, 3)), series),
-    Entry("running maximum", lambda: Net(lambda m, x: m.o(torch.cummax(m.a(x), 1)[0].mean(1)), a=nn.Linear(4, 5), o=nn.Linear(5, 3)), series, verdict=noted("")),
-    Entry("running logarithm of sums", lambda: Net(lambda m, x: m.o(torch.logcumsumexp(m.a(x), 1).mean(1)), a=nn.Linear(4, 5), o=nn.Linear(5, 3)), series, verdict=noted("")),
-]  # fmt: skip
+    Entry(
+        "exponential averages over time",
+        lambda: Net(lambda m, x: m.o(torch.cumsum(x * m.d.exp(), 1)[:, -1]), d=weight(4), o=nn.Linear(4, 3)),
+        series,
+    ),
+    Entry(
+        "running maximum",
+        lambda: Net(
+            lambda m, x: m.o(torch.cummax(m.a(x), 1)[0].mean(1)), a=nn.Linear(4, 5), o=nn.Linear(5, 3)
+        ),
+        series,
+        verdict=noted(""),
+    ),
+    Entry(
+        "running logarithm of sums",
+        lambda: Net(
+            lambda m, x: m.o(torch.logcumsumexp(m.a(x), 1).mean(1)), a=nn.Linear(4, 5), o=nn.Linear(5, 3)
+        ),
+        series,
+        verdict=noted(""),
+    ),
+]

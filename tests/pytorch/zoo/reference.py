@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,9 +35,7 @@ def drawn(entry: Entry) -> Data:
     """The entry's examples, the same at every call."""
     pair = entry.data(np.random.default_rng(0), sum(COUNTS) + TEST)
     ends = np.cumsum((0, *COUNTS, TEST))
-    parts = [
-        pytree.tree_map(lambda a, i=i, j=j: a[i:j], pair) for i, j in zip(ends[:-1], ends[1:], strict=True)
-    ]
+    parts = [pytree.tree_map(lambda a, i=i, j=j: a[i:j], pair) for i, j in pairwise(ends)]
     return Data(parts[:-1], parts[-1])
 
 

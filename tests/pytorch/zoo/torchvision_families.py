@@ -21,7 +21,14 @@ def _models() -> Any:
     return models
 
 
-def family(name: str, make: Callable[[Any], nn.Module], size: int = 32, *, verdict: Verdict = TRANSLATED, tolerance: float = 1e-8) -> Entry:  # fmt: skip
+def family(
+    name: str,
+    make: Callable[[Any], nn.Module],
+    size: int = 32,
+    *,
+    verdict: Verdict = TRANSLATED,
+    tolerance: float = 1e-8,
+) -> Entry:
     """A network made from `torchvision.models`, without dropout."""
 
     def without_dropout() -> nn.Module:
@@ -32,7 +39,14 @@ def family(name: str, make: Callable[[Any], nn.Module], size: int = 32, *, verdi
         return module
 
     data = partial(pictures, size)
-    return Entry(f"torchvision: {name}", without_dropout, data, verdict=verdict, tolerance=tolerance, needs=("torchvision",))
+    return Entry(
+        f"torchvision: {name}",
+        without_dropout,
+        data,
+        verdict=verdict,
+        tolerance=tolerance,
+        needs=("torchvision",),
+    )
 
 
 def _resnet(m: Any, block: str, **more: Any) -> nn.Module:
@@ -47,7 +61,9 @@ def _regnet(m: Any, ratio: float | None) -> nn.Module:
 def _efficient(m: Any) -> nn.Module:
     e = m.efficientnet
     wide = [e.MBConvConfig(1, 3, 1, 8, 8, 1, 1.0, 1.0), e.FusedMBConvConfig(2, 3, 2, 8, 8, 1)]
-    return m.EfficientNet([*wide, e.MBConvConfig(2, 5, 2, 8, 8, 1, 1.0, 1.0)], 0.0, 0.0, num_classes=3, last_channel=16)
+    return m.EfficientNet(
+        [*wide, e.MBConvConfig(2, 5, 2, 8, 8, 1, 1.0, 1.0)], 0.0, 0.0, num_classes=3, last_channel=16
+    )
 
 
 def _mobile(m: Any) -> nn.Module:
@@ -62,7 +78,9 @@ def _convnext(m: Any) -> nn.Module:
 
 
 def _swin(m: Any, **more: Any) -> nn.Module:
-    return m.SwinTransformer([4, 4], 8, [1, 1], [2, 2], [2, 2], stochastic_depth_prob=0.0, num_classes=3, **more)
+    return m.SwinTransformer(
+        [4, 4], 8, [1, 1], [2, 2], [2, 2], stochastic_depth_prob=0.0, num_classes=3, **more
+    )
 
 
 def _swin2(m: Any) -> nn.Module:
@@ -80,12 +98,30 @@ def _googlenet(m: Any) -> nn.Module:
 
 ENTRIES = [
     family("resnet", lambda m: _resnet(m, "BasicBlock")),
-    family("resnet with bottlenecks", lambda m: _resnet(m, "Bottleneck", replace_stride_with_dilation=[False, False, True])),
-    family("resnext", lambda m: _resnet(m, "Bottleneck", groups=4)),
-    family("vgg", lambda m: nn.Sequential(m.vgg.make_layers([4, "M", 8, "M"], batch_norm=True), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 3))),
+    family(
+        "resnext",
+        lambda m: _resnet(m, "Bottleneck", groups=4, replace_stride_with_dilation=[False, False, True]),
+    ),
+    family(
+        "vgg",
+        lambda m: nn.Sequential(
+            m.vgg.make_layers([4, "M", 8, "M"], batch_norm=True),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, 3),
+        ),
+    ),
     family("squeezenet", lambda m: m.SqueezeNet("1_1", num_classes=3)),
     family("densenet", lambda m: m.DenseNet(4, (1, 1, 1, 1), 8, num_classes=3)),
-    family("mobilenet v2", lambda m: m.mobilenet_v2(num_classes=3, width_mult=0.1, dropout=0.0, inverted_residual_setting=[[1, 16, 1, 1], [6, 24, 2, 2]])),
+    family(
+        "mobilenet v2",
+        lambda m: m.mobilenet_v2(
+            num_classes=3,
+            width_mult=0.1,
+            dropout=0.0,
+            inverted_residual_setting=[[1, 16, 1, 1], [6, 24, 2, 2]],
+        ),
+    ),
     family("mobilenet v3", _mobile, tolerance=1e-6),
     family("mnasnet", lambda m: m.MNASNet(0.1, num_classes=3, dropout=0.0)),
     family("shufflenet", lambda m: m.ShuffleNetV2([1, 1, 1], [8, 8, 16, 16, 16], num_classes=3)),
@@ -99,6 +135,24 @@ ENTRIES = [
     family("maxvit", _maxvit),
     family("googlenet", _googlenet),
     family("inception", lambda m: m.Inception3(num_classes=3, aux_logits=False, init_weights=False), size=75),
-    family("head of segmentation", lambda m: nn.Sequential(m.segmentation.deeplabv3.ASPP(3, [2, 4], 8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)), size=16),
-    family("video", lambda m: nn.Sequential(nn.Unflatten(2, (2, 8)), m.video.resnet.BasicBlock(3, 3, m.video.resnet.Conv3DSimple), nn.Flatten(), nn.Linear(768, 3)), size=16),
-]  # fmt: skip
+    family(
+        "head of segmentation",
+        lambda m: nn.Sequential(
+            m.segmentation.deeplabv3.ASPP(3, [2, 4], 8),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 3),
+        ),
+        size=16,
+    ),
+    family(
+        "video",
+        lambda m: nn.Sequential(
+            nn.Unflatten(2, (2, 8)),
+            m.video.resnet.BasicBlock(3, 3, m.video.resnet.Conv3DSimple),
+            nn.Flatten(),
+            nn.Linear(768, 3),
+        ),
+        size=16,
+    ),
+]

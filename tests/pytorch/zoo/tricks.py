@@ -1,4 +1,4 @@
-"""What PyTorch lets people do beside layers: own derivatives, hooks, checkpoints, closures, batch moments, odd outputs."""
+"""What people do beside layers: own derivatives, hooks, checkpoints, closures, batch moments, odd outputs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def hooked(kind: str) -> nn.Module:
     """A module whose hooks change what it does, or its gradients."""
     m = two(lambda m, x: m.o(m.a(x).tanh()))
     if kind == "backward":
-        m.a.register_full_backward_hook(lambda _, down, up: tuple(None if g is None else 0.1 * g for g in down))
+        m.a.register_full_backward_hook(
+            lambda _, down, up: tuple(None if g is None else 0.1 * g for g in down)
+        )
         m.o.register_full_backward_hook(lambda _, down, up: (0.1 * down[0],))
     elif kind == "backward pre":
         m.a.register_full_backward_pre_hook(lambda _, up: (0.1 * up[0],))
@@ -234,61 +236,251 @@ def conditional(m: Any, x: Tensor) -> Tensor:
 
 
 ENTRIES = [
-    Entry("own derivative: straight through", lambda: own(Sign), vectors, verdict=noted("autograd.Function|gradient"), gate=True),
-    Entry("own derivative: reversed", lambda: own(Reversed), vectors, verdict=noted("autograd.Function|gradient")),
-    Entry("own derivative: another slope", lambda: own(Slope), vectors, verdict=noted("autograd.Function|gradient")),
+    Entry(
+        "own derivative: straight through",
+        lambda: own(Sign),
+        vectors,
+        verdict=noted("autograd.Function|gradient"),
+        gate=True,
+    ),
+    Entry(
+        "own derivative: reversed",
+        lambda: own(Reversed),
+        vectors,
+        verdict=noted("autograd.Function|gradient"),
+    ),
+    Entry(
+        "own derivative: another slope",
+        lambda: own(Slope),
+        vectors,
+        verdict=noted("autograd.Function|gradient"),
+    ),
     Entry("own derivative that is the right one", lambda: own(Exact), vectors),
-    Entry("own derivative in the loss", lambda: two(lambda m, x: m.o(m.a(x).tanh())), vectors, lambda o, y: F.cross_entropy(Reversed.apply(o), y), noted("autograd.Function|gradient")),
-    Entry("straight through by detach", lambda: two(lambda m, x: m.o((h := m.a(x)) + (h.sign() - h).detach())), vectors, gate=True),
-    Entry("hook on an activation", lambda: two(scaled_gradient), vectors, verdict=noted("hook|gradient"), gate=True),
+    Entry(
+        "own derivative in the loss",
+        lambda: two(lambda m, x: m.o(m.a(x).tanh())),
+        vectors,
+        lambda o, y: F.cross_entropy(Reversed.apply(o), y),
+        noted("autograd.Function|gradient"),
+    ),
+    Entry(
+        "straight through by detach",
+        lambda: two(lambda m, x: m.o((h := m.a(x)) + (h.sign() - h).detach())),
+        vectors,
+        gate=True,
+    ),
+    Entry(
+        "hook on an activation",
+        lambda: two(scaled_gradient),
+        vectors,
+        verdict=noted("hook|gradient"),
+        gate=True,
+    ),
     Entry("hook on a module's gradient", lambda: hooked("backward"), vectors, verdict=noted("hook|gradient")),
-    Entry("hook before a module's gradient", lambda: hooked("backward pre"), vectors, verdict=noted("hook|gradient")),
+    Entry(
+        "hook before a module's gradient",
+        lambda: hooked("backward pre"),
+        vectors,
+        verdict=noted("hook|gradient"),
+    ),
     Entry("hook on a parameter", lambda: hooked("parameter"), vectors, verdict=noted("hook|gradient")),
     Entry("hook after a module", lambda: hooked("forward"), vectors),
     Entry("hook before a module", lambda: hooked("forward pre"), vectors),
-    Entry("hook in the loss", lambda: two(lambda m, x: m.o(m.a(x).tanh())), vectors, clipped_in_loss, noted("hook|gradient")),
-    Entry("checkpoint", lambda: two(lambda m, x: m.o(checkpoint(m.a, x, use_reentrant=False).tanh())), vectors),
-    Entry("reentrant checkpoint", lambda: two(lambda m, x: m.o(checkpoint(lambda h: h.tanh(), m.a(x), use_reentrant=True))), vectors, verdict=noted("gradient|autograd.Function"), gate=True),
-    Entry("penalty on a weight in the loss", penalised, vectors, verdict=noted("gradient|parameter|closes|module"), gate=True),
-    Entry("penalty on all weights in the loss", lambda: penalised(through="parameters"), vectors, verdict=noted("gradient|parameter|closes|module")),
-    Entry("module called in the loss", lambda: penalised(through="call"), vectors, verdict=noted("gradient|parameter|closes|module")),
-    Entry("loss that counts its calls", loss_with_a_buffer, vectors, verdict=refused("mean over examples|again")),
+    Entry(
+        "hook in the loss",
+        lambda: two(lambda m, x: m.o(m.a(x).tanh())),
+        vectors,
+        clipped_in_loss,
+        noted("hook|gradient"),
+    ),
+    Entry(
+        "checkpoint", lambda: two(lambda m, x: m.o(checkpoint(m.a, x, use_reentrant=False).tanh())), vectors
+    ),
+    Entry(
+        "reentrant checkpoint",
+        lambda: two(lambda m, x: m.o(checkpoint(lambda h: h.tanh(), m.a(x), use_reentrant=True))),
+        vectors,
+        verdict=noted("gradient|autograd.Function"),
+        gate=True,
+    ),
+    Entry(
+        "penalty on a weight in the loss",
+        penalised,
+        vectors,
+        verdict=noted("gradient|parameter|closes|module"),
+        gate=True,
+    ),
+    Entry(
+        "penalty on all weights in the loss",
+        lambda: penalised(through="parameters"),
+        vectors,
+        verdict=noted("gradient|parameter|closes|module"),
+    ),
+    Entry(
+        "module called in the loss",
+        lambda: penalised(through="call"),
+        vectors,
+        verdict=noted("gradient|parameter|closes|module"),
+    ),
+    Entry(
+        "loss that counts its calls", loss_with_a_buffer, vectors, verdict=refused("mean over examples|again")
+    ),
     Entry("teacher in the loss", teacher, vectors),
     Entry("no gradient inside", lambda: two(lambda m, x: m.o(m.a(x).tanh() * _still(m, x))), vectors),
     Entry("detached", lambda: two(lambda m, x: m.o(m.a(x) * m.a(x).detach().sigmoid())), vectors),
-    Entry("values by .data", lambda: two(lambda m, x: m.o(m.a(x) * m.a(x).data.sigmoid())), vectors, verdict=noted("")),
+    Entry(
+        "values by .data",
+        lambda: two(lambda m, x: m.o(m.a(x) * m.a(x).data.sigmoid())),
+        vectors,
+        verdict=noted(""),
+    ),
     Entry("gradient inside", lambda: two(by_grad), vectors, verdict=noted("")),
-    Entry("gradient inside by a function", lambda: two(lambda m, x: m.o(torch.func.vmap(torch.func.grad(lambda r: m.a(r).tanh().sum()))(x) @ m.w), w=weight(6, 8)), vectors, verdict=noted("")),
+    Entry(
+        "gradient inside by a function",
+        lambda: two(
+            lambda m, x: m.o(torch.func.vmap(torch.func.grad(lambda r: m.a(r).tanh().sum()))(x) @ m.w),
+            w=weight(6, 8),
+        ),
+        vectors,
+        verdict=noted(""),
+    ),
     Entry("vmapped layer", lambda: two(lambda m, x: m.o(torch.func.vmap(m.a)(x).tanh())), vectors),
     Entry("arrays of NumPy inside", lambda: two(through_numpy), vectors, verdict=noted("numpy")),
     Entry("written in place", lambda: two(in_place), vectors, gate=True),
     Entry("inputs written in place", lambda: two(lambda m, x: m.o(m.a(x.mul_(2)).tanh())), vectors),
     Entry("compiled by PyTorch", compiled, vectors),
     Entry("parallel by PyTorch", lambda: nn.DataParallel(two(lambda m, x: m.o(m.a(x).tanh()))), vectors),
-    Entry("scripted", lambda: torch.jit.script(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))), vectors, verdict=noted("")),
+    Entry(
+        "scripted",
+        lambda: torch.jit.script(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))),
+        vectors,
+        verdict=noted(""),
+    ),
     Entry("called with other weights", lambda: two(functional), vectors),
     Entry("own batch norm", OwnNorm, vectors, verdict=noted("weight 0|batch|padding|example"), gate=True),
-    Entry("own batch norm without averages", lambda: OwnNorm(keeps=False), vectors, verdict=noted("weight 0|batch|padding|example")),
-    Entry("own mean of a batch kept", lambda: two(kept_mean, seen=torch.zeros(8)), vectors, verdict=noted("weight 0|batch|padding|example"), gate=True),
-    Entry("steps counted in a buffer", lambda: two(counted, count=torch.zeros((), dtype=torch.long)), vectors, gate=True),
+    Entry(
+        "own batch norm without averages",
+        lambda: OwnNorm(keeps=False),
+        vectors,
+        verdict=noted("weight 0|batch|padding|example"),
+    ),
+    Entry(
+        "own mean of a batch kept",
+        lambda: two(kept_mean, seen=torch.zeros(8)),
+        vectors,
+        verdict=noted("weight 0|batch|padding|example"),
+        gate=True,
+    ),
+    Entry(
+        "steps counted in a buffer",
+        lambda: two(counted, count=torch.zeros((), dtype=torch.long)),
+        vectors,
+        gate=True,
+    ),
     Entry("calls counted in Python", lambda: two(counted_in_python), vectors, verdict=refused("again")),
-    Entry("mean of a batch among the outputs", lambda: two(with_mean), vectors, both, noted("weight 0|batch|padding|example"), gate=True),
-    Entry("batch centred", lambda: two(lambda m, x: m.o(m.a(x - x.mean(0)).tanh())), vectors, verdict=refused("mean over examples|mixes")),
-    Entry("batch rolled", lambda: two(lambda m, x: m.o(m.a(x.roll(1, 0)).tanh())), vectors, verdict=refused("mean over examples|mixes")),
-    Entry("batch summed as it comes", lambda: two(lambda m, x: m.o(m.a(x.cumsum(0)).tanh())), vectors, verdict=refused("mean over examples|mixes")),
-    Entry("dictionary of outputs", lambda: two(lambda m, x: {"scores": m.o(h := m.a(x).tanh()), "hidden": h}), vectors, lambda o, y: F.cross_entropy(o["scores"], y) + 0.1 * o["hidden"].pow(2).mean()),
-    Entry("named tuple of outputs", lambda: two(lambda m, x: Pair(m.o(h := m.a(x).tanh()), h)), vectors, of("scores")),
-    Entry("outputs in an object", lambda: two(lambda m, x: SimpleNamespace(scores=m.o(m.a(x).tanh()))), vectors, of("scores"), refused("SimpleNamespace")),
-    Entry("inputs in a dictionary", lambda: Net(lambda m, x: m.a(x["left"]) * m.b(x["right"]).tanh(), a=nn.Linear(6, 3), b=nn.Linear(2, 3)), lambda d, n: ({"right": d.normal(size=(n, 2)), "left": d.normal(size=(n, 6))}, d.integers(0, 3, n))),
+    Entry(
+        "mean of a batch among the outputs",
+        lambda: two(with_mean),
+        vectors,
+        both,
+        noted("weight 0|batch|padding|example"),
+        gate=True,
+    ),
+    Entry(
+        "batch centred",
+        lambda: two(lambda m, x: m.o(m.a(x - x.mean(0)).tanh())),
+        vectors,
+        verdict=refused("mean over examples|mixes"),
+    ),
+    Entry(
+        "batch rolled",
+        lambda: two(lambda m, x: m.o(m.a(x.roll(1, 0)).tanh())),
+        vectors,
+        verdict=refused("mean over examples|mixes"),
+    ),
+    Entry(
+        "batch summed as it comes",
+        lambda: two(lambda m, x: m.o(m.a(x.cumsum(0)).tanh())),
+        vectors,
+        verdict=refused("mean over examples|mixes"),
+    ),
+    Entry(
+        "dictionary of outputs",
+        lambda: two(lambda m, x: {"scores": m.o(h := m.a(x).tanh()), "hidden": h}),
+        vectors,
+        lambda o, y: F.cross_entropy(o["scores"], y) + 0.1 * o["hidden"].pow(2).mean(),
+    ),
+    Entry(
+        "named tuple of outputs",
+        lambda: two(lambda m, x: Pair(m.o(h := m.a(x).tanh()), h)),
+        vectors,
+        of("scores"),
+    ),
+    Entry(
+        "outputs in an object",
+        lambda: two(lambda m, x: SimpleNamespace(scores=m.o(m.a(x).tanh()))),
+        vectors,
+        of("scores"),
+        refused("SimpleNamespace"),
+    ),
+    Entry(
+        "inputs in a dictionary",
+        lambda: Net(
+            lambda m, x: m.a(x["left"]) * m.b(x["right"]).tanh(), a=nn.Linear(6, 3), b=nn.Linear(2, 3)
+        ),
+        lambda d, n: ({"right": d.normal(size=(n, 2)), "left": d.normal(size=(n, 6))}, d.integers(0, 3, n)),
+    ),
     Entry("path by values", lambda: two(branching), vectors, verdict=noted("values of tensors")),
     Entry("path by torch.cond", lambda: two(conditional), vectors, verdict=noted("")),
-    Entry("median and kth value", lambda: two(lambda m, x: m.o(m.a(x).tanh()) + m.a(x).median(1).values[:, None] * m.w + m.a(x).kthvalue(3, 1).values[:, None], w=weight(3)), vectors, verdict=noted("")),
-    Entry("solve and determinant", lambda: Net(lambda m, x: torch.linalg.solve(m.k @ m.k.T + torch.eye(6, dtype=x.dtype), x.T).T[:, :3] + torch.linalg.slogdet(m.k)[1], k=weight(6, 6)), vectors, verdict=noted("")),
-    Entry("buckets", lambda: Net(lambda m, x: m.e(torch.bucketize(x, m.edges)).flatten(1) @ m.w, e=nn.Embedding(4, 2), edges=torch.tensor([-1.0, 0.0, 1.0]), w=weight(12, 3)), vectors, verdict=noted("bucketize")),
+    Entry(
+        "median and kth value",
+        lambda: two(
+            lambda m, x: (
+                m.o(m.a(x).tanh())
+                + m.a(x).median(1).values[:, None] * m.w
+                + m.a(x).kthvalue(3, 1).values[:, None]
+            ),
+            w=weight(3),
+        ),
+        vectors,
+        verdict=noted(""),
+    ),
+    Entry(
+        "solve and determinant",
+        lambda: Net(
+            lambda m, x: (
+                torch.linalg.solve(m.k @ m.k.T + torch.eye(6, dtype=x.dtype), x.T).T[:, :3]
+                + torch.linalg.slogdet(m.k)[1]
+            ),
+            k=weight(6, 6),
+        ),
+        vectors,
+        verdict=noted(""),
+    ),
+    Entry(
+        "buckets",
+        lambda: Net(
+            lambda m, x: m.e(torch.bucketize(x, m.edges)).flatten(1) @ m.w,
+            e=nn.Embedding(4, 2),
+            edges=torch.tensor([-1.0, 0.0, 1.0]),
+            w=weight(12, 3),
+        ),
+        vectors,
+        verdict=noted("bucketize"),
+    ),
     Entry("module without data", lambda: nn.Linear(6, 3, device="meta"), vectors, verdict=refused("meta")),
-    Entry("layers of unknown size", lambda: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3)), vectors, verdict=refused("azy|no shape|batch first")),
-    Entry("scores of a series in one row", lambda: Net(lambda m, x: m.o(x).flatten(0, 1)[:: x.shape[1]], o=nn.Linear(4, 3)), series),
-]  # fmt: skip
+    Entry(
+        "layers of unknown size",
+        lambda: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3)),
+        vectors,
+        verdict=refused("azy|no shape|batch first"),
+    ),
+    Entry(
+        "scores of a series in one row",
+        lambda: Net(lambda m, x: m.o(x).flatten(0, 1)[:: x.shape[1]], o=nn.Linear(4, 3)),
+        series,
+    ),
+]
 
 
 def _still(m: Any, x: Tensor) -> Tensor:

@@ -93,8 +93,11 @@ def minimum(x: Array, other: Array) -> Array:
 
 @operation("aten.atan2.default")
 def atan2(x: Array, other: Array) -> Array:
-    """The angle of the point (other, x)."""
-    return jnp.arctan2(*promoted_floating(x, other))
+    """The angle of the point (other, x); at (0, 0) the gradient is 0."""
+    x, other = promoted_floating(x, other)
+    origin = (x == 0) & (other == 0)
+    angle = jnp.arctan2(x, jnp.where(origin, 1, other))
+    return jnp.where(origin, lax.stop_gradient(jnp.arctan2(x, other)), angle)
 
 
 @operation("aten.clamp.default", "aten.clamp.Tensor")

@@ -43,6 +43,7 @@ for _name, _function in {
     "rsqrt": jax.lax.rsqrt,
     "sigmoid": jax.nn.sigmoid,
     "sin": jnp.sin,
+    "sinc": jnp.sinc,
     "sinh": jnp.sinh,
     "sqrt": jnp.sqrt,
     "tan": jnp.tan,

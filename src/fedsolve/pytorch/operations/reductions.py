@@ -65,6 +65,20 @@ def var_mean(
     return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
+@operation("aten.std.correction")
+def std(x: Array, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
+    """The root of the variance; the gradient of one that is 0 is 0."""
+    return _safe_root(var(x, dim, correction=correction, keepdim=keepdim))
+
+
+@operation("aten.std_mean.correction")
+def std_mean(
+    x: Array, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Array, Array]:
+    """The root of the variance, and the mean."""
+    return std(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+
+
 @operation("aten.amax.default")
 def amax(x: Array, dim: Sequence[int] = (), keepdim: bool = False) -> Array:
     """The greatest entry; equal ones share the gradient."""
