@@ -93,10 +93,13 @@ class FederatedData:
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
-        """The least and the largest integer of one of the arrays of `examples`; None if that takes reading them.
+        """The least and the largest integer of an array of `examples`, where they are known without reading it.
 
         Args:
             leaf: the array.
+
+        Returns:
+            Both; None if nobody noted them.
         """
         return None
 
@@ -105,6 +108,9 @@ class FederatedData:
 
         Args:
             arrays: for each leaf, in the order of `jax.tree.leaves`, some of its rows.
+
+        Raises:
+            InvalidInput: they do, with the file and the number.
         """
 
     def client(self, i: int) -> Batch:

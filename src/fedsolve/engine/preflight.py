@@ -13,6 +13,7 @@ from fedsolve.buffers import bare
 from fedsolve.engine.clients import Loss, PackedClients, on_device
 from fedsolve.engine.constants import renew
 from fedsolve.engine.frozen import check_frozen
+from fedsolve.engine.gather_checks import check_gathers
 from fedsolve.engine.probe import built_in, few_rows, not_means
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.loss_arguments import asked, call
@@ -55,6 +56,10 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
         rows = _joined(rows, few_rows(task.test, params))
     seen = not_means(functions, params, rows)
     _refuse_mixing(name, seen)
+    held_out = {"the test set": task.test, "the validation set": task.validation}
+    unseen = None if task.unseen is None else task.unseen.examples
+    sets = {"the training examples": task.data.examples, **held_out, "the unseen clients": unseen}
+    check_gathers(name, task.loss, params, sets)
     return seen
 
 
@@ -77,6 +82,7 @@ def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
         _check_value(name, loss, params, batch)
         check_frozen(name, loss, params, batch)
         _refuse_mixing(name, not_means({"loss": loss}, params, rows))
+    check_gathers(name, loss, params, {"the examples": examples})
 
 
 def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -> dict[str, str]:

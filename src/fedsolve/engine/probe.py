@@ -107,7 +107,7 @@ def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> di
     failed = {name: why for name, f in functions.items() if (why := _traces(f, params, one)) is not None}
     found = {name: f"on one example alone it fails: {why}" for name, why in failed.items()}
     rest = {name: f for name, f in functions.items() if name not in failed}
-    steps = _steps(params)
+    steps = steps_of(params)
     seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
     for (name, f), results in zip(rest.items(), seen, strict=True):
         units = _UNITS * _rounding(of_call.trace(f, params, rows).jaxpr.jaxpr)
@@ -120,7 +120,7 @@ def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> di
     return found
 
 
-def _steps(params: Params) -> Params:
+def steps_of(params: Params) -> Params:
     """A random direction, as long as the weights, or as weights that keep the size of what they multiply."""
     draw = np.random.default_rng(1)
 
@@ -152,9 +152,12 @@ def _compiled() -> Any:
 
         return lax.map(at, signs)
 
-    # it runs once: what matters is that it compiles fast
-    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
-    return jax.jit(values, static_argnums=0, compiler_options=options)
+    return jax.jit(values, static_argnums=0, compiler_options=compile_options())
+
+
+def compile_options() -> dict[str, Any]:
+    """The compiler's options for what runs once: what matters is that it compiles fast."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
 
 
 def _own(function: Function, params: Params, one: Batch) -> Array:
