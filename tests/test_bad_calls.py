@@ -45,7 +45,7 @@ for n, vs in {
     "chunk": [0, -1, "1", 1.5],
     "devices": [0, "1", 1.5, True, 10**6],
     "mesh": [3, {}, {"clients": 2}, {"clients": 1.5, "model": 1}, {"clients": 1, "model": 10**6}],
-    "out": [3, [], b"x\x00"],
+    "out": [3, [], b"x\x00", ""],
     "resume": ["yes", 3],
     "label": [3, []],
     "progress": [3, "x"],

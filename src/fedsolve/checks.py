@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -141,6 +141,16 @@ def check_range(
         raise InvalidInput(f"{name} = {shown(value)} must be finite{wanted}")
     if whole and not number.is_integer():
         raise InvalidInput(f"{name} = {shown(value)} must be an integer")
+
+
+def check_different(where: str, values: Sequence[Any]) -> None:
+    """Raise `InvalidInput` if one of an axis's values comes twice: a run would be made, and counted, twice."""
+    seen: set[Any] = set()
+    for value in values:
+        key = value if isinstance(value, Hashable) else repr(value)
+        if key in seen:
+            raise InvalidInput(f"{where}: the value {shown(value)} comes twice")
+        seen.add(key)
 
 
 def as_array(name: str, values: Any) -> np.ndarray:

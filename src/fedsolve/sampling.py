@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from fedsolve.binomial import draw_binomial, most_successes
-from fedsolve.checks import check_integer, check_range
+from fedsolve.checks import as_array, check_integer, check_range
 from fedsolve.errors import InvalidInput
 from fedsolve.shuffle import choose, choose_at_most, is_few, true_first
 from fedsolve.successive import bounds_of, in_turn, logs_of, successively
@@ -73,6 +73,17 @@ class Sampling(ABC):
 
         Raises:
             InvalidInput: it does not fit; what would.
+        """
+        return
+
+    def check_rounds(self, rounds: int) -> None:
+        """Raise `InvalidInput` if it is known that no client takes part in so many rounds.
+
+        Args:
+            rounds: of a run.
+
+        Raises:
+            InvalidInput: none does.
         """
         return
 
@@ -192,8 +203,11 @@ class Weighted(Sampling):
     cohort. A client whose weight is 10^-15 of another's is still drawn as often as the law says.
 
     Attributes:
-        weights: shape (clients,), at least 0, more than `size` - 1 of them positive.
+        weights: an array or a list, shape (clients,), at least 0, more than `size` - 1 of them positive.
         size: clients per round.
+
+    Raises:
+        InvalidInput: weights that are no array of numbers.
     """
 
     never_empty: ClassVar[bool] = True
@@ -203,6 +217,7 @@ class Weighted(Sampling):
     _logs: Any = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", _given_array("sampling weights", self.weights))
         w = np.asarray(self.weights) if is_not_traced(self.weights) else np.zeros(0)
         if w.dtype.kind not in "iuf" or w.ndim != 1 or not (w > 0).any():
             return  # traced, or `check`'s to refuse
@@ -240,8 +255,11 @@ class Trace(Sampling):
     which row is listed once.
 
     Attributes:
-        available: shape (period, clients), booleans; round t looks at row t mod period.
+        available: an array or lists, shape (period, clients), booleans; round t looks at row t mod period.
         size: clients per round at most; fewer where fewer are available, perhaps none.
+
+    Raises:
+        InvalidInput: a trace that is no array.
     """
 
     available: Bool[Array, "period clients"]
@@ -249,6 +267,7 @@ class Trace(Sampling):
     _listed: Any = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "available", _given_array("availability trace", self.available))
         trace: Any = np.asarray(self.available) if is_not_traced(self.available) else np.zeros(0)
         if trace.dtype == bool and trace.ndim == 2 and _small(self.size, trace.shape[1]):
             ends = np.cumsum([0, *trace.sum(axis=1)])
@@ -278,6 +297,28 @@ class Trace(Sampling):
             raise InvalidInput("availability trace must hold booleans")
         if len(shape) != 2 or shape[1] != population or shape[0] < 1:
             raise InvalidInput(f"availability trace has shape {shape}: it must be (period, {population})")
+        self.check_rounds(shape[0])
+
+    def check_rounds(self, rounds: int) -> None:
+        """Somebody is there in one of so many rounds.
+
+        Args:
+            rounds: of a run.
+
+        Raises:
+            InvalidInput: nobody is.
+        """
+        trace = np.asarray(self.available)
+        if not trace[:rounds].any():
+            which = f"the first {rounds} rounds" if rounds < len(trace) else "any round"
+            raise InvalidInput(
+                f"the availability trace shows no client in {which}: no client would take part"
+            )
+
+
+def _given_array(name: str, values: Any) -> Any:
+    """Lists as an array; anything else as it is."""
+    return as_array(name, values) if isinstance(values, list | tuple) else values
 
 
 def _present_first(present: Array) -> tuple[Array, Array]:

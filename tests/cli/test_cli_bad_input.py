@@ -30,6 +30,8 @@ CALLS = [
     (("run", "--rouns", "3"), "--rounds"),
     (("run", "digits", "FedAvg", "--rounds", "x"), "'x' is not a valid integer"),
     (("run",), "no task"),
+    ((*RUN, "--out", ""), "Invalid value for '--out': it is empty"),
+    ((*RUN, "--resume", ""), "Invalid value for '--resume': it is empty"),
     (("run", "digits"), "no method"),
     (("run", "digit", "FedAvg"), "unknown task 'digit': did you mean 'digits'?"),
     (("run", "digits", "fedavgg"), "did you mean 'FedAvg'?"),

@@ -46,6 +46,18 @@ REFUSED = {
         "numbers",
     ),
     "no array": (lambda: FederatedData({}, np.array([2])), "no array"),
+    "two clients of one name": (
+        lambda: FederatedData.from_clients([X, X, X], ["a", "b", "a"]),
+        "clients 0 and 2 are both called 'a'",
+    ),
+    "a name that is no text": (
+        lambda: FederatedData.from_clients([X, X], ["a", 1]),
+        "client 1 has 1: give text",
+    ),
+    "groups that have no order": (
+        lambda: FederatedData.from_groups(X[:2], np.array([1, "a"], object)),
+        "cannot be sorted",
+    ),
     "no list of clients": (lambda: FederatedData.from_clients(7), "clients = 7"),
 }
 
@@ -85,7 +97,7 @@ def test_seeds(bad):
 TASK = fs.Task.from_arrays(lambda w, batch: jnp.mean(w * batch), jnp.zeros(()), [X, X])
 
 
-@pytest.mark.parametrize("name", ["loss", "loss_averaged", "a_averaged", "", 3])
+@pytest.mark.parametrize("name", ["loss", "loss_averaged", "a_averaged", "", 3, "two\nlines", "a\0b"])
 def test_names_of_metrics(name):
     """`train_loss` is the loss's own, `train_a_averaged` that of a metric a."""
     metrics = {"a": TASK.loss, name: TASK.loss}
@@ -100,3 +112,20 @@ def test_rates_that_float32_does_not_have(bad):
         cast(fs.FedAvg(bad), jnp.dtype("float32"))
     with jax.enable_x64(True):
         assert float(cast(fs.FedAvg(bad), jnp.dtype("float64")).local.lr) == float(bad)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_and_models_that_float32_does_not_have():
+    """Without a warning of NumPy's before the error; what is small in an array may vanish."""
+    with pytest.raises(fs.InvalidInput, match=r"weights = -1e\+39 of Weighted is infinite in float32"):
+        cast(fs.sampling.Weighted(np.array([1.0, -1e39]), 1), jnp.dtype("float32"))
+    assert cast(fs.sampling.Weighted(np.array([1.0, 1e-60]), 1), jnp.dtype("float32")).weights[1] == 0
+    task = fs.Task.from_arrays(TASK.loss, np.array(-1e300), [X])
+    with pytest.raises(fs.InvalidInput, match=r"gives 1e\+300, which is infinite in float32"):
+        fs.run(fs.FedAvg(0.1), task, rounds=1)
+
+
+@pytest.mark.parametrize("deviation", ["alpha", "beta"])
+def test_synthetic_data_whose_labels_would_be_rounding(deviation):
+    with pytest.raises(fs.InvalidInput, match=f"{deviation} = 1e.200 must be finite and >= 0 and <= 1000000"):
+        fs.tasks.synthetic(**{deviation: 1e200})

@@ -63,6 +63,16 @@ def test_a_copy_of_federated_data_has_its_names(tmp_path):
     assert unnamed.digest == fs.data.write(CLIENTS, tmp_path / "list").digest
 
 
+@pytest.mark.parametrize("given", [list, iter], ids=["a list", "one by one"])
+def test_two_clients_of_one_name(given, tmp_path):
+    """Of names that are drawn one by one it is seen when all were written; then the folder is not finished."""
+    names = [f"phone {i % 19}é" for i in range(20)]
+    with pytest.raises(fs.InvalidInput, match="clients 0 and 19 are both called 'phone 0é'"):
+        fs.data.write(CLIENTS, tmp_path / "d", names=given(names))
+    with pytest.raises(fs.InvalidInput, match="holds no data"):
+        fs.data.open(tmp_path / "d")
+
+
 class Stopped(Exception):
     pass
 

@@ -224,13 +224,50 @@ def test_an_empty_cohort_changes_nothing(name):
         Weighted(np.array([1.0, 0, 0, 0, 0]), 2),
         Weighted(np.array([1.0, -1, 1, 1, 1]), 2),
         Trace(np.ones((3, 4), bool), 2),
+        Trace(np.zeros((3, 5), bool), 2),
+        Trace(np.array([[False] * 5, [True] * 5]), 2),
     ],
-    ids=["too many", "none", "weights short", "weights zero", "negative", "trace narrow"],
+    ids=[
+        "too many",
+        "none",
+        "weights short",
+        "weights zero",
+        "negative",
+        "trace narrow",
+        "trace of nobody",
+        "nobody in the first round",
+    ],
 )
 def test_a_sampling_that_does_not_fit(bad):
     """Refused before anything runs: population 5."""
     with pytest.raises(fs.InvalidInput):
         fs.run(fs.FedAvg(), make_task(make_clients()), rounds=1, sampling=bad)
+
+
+def test_lists_are_arrays():
+    """What a user writes by hand: the cohorts are those of arrays."""
+    pairs = (
+        (Weighted([1.0, 2, 0, 3, 1], 2), Weighted(np.array([1.0, 2, 0, 3, 1]), 2)),
+        (
+            Trace([[True, False, True, True, False]], 2),
+            Trace(np.array([[True, False, True, True, False]]), 2),
+        ),
+    )
+    for of_list, of_array in pairs:
+        of_list.check(5)
+        for a, b in zip(*(s.draw(jax.random.key(3), 0, 5) for s in (of_list, of_array)), strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(fs.InvalidInput, match="sampling weights"):
+        Weighted([1.0, [2.0]], 2)
+
+
+def test_a_run_without_a_participant_says_so():
+    """A cohort that happens to be empty in every round: nobody can know it before the run."""
+    task = make_task(make_clients())
+    history = fs.run(fs.FedAvg(), task, rounds=2, sampling=Bernoulli(1e-12)).history
+    assert "no client took part in any round: the model is the initial one" in history.notes
+    history = fs.run(fs.FedAvg(), task, rounds=2, clients_per_round=1).history
+    assert not any("took part" in note for note in history.notes)
 
 
 @module

@@ -215,6 +215,14 @@ def test_a_fleet_that_cannot_be_is_refused(given, message):
         ({"systems": FLEET, "quorum": 4}, "quorum = 4 but a round asks 3 clients"),
         ({"systems": FLEET, "deadline": -1}, "deadline = -1 must be finite and > 0"),
         ({"systems": replace(FLEET, available=np.ones((1, 5), bool))}, "in place of sampling = Listed"),
+        (
+            {"systems": FLEET, "deadline": 1e-9},
+            "deadline = 1e-09: no client takes part .* quickest task takes 1.16 s",
+        ),
+        (
+            {"systems": replace(FLEET, dropout=np.full(5, 0.999999))},
+            "no client takes part in any of the 4 rounds",
+        ),
     ],
 )
 def test_a_clock_that_does_not_fit_the_run_is_refused(given, message):

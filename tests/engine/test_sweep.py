@@ -231,6 +231,12 @@ def test_a_grid_too_large_for_memory_runs_in_parts(monkeypatch):
         ("FedAvg", {}, {}, "the grid has no axis"),
         ("FedAvg", {"client_lr": []}, {}, "axis client_lr"),
         ("FedAvg", {"client_lr": 0.1}, {}, "axis client_lr"),
+        (
+            "FedAvg",
+            {"client_lr": np.array([0.1, 1, 0.1])},
+            {},
+            "axis client_lr of the grid: the value 0.1 comes twice",
+        ),
         ("FedAvg", {"cleint_lr": [0.1]}, {}, "did you mean 'client_lr'"),
         (fs.FedAvg, {"servr_lr": [0.1]}, {}, "did you mean 'server_lr'"),
         ("FedAvgg", {"client_lr": [0.1]}, {}, "did you mean 'FedAvg'"),

@@ -14,6 +14,17 @@ from fedsolve.options import WrittenOption, written_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def _folder(text: str | Path) -> Path:
+    """A folder as it is typed; an empty text, such as a variable that is not set, would be the current one."""
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty: give a folder, or leave the option out")
+    return Path(text)
+
+
+FOLDER: dict[str, Any] = {"metavar": "PATH", "parser": _folder}
+"""How an option takes a folder."""
+
 TaskName = Annotated[
     str | None,
     typer.Argument(
@@ -59,9 +70,17 @@ TaskOptions = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="A TOML file, or the folder of a run; options go over it.")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data files, for tasks that read some.")]
-Out = Annotated[Path | None, typer.Option(help="Folder to write (the next free one in runs/).")]
-Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder; --rounds may grow.")]
+DataDir = Annotated[
+    Path | None, typer.Option(**FOLDER, help="Folder of the data files, for tasks that read some.")
+]
+
+Out = Annotated[
+    Path | None,
+    typer.Option(**FOLDER, help="Folder to write (the next free one in runs/)."),
+]
+Resume = Annotated[
+    Path | None, typer.Option(**FOLDER, help="Continue the run in this folder; --rounds may grow.")
+]
 Processes = Annotated[
     int | None,
     typer.Option(min=1, help="Processes on this machine that share the run's devices, for a trial (1)."),
@@ -105,7 +124,9 @@ Trust = Annotated[
         help="A module that a file may name as code to run, besides those beside the file; repeatable.",
     ),
 ]
-ResumeSweep = Annotated[Path | None, typer.Option("--resume", help="Continue the sweep in this folder.")]
+ResumeSweep = Annotated[
+    Path | None, typer.Option("--resume", **FOLDER, help="Continue the sweep in this folder.")
+]
 
 
 def with_run_options(*, swept: bool = False) -> Callable[[Command], Command]:

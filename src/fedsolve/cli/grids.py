@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedsolve.checks import check_different
 from fedsolve.cli.values import parse_value
 from fedsolve.errors import InvalidInput
 
@@ -52,12 +53,7 @@ def axis_values(where: str, given: Any) -> list[Any]:
         values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
     if len(values) > _MOST:
         raise InvalidInput(f"{where}: {len(values):,} values are more than {_MOST:,}")
-    seen: set[Any] = set()
-    for value in values:
-        key = value if isinstance(value, Hashable) else repr(value)
-        if key in seen:
-            raise InvalidInput(f"{where}: the value {value} comes twice")
-        seen.add(key)
+    check_different(where, values)
     return values
 
 

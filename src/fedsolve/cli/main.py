@@ -121,7 +121,7 @@ def verdict(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the earlier run; default runs/NAME.")
+        Path | None, typer.Option("--out", **arg.FOLDER, help="Folder of the earlier run; default runs/NAME.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="That run was of the paper's size.")] = False,
     trust: arg.Trust = None,
@@ -142,10 +142,12 @@ def data(
         ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="Data folder: fetch what is missing and convert into it.")
+        Path | None,
+        typer.Option("--to", **arg.FOLDER, help="Data folder: fetch what is missing and convert into it."),
     ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="Folder with the original files: convert, fetch nothing.")
+        Path | None,
+        typer.Option("--from", **arg.FOLDER, help="Folder with the original files: convert, fetch nothing."),
     ] = None,
     as_json: arg.AsJson = False,
 ) -> None:

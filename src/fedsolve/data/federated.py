@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsolve.checks import as_array, check_integer, check_number
 from fedsolve.data.checks import as_rows, check_column
-from fedsolve.data.names import Numbered
+from fedsolve.data.names import Numbered, check_names
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
@@ -29,8 +29,8 @@ class FederatedData:
         names: a name for each client.
 
     Raises:
-        InvalidInput: no client, a client without examples, fields of different length, or a
-            non-finite number in a floating-point field (the client is named).
+        InvalidInput: no client, a client without examples, two clients of one name, fields of different length, or
+            a non-finite number in a floating-point field (the client is named).
     """
 
     examples: Batch
@@ -59,6 +59,7 @@ class FederatedData:
             raise InvalidInput(
                 f"{len(self.names)} client names for {len(self.counts)} clients: give one each"
             )
+        check_names(self.names)
         if (self.counts < 1).any():
             empty = self.names[int(np.argmax(self.counts < 1))]
             raise InvalidInput(f"{empty} has no examples: drop it or give it at least one")
@@ -352,7 +353,7 @@ class FederatedData:
             The data, clients in the order of their ids, which are their names.
 
         Raises:
-            InvalidInput: fields of different lengths, or another number of ids.
+            InvalidInput: fields of different lengths, another number of ids, or ids that NumPy cannot sort.
 
         >>> FederatedData.from_groups(np.arange(4.0), np.array([7, 3, 7, 7])).names
         ('3', '7')
@@ -360,7 +361,10 @@ class FederatedData:
         column, (_, total) = check_column("groups", groups), _pooled(examples)
         if len(column) != total:
             raise InvalidInput(f"{len(column)} group ids for {total} examples: give one for each example")
-        ids, inverse = np.unique(column, return_inverse=True)
+        try:
+            ids, inverse = np.unique(column, return_inverse=True)
+        except TypeError as error:
+            raise InvalidInput(f"the group ids cannot be sorted ({error}): give all of one type") from None
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, overload
+
+import numpy as np
+
+from fedsolve.errors import InvalidInput, shown
 
 
 class Numbered(Sequence[str]):
@@ -26,3 +31,41 @@ class Numbered(Sequence[str]):
 
     def _name(self, client: int) -> str:
         return f"client {client}"
+
+
+def check_names(names: Sequence[Any]) -> None:
+    """Raise `InvalidInput` unless clients' names are text, and each client's its own."""
+    if isinstance(names, Numbered):
+        return
+    for i, name in enumerate(names):
+        if not isinstance(name, str):
+            raise InvalidInput(f"names: client {i} has {shown(name)}: give text for each client")
+    if len(set(names)) < len(names):
+        seen: dict[str, int] = {}
+        for i, name in enumerate(names):
+            if seen.setdefault(name, i) != i:
+                raise twice(seen[name], i, name)
+
+
+def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
+    """Raise `InvalidInput` unless each of many names, one behind another, is another; it takes 16 bytes a name.
+
+    Args:
+        text: the names in UTF-8.
+        ends: where each ends, shape (clients,).
+    """
+    places = np.concatenate([[0], ends])
+    hashes = np.fromiter((hash(bytes(text[a:b])) for a, b in pairwise(places)), np.int64, len(ends))
+    order = np.argsort(hashes, kind="stable")
+    for k in np.flatnonzero(np.diff(hashes[order]) == 0):
+        first, second = sorted(order[k : k + 2].tolist())
+        own, other = (bytes(text[places[i] : places[i + 1]]) for i in (first, second))
+        if own == other:
+            raise twice(first, second, own.decode())
+
+
+def twice(first: int, second: int, name: str) -> InvalidInput:
+    """The error for two clients of one name."""
+    return InvalidInput(
+        f"names: clients {first} and {second} are both called {shown(name)}: give each a name of its own"
+    )

@@ -27,7 +27,7 @@ from fedsolve.data.description import (
 )
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.data.growing import PROGRESS, Part, Progress
-from fedsolve.data.names import Numbered
+from fedsolve.data.names import Numbered, check_names, check_written_names
 from fedsolve.data.stored import StoredData
 from fedsolve.data.stored import open as open_stored
 from fedsolve.errors import InvalidInput, shown
@@ -62,13 +62,15 @@ def write(
     Raises:
         InvalidInput: the folder holds data or an unfinished writing already, cannot be written, or its disk is full
             (what was written stays, and `resume` goes on); clients that differ in structure, types or shapes; a client
-            without examples or with a number that is not finite.
+            without examples or with a number that is not finite; two clients of one name.
     """
     folder = Path(folder)
     if isinstance(clients, FederatedData):
         names = names or (() if type(clients.names) is Numbered else clients.names)
     elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
         raise InvalidInput(f"clients = {shown(clients)} must be a list or a generator of pytrees of arrays")
+    if isinstance(names, Sequence):  # what is drawn one by one is compared when all of it was written
+        check_names(names)
     with locked(folder):
         if (folder / DESCRIPTION).exists():
             raise InvalidInput(f"{folder} holds data already: open it, or choose another folder")
@@ -132,6 +134,9 @@ def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None
     described = Description(
         progress.clients, columns[0].rows, progress.structure, columns[:arrays], columns[arrays:]
     )
+    if names is not None:
+        text, ends = (np.memmap(folder / c.file, c.dtype, "r", c.start) for c in columns[arrays + 1 :])
+        check_written_names(text.data, ends)
     write_atomically(folder / DESCRIPTION, described.text())
     (folder / PROGRESS).unlink()
 

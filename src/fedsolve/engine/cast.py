@@ -24,8 +24,9 @@ def cast(module: Any, dtype: Any) -> Any:
 
     def leaf(path: Any, x: Any) -> Any:
         keep = hasattr(x, "dtype") and not jnp.issubdtype(x.dtype, jnp.floating)
-        number = float(x) if trees.is_not_traced(x) and np.ndim(x) == 0 and not keep else 0.0
-        fits = float(limits.tiny) <= abs(number) <= float(limits.max)
+        number = 0.0 if keep or not trees.is_not_traced(x) else _largest(x)
+        least = float(limits.tiny) if np.ndim(x) == 0 else 0.0  # the small ones of an array may vanish
+        fits = least <= abs(number) <= float(limits.max)
         if number != 0 and math.isfinite(number) and not fits:
             name = argument_name([jax.tree_util.keystr((key,), simple=True) for key in path])
             what = "infinite" if abs(number) > 1 else "no more than 0"
@@ -37,3 +38,11 @@ def cast(module: Any, dtype: Any) -> Any:
         return jnp.asarray(x) if keep else jnp.asarray(x, dtype)
 
     return jax.tree_util.tree_map_with_path(leaf, module)
+
+
+def _largest(x: Any) -> float:
+    """A number, or that of an array's finite numbers whose size is largest."""
+    if np.ndim(x) == 0:
+        return float(x)
+    finite = np.asarray(x)[np.isfinite(np.asarray(x))]
+    return float(finite[np.argmax(np.abs(finite))]) if finite.size else 0.0

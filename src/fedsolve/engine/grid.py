@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.checks import check_seed, is_integer
+from fedsolve.checks import check_different, check_seed, is_integer
 from fedsolve.errors import InvalidInput, shown, unknown
 
 MOST_TRIALS = 20_000
@@ -34,7 +34,7 @@ def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
     """The axes of a grid, their values as tuples.
 
     Raises:
-        InvalidInput: no axis, or one that is no list of values.
+        InvalidInput: no axis, one that is no list of values, or a value that comes twice.
     """
     if grid is not None and not isinstance(grid, Mapping):
         raise InvalidInput(
@@ -47,6 +47,7 @@ def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
             raise InvalidInput(f"axis {name} = {values!r} of the grid must be a list of at least one value")
         axes[name] = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+        check_different(f"axis {name} of the grid", axes[name])
     return axes
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.task import Task
@@ -30,11 +31,24 @@ def start_params(task: Task, seed: int, dtype: Any) -> Params:
     """The initial model of a run with this seed, in its type.
 
     Raises:
-        InvalidInput: the task's `init` gives no arrays of numbers.
+        InvalidInput: the task's `init` gives no arrays of numbers, or one that is infinite in this type.
     """
     given = task.init(start_key(seed))
+
+    def cast(x: Any) -> Any:
+        with np.errstate(over="ignore"):  # said below
+            found = jnp.asarray(x, dtype)
+        if isinstance(x, np.ndarray | float) and np.isfinite(x).all() and not np.isfinite(found).all():
+            raise InvalidInput(
+                f"init of task {task.name} gives {np.abs(x).max():.3g}, which is infinite in {found.dtype}: give "
+                "smaller numbers, or run in float64"
+            )
+        return found
+
     try:
-        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), given)
+        params = jax.tree.map(cast, given)
+    except InvalidInput:
+        raise
     except (TypeError, ValueError):
         params = None
     if not jax.tree.leaves(params):

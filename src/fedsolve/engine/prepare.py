@@ -167,7 +167,8 @@ def choose_sampling(options: RunOptions, task: Task) -> Sampling:
     """Who takes part: as given, else a uniform cohort of a size, else all clients.
 
     Raises:
-        InvalidInput: no task, no sampling, or one that does not fit the task's clients.
+        InvalidInput: no task, no sampling, one that does not fit the task's clients, or one with which none
+            takes part in any round.
     """
     if not isinstance(task, Task):
         raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
@@ -178,6 +179,7 @@ def choose_sampling(options: RunOptions, task: Task) -> Sampling:
         size = options.clients_per_round
         sampling = Uniform(population if size is None else size)
     sampling.check(population)
+    sampling.check_rounds(options.rounds)
     return sampling
 
 

@@ -27,6 +27,8 @@ from fedsolve.engine.traffic import Traffic
 from fedsolve.sampling import Sampling
 from fedsolve.types import reports
 
+_NOBODY = "no client took part in any round: the model is the initial one"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun(RunEvaluation):
@@ -132,6 +134,8 @@ class PreparedRun(RunEvaluation):
                 f"{ASSUMED}: here they follow from the seed, in a deployment from a key that stays on the server"
             )
         lines += [w for name, (_, w) in reports(self.state.server).items() if w and recorder.any(name)]
+        if recorder.rounds.count and not recorder.any("participants"):
+            lines.append(_NOBODY)
         if dropped := recorder.total("dropped"):
             lines.append(f"{dropped} updates were not finite and left out")
         lines += changes(self.algorithm, recorder.evaluations.arrays())

@@ -211,6 +211,8 @@ def check_outside(out: object, label: object) -> None:
     """Raise `InvalidInput` unless a run's folder and its label can be used."""
     if out is not None and not isinstance(out, str | Path):
         raise InvalidInput(f"out = {shown(out)} must be a folder's path")
+    if out == "":  # as a path it would be the current folder
+        raise InvalidInput("out = '' is empty: give a folder, or leave it out")
     if label is not None and not isinstance(label, str):
         raise InvalidInput(f"label = {shown(label)} must be text")
 

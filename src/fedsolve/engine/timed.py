@@ -118,7 +118,8 @@ def on_the_clock(
         sent: bytes of a client; of a message with several lengths the longest counts.
 
     Raises:
-        InvalidInput: a trace with a sampling that it cannot limit, a quorum above the cohort, a refusal.
+        InvalidInput: a trace with a sampling that it cannot limit, a quorum above the cohort, a refusal, a clock on
+            which no client ever takes part.
     """
     population = len(steps)
     _check_outermost(algorithm)
@@ -138,6 +139,8 @@ def on_the_clock(
     )  # fmt: skip
     if timeline.ids is None or timeline.present is None:
         return Timed(timeline, sampling, sampling, sent)
+    if not timeline.present.any():
+        raise InvalidInput(_nobody(fleet, options, seconds))
     scheduled = Scheduled(
         jnp.asarray(timeline.ids),
         jnp.asarray(timeline.present),
@@ -145,6 +148,20 @@ def on_the_clock(
     )
     algorithm.check(scheduled, population)
     return Timed(timeline, scheduled, sampling, sent)
+
+
+def _nobody(fleet: Fleet, options: RunOptions, seconds: np.ndarray) -> str:
+    """Why no message of a run is in time."""
+    soonest = float(seconds.min())
+    if options.deadline is not None and soonest > options.deadline:
+        return (
+            f"deadline = {options.deadline}: no client takes part in any round, as the quickest task takes "
+            f"{soonest:.3g} s: give more"
+        )
+    return (
+        f"systems: no client takes part in any of the {options.rounds} rounds, as all that are asked drop out or are "
+        "late: run more rounds, or give fewer dropouts or more time"
+    )
 
 
 def _check_outermost(algorithm: Algorithm) -> None:

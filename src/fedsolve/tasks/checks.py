@@ -196,8 +196,8 @@ def _check_named(metrics: Any) -> None:
     if not isinstance(metrics, Mapping):
         raise InvalidInput(f"metrics = {shown(metrics)} must be functions by name, such as {{'accuracy': f}}")
     for name, function in metrics.items():
-        if not isinstance(name, str) or not name:
-            raise InvalidInput(f"a metric is named {name!r}: a name must be text")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise InvalidInput(f"a metric is named {shown(name)}: a name must be text on one line")
         if name == "loss" or (
             name.endswith(_AVERAGED) and name.removesuffix(_AVERAGED) in {"loss", *metrics}
         ):

@@ -16,6 +16,7 @@ from fedsolve.tasks.task import Examples, Task
 
 FEATURES, CLASSES = 60, 10
 _MOST_CLIENTS = 1_000_000
+_WIDEST = 1e6  # beyond, rounding decides the labels
 MODELS = {"softmax": Softmax(FEATURES, CLASSES), "mlp": MLP((FEATURES, 20, 20, CLASSES))}
 """Models of the task by name; the MLP is the network of Dadras et al. 2024."""
 
@@ -49,8 +50,8 @@ def synthetic(
     instead.
 
     Args:
-        alpha: >= 0; keep 1 with `iid`, where it has no meaning.
-        beta: >= 0; keep 1 with `iid`, where it has no meaning.
+        alpha: 0 to 10^6; keep 1 with `iid`, where it has no meaning.
+        beta: 0 to 10^6; keep 1 with `iid`, where it has no meaning.
         num_clients: 30 in the paper; at least 1.
         iid: identical clients but for their sizes.
         seed: of the data, at least 0.
@@ -63,11 +64,11 @@ def synthetic(
         The task `synthetic-1-1` (alpha, beta) or `synthetic-iid`, with `accuracy` as its metric; x of shape (n, 60).
 
     Raises:
-        InvalidInput: a negative or non-finite number, an option given with `iid` that has no meaning there,
+        InvalidInput: a number out of its range, an option given with `iid` that has no meaning there,
             or a model that does not fit.
     """
-    check_number("alpha", alpha, at_least=0)
-    check_number("beta", beta, at_least=0)
+    for what, deviation in (("alpha", alpha), ("beta", beta)):
+        check_number(what, deviation, at_least=0, at_most=_WIDEST)
     if iid and (alpha, beta) != (1.0, 1.0):
         raise InvalidInput(f"alpha = {alpha}, beta = {beta} have no meaning with iid = True: leave them out")
     _check_labels_per_client(labels_per_client, iid)
