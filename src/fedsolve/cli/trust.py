@@ -1,4 +1,4 @@
-"""Code that a file names: it comes from a Python file beside it or from a module that `--trust` names, or is refused."""
+"""Code that a file names: from a Python file beside it or from a module that `--trust` names, else it is refused."""
 
 from __future__ import annotations
 
