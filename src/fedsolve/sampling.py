@@ -98,6 +98,17 @@ class Sampling(ABC):
         """
         return getattr(self, "size", None)
 
+    def at_best(self, population: int) -> float | None:
+        """Clients of the largest cohort where all are listed, of a cohort on average where its size is random.
+
+        Args:
+            population: clients N.
+
+        Returns:
+            A number in 0 .. N, or None.
+        """
+        return self.expected(population)
+
 
 def _check_size(size: Any, population: int) -> None:
     if check_integer("clients_per_round", size, 1) > population:
@@ -288,6 +299,10 @@ class Trace(Sampling):
         order = choose(key, population, population)
         first = true_first(row[order])[: self.size]
         return order[first], row[order][first]
+
+    def at_best(self, population: int) -> float:
+        """Clients of the round in which most are available, at most `size`."""
+        return min(self.size, int(np.asarray(self.available).sum(axis=1).max()))
 
     def check(self, population: int) -> None:
         """The trace has one column per client."""

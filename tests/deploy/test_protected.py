@@ -99,6 +99,23 @@ def test_an_attacker_is_outvoted(tmp_path):
     assert np.abs(attacked["mean"] - honest).max() > 10
 
 
+@pytest.mark.parametrize(
+    "settings", [{"min_replies": 4}, {"clients_per_round": 4}, {"clients_per_round": 4, "over_select": 0.5}]
+)
+def test_rounds_that_are_too_small_for_a_reduction_are_refused(tmp_path, settings):
+    """Krum(1) needs five replies of a round; with over-selection six are asked, but four end the round."""
+    with pytest.raises(fs.InvalidInput, match=r"at least 5|from n = 5"):
+        deploy(fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Krum(1)), tmp_path, **settings)
+
+
+def test_a_round_with_too_few_replies_for_a_reduction_is_not_used(tmp_path):
+    """Two of six are silent: half of a cohort would do for a mean, Krum(1) needs five; the round is skipped."""
+    krum = fs.robust.Robust(fs.FedAvg(0.3), fs.robust.Krum(1))
+    model, history, _ = deploy(krum, tmp_path, deaf=[(101, 0), (104, 0)], rounds=1, shortfall="skip")
+    np.testing.assert_array_equal(flat(model), flat(start()))
+    assert history.rounds["dropped"].tolist() == [6]
+
+
 def amplified(**more):
     """Sampling amplifies: three clients of six on average, each on its own."""
     setting = {"cohort": 3, "population": POPULATION, "delta": 1e-5, "sampling": "poisson"} | more

@@ -27,7 +27,7 @@ cases = {
     "SCAFFOLD+FedDuAdam, 3 of 5, one at a time": (
         fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.3}), {"clients_per_round": 3, "chunk": 1}),
     "Robust, messages of both devices meet on each": (
-        fs.robust.Robust(fs.FedAdam(0.3), fs.robust.MultiKrum(1, 2)), {"sampling": Bernoulli(0.7), "chunk": 2}),
+        fs.robust.Robust(fs.FedAdam(0.3), fs.robust.MultiKrum(0, 2)), {"sampling": Bernoulli(0.7), "chunk": 2}),
     "FedAvg, 1 to 4 of 5": (fs.FedAvg(0.3), {"sampling": Listed.of([[0], [1, 2, 3, 4], [], [4, 2, 0]])}),
 }
 for name, (algorithm, options) in cases.items():

@@ -101,15 +101,17 @@ def robust(
     weighting: str,
     reduce: Reduce,
     of_scalars: Reduce = median,
+    fewest: int = 1,
     attack: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda cohort, vectors: vectors,
 ) -> np.ndarray:
     """Algorithm 1 of Reddi et al. with another reduction; |D_i|^2, which rules ask for, is reduced by `of_scalars`.
 
-    `attack` makes of a cohort's numbers and displacements, one a row, what is sent.
+    Cohorts of less than `fewest` leave w. `attack` makes of a cohort's numbers and displacements, one a row, what
+    is sent.
     """
     iterates = [w]
     for t, cohort in enumerate(fed.cohorts):
-        if cohort:
+        if len(cohort) >= fewest:
             honest = [local(fed, t, i, w) - w for i in cohort]
             vectors = attack(np.array(cohort), np.stack(honest))
             p = shares(fed, cohort, weighting)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from equations.cases import FULL, ROUNDS, SOME, displacement_error, federation
+from equations.cases import FULL, ROUNDS, SOME, availability, displacement_error, federation
 from equations.server_rules import Average, FedDuA
 from equations.transcript import LocalSGD
+from fedsolve.sampling import Trace
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 from wrappers.reduction_transcript import (
@@ -24,16 +25,22 @@ from wrappers.reduction_transcript import (
 )
 
 CASES = {
-    "median": (fs.robust.Median(), median, median),
-    "trimmed": (fs.robust.TrimmedMean(0.2), trimmed(0.2), trimmed(0.2)),
-    "geometric": (fs.robust.GeometricMedian(5, 1e-6), geometric_median(5, 1e-6), median),
-    "krum": (fs.robust.Krum(1), multi_krum(1, 1), median),
-    "multi-krum": (fs.robust.MultiKrum(1, 3), multi_krum(1, 3), median),
-    "clipped to the median": (fs.robust.NormClipping(), clipped(None), median),
-    "clipped to 0.2": (fs.robust.NormClipping(0.2), clipped(0.2), median),
-    "centred": (fs.robust.CentredClipping(), centred(None, 3), median),
-    "centred at 0.1": (fs.robust.CentredClipping(0.1), centred(0.1, 3), median),
+    "median": (fs.robust.Median(), median, median, 3),
+    "trimmed": (fs.robust.TrimmedMean(0.2), trimmed(0.2), trimmed(0.2), 5),
+    "geometric": (fs.robust.GeometricMedian(5, 1e-6), geometric_median(5, 1e-6), median, 3),
+    "krum": (fs.robust.Krum(1), multi_krum(1, 1), median, 5),
+    "krum of honest clients": (fs.robust.Krum(0), multi_krum(0, 1), median, 3),
+    "multi-krum": (fs.robust.MultiKrum(1, 3), multi_krum(1, 3), median, 5),
+    "multi-krum of most": (fs.robust.MultiKrum(0, 4), multi_krum(0, 4), median, 4),
+    "clipped to the median": (fs.robust.NormClipping(), clipped(None), median, 3),
+    "clipped to 0.2": (fs.robust.NormClipping(0.2), clipped(0.2), median, 1),
+    "centred": (fs.robust.CentredClipping(), centred(None, 3), median, 3),
+    "centred at 0.1": (fs.robust.CentredClipping(0.1), centred(0.1, 3), median, 3),
 }
+"""A reduction, what it makes of vectors and of scalars, and the fewest clients of a round that it is meant for."""
+ALL = [0, 1, 2, 3, 4]
+MANY = [ALL, [0, 1], [1, 2, 3, 4], ALL, [0, 2, 4], ALL, [], [3], ALL, [4, 1]]
+VARYING = Trace(availability(MANY), 5)
 RULES = {
     "FedAvg": (lambda: fs.FedAvg(0.3, server_lr=0.9), lambda: Average(0.9), "examples"),
     "FedDuAdam": (lambda: fs.FedDuAdam(0.3), lambda: FedDuA("adam", 0.9, 0.99, 1e-9, 0.0), "uniform"),
@@ -59,16 +66,18 @@ PAIRS = [(name, "FedAvg") for name in CASES] + [(name, "FedDuAdam") for name in 
 
 
 def equals_the_transcript(name, rule, **options):
-    reduction, reduce, of_scalars = CASES[name]
+    reduction, reduce, of_scalars, fewest = CASES[name]
     method, step, weighting = RULES[rule]
-    found = run(fs.robust.Robust(method(), reduction), SOME, **options)
+    found = run(fs.robust.Robust(method(), reduction), VARYING, **options)
     fed = federation(found, make_clients())
-    check(found, robust(fed, found.iterates[0], LocalSGD(0.3), step(), weighting, reduce, of_scalars))
+    check(found, robust(fed, found.iterates[0], LocalSGD(0.3), step(), weighting, reduce, of_scalars, fewest))
+    sizes = np.array([len(cohort) for cohort in MANY])
+    np.testing.assert_array_equal(found.logs["too_few"][sizes > 0], (sizes < fewest)[sizes > 0])
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_equals_the_transcript(name, rule):
-    """Cohorts of none to five of five clients of 3 to 12 examples."""
+    """Cohorts of none to five of five clients of 3 to 12 examples; those that are too few leave the model."""
     equals_the_transcript(name, rule)
 
 
@@ -109,9 +118,22 @@ def test_an_attacker_that_is_not_finite_is_as_absent():
     )
     found = run(algorithm, by=engine)
     assert (found.logs["dropped"] == 1).all()
+    assert not found.logs["too_few"].any()
     fed = federation(found, make_clients())
     fed.cohorts = [[i for i in cohort if i != 4] for cohort in fed.cohorts]
     check(found, robust(fed, found.iterates[0], LocalSGD(0.3), Average(1.0), "examples", median))
+
+
+def test_a_round_that_failing_clients_leave_too_small_changes_nothing():
+    """Krum(1) of five needs five: without client 4, whose message is infinite, no round has so many; a note says it."""
+    attacked = fs.attacks.Attacked(fs.FedAvg(0.3), fs.attacks.Scaled(1e200), (4,))
+    attacked = fs.attacks.Attacked(attacked, fs.attacks.Scaled(1e200), (4,))
+    result = fs.run(
+        fs.robust.Robust(attacked, fs.robust.Krum(1)), make_task(make_clients()), rounds=3, dtype="float64"
+    )
+    assert (result.rounds["too_few"] == 1).all()
+    assert len(set(result.metrics["train_loss"])) == 1
+    assert any("fewer messages could be used" in note for note in result.history.notes)
 
 
 def test_nothing_trimmed_is_the_mean():

@@ -15,7 +15,9 @@ from scipy.optimize import minimize
 import fedsolve as fs
 from fedsolve.engine.cast import cast
 from fedsolve.engine.reduce import reduce_stacked, sum_messages
+from fedsolve.engine.timed import Scheduled
 from fedsolve.geometry import L1, L2Ball
+from fedsolve.sampling import Bernoulli, Trace, Uniform
 from fedsolve.types import module, reduced
 from fedsolve.wrappers.robust.base import middle, vector_of
 from fedsolve.wrappers.robust.catalogue import REDUCTIONS, build_reduction
@@ -277,6 +279,90 @@ def test_other_refusals():
     ):
         with pytest.raises(fs.InvalidInput):
             bad()
+
+
+SMALLEST = {
+    "Median": (fs.robust.Median(), 3),
+    "GeometricMedian": (fs.robust.GeometricMedian(), 3),
+    "CentredClipping": (fs.robust.CentredClipping(), 3),
+    "CentredClipping(1.0)": (fs.robust.CentredClipping(1.0), 3),
+    "NormClipping": (fs.robust.NormClipping(), 3),
+    "NormClipping(1.0)": (fs.robust.NormClipping(1.0), 1),
+    "Krum(0)": (fs.robust.Krum(0), 3),
+    "Krum(1)": (fs.robust.Krum(1), 5),
+    "Krum(5)": (fs.robust.Krum(5), 13),
+    "MultiKrum(1, 9)": (fs.robust.MultiKrum(1, 9), 10),
+    "MultiKrum(3, 2)": (fs.robust.MultiKrum(3, 2), 9),
+    "TrimmedMean": (fs.robust.TrimmedMean(), 10),
+    "TrimmedMean(0.0999)": (fs.robust.TrimmedMean(0.0999), 11),
+    "TrimmedMean(0.49)": (fs.robust.TrimmedMean(0.49), 3),
+    "TrimmedMean(1/3)": (fs.robust.TrimmedMean(1 / 3), 3),
+    "TrimmedMean(0)": (fs.robust.TrimmedMean(0.0), 1),
+}
+"""Reductions, and the fewest clients of which their guarantee holds."""
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_cohorts_that_are_too_small_are_refused(name):
+    """The documented number of clients passes, one less does not, in both types; the line gives it."""
+    reduction, fewest = SMALLEST[name]
+    for dtype in ("float32", "float64"):
+        method = fs.robust.Robust(fs.FedAvg(0.1), cast(reduction, dtype))
+        method.check(Uniform(fewest), 20)
+        assert float(method.reduction.fewest) == fewest
+        if fewest > 1:
+            with pytest.raises(
+                fs.InvalidInput, match=f"from n = {fewest} clients a round on.*has {fewest - 1}: "
+            ):
+                method.check(Uniform(fewest - 1), 20)
+
+
+def test_a_trimmed_mean_is_meant_for_cohorts_of_which_it_cuts_one():
+    """Of all shares: `fewest` is the least n with floor(trim n) >= 1."""
+    for trim in [k / 1000 for k in range(1, 500, 7)] + [1 / k for k in range(3, 60)]:
+        fewest = int(fs.robust.TrimmedMean(trim).fewest)
+        assert int(_floor(np.float64(trim) * fewest)) >= 1 > int(_floor(np.float64(trim) * (fewest - 1))), (
+            trim
+        )
+
+
+def test_cohorts_of_random_size():
+    """Krum(1) needs five: of Bernoulli cohorts on average, of a trace in its best row, of a clock in its best round."""
+    method, row = fs.robust.Robust(fs.FedAvg(0.1), fs.robust.Krum(1)), np.arange(8)
+    there = np.stack([row < 4, row < 6])
+    method.check(Bernoulli(0.63), 8)
+    method.check(Trace(there, 8), 8)
+    method.check(Scheduled(np.zeros((2, 8), int), there), 8)
+    for sampling in (
+        Bernoulli(0.62),
+        Trace(there, 4),
+        Trace(there[:1], 8),
+        Scheduled(np.zeros((1, 8), int), there[:1]),
+    ):
+        with pytest.raises(fs.InvalidInput, match="from n = 5"):
+            method.check(sampling, 8)
+
+
+@pytest.mark.parametrize(("f", "keep"), [(0, 3), (1, 1), (1, 4), (2, 5), (3, 6)])
+def test_what_krum_averages_lies_near_the_honest(f, keep):
+    """n = max(2f + 3, keep + f), f attackers anywhere: each chosen vector has an honest one within sqrt(n - f - 2)
+    times the honest ones' diameter; with keep = n - f + 1 an attacker far away is among them.
+    """
+    n, rng = max(2 * f + 3, keep + f), np.random.default_rng(f)
+    apart = lambda x, y: np.linalg.norm(x[:, None] - y[None], axis=2)  # noqa: E731
+    for distance in (1.0, 3.0, 10.0, 1e6):
+        vectors = rng.standard_normal((n, 3))
+        vectors[:f] += distance * rng.standard_normal(3)
+        honest = vectors[f:]
+        scores = np.array(numpy_says.krum_scores(vectors, f))
+        chosen = vectors[np.argsort(scores, kind="stable")[:keep]]
+        bound = np.sqrt(n - f - 2) * apart(honest, honest).max()
+        assert apart(chosen, honest).min(axis=1).max() <= bound
+        one = np.ones(n, bool)
+        found = reduced_by(
+            fs.robust.MultiKrum(float(f), float(keep)), Up(vectors, one * 1.0, one * 1.0), np.ones(n), one
+        )
+        np.testing.assert_allclose(found.delta, chosen.mean(axis=0), rtol=1e-9)
 
 
 def test_names_in_a_configuration():

@@ -6,6 +6,7 @@ the seed, replies are checked one by one and reduced in the order of client numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,7 @@ from fedsolve.errors import Diverged
 from fedsolve.results.columns import Columns
 from fedsolve.sampling import Sampling
 from fedsolve.types import Params, reports
+from fedsolve.wrappers.robust.cohorts import fewest_messages
 
 
 class Coordinator:
@@ -63,6 +65,7 @@ class Coordinator:
         state: what is carried from round to round; a checkpoint replaces it.
         method: the method, and the shapes of its messages.
         signature: shapes and types of the model's leaves.
+        fewest: replies of a round that the method's own reduction is meant for, at least; 1 for a mean.
 
     Raises:
         InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
@@ -91,6 +94,7 @@ class Coordinator:
         self._secret = (secret or new_secret()) if algorithm.secret_cohorts else None
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
+        self.fewest = math.ceil(float(fewest_messages(algorithm)))
         self.method, server = ServerMethod.prepare(algorithm, params, population)
         self._given, self._first = algorithm, self.method.algorithm
         self._method_spec, self.signature = to_spec(algorithm), signature(params)

@@ -88,7 +88,7 @@ def server_app(
         connect_seconds: seconds to wait for them, and in a round for those of its cohort, > 0.
         round_seconds: seconds to wait for the replies of a round, > 0.
         min_replies: replies that must count for a round to be used, 1 .. population; None for half of its cohort,
-            rounded up.
+            rounded up, or what a robust reduction needs where that is more.
         grace: seconds that a round stays open once `min_replies` count, >= 0; None for all of `round_seconds`.
         shortfall: what becomes of a round of fewer: "repeat" asks again those whose reply is missing or did not
             count, "skip" leaves the model as it is and goes on to the next round.

@@ -13,6 +13,7 @@ from fedsolve.checks import check_flag, check_integer, check_range
 from fedsolve.deploy.measured_checks import check_metric_names, check_unprotected
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling, Uniform
+from fedsolve.wrappers.robust.cohorts import fewest_messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,7 @@ class Settings:
         """
         if self.client_metrics:
             check_unprotected(algorithm)
+        self._check_replies(algorithm)
         size = self.clients_per_round or self.population
         if given is not None and self.clients_per_round is not None:
             raise InvalidInput("give clients_per_round or sampling, not both")
@@ -112,3 +114,14 @@ class Settings:
                 "those who answer first: leave it out"
             )
         return Uniform(min(self.population, math.ceil(size * (1 + self.over_select))))
+
+    def _check_replies(self, algorithm: Algorithm) -> None:
+        """Refuse rounds that would end with fewer replies than the method's own reduction is meant for."""
+        fewest = math.ceil(float(fewest_messages(algorithm)))
+        for name in ("min_replies", "clients_per_round"):
+            value = getattr(self, name)
+            if value is not None and value < fewest:
+                raise InvalidInput(
+                    f"{name} = {value} but {algorithm.reduction!r} protects rounds of at least {fewest} replies: "
+                    f"give at least {fewest}"
+                )

@@ -142,7 +142,8 @@ class TrainingLoop:
         """The replies to a round's orders; none where too few count and such rounds are skipped."""
         settings, cohort = self._settings, self._coordinator.draw_cohort()
         wanted = settings.replies_wanted(len(cohort))
-        replies = RoundReplies(settings.replies_needed(wanted), wanted)
+        needed = max(settings.replies_needed(wanted), min(self._coordinator.fewest, wanted))
+        replies = RoundReplies(needed, wanted)
         for attempt in range(settings.repeats + 1):
             missing = [client for client in cohort if client not in replies.accepted]
             self._collector.collect(missing, replies, is_retry=attempt > 0)

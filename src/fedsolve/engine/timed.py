@@ -52,6 +52,10 @@ class Scheduled(Sampling):
         """The row of the update."""
         return self.ids[round], self.present[round]
 
+    def at_best(self, population: int) -> float:
+        """Clients of the largest update."""
+        return int(np.asarray(self.present).sum(axis=1).max())
+
     def started(self, round: Scalar) -> Any:
         """Whose messages an update takes, and the update whose broadcast each began with."""
         return None if isinstance(self.versions, tuple) else (self.ids[round], self.versions[round])

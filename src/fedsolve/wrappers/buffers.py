@@ -12,8 +12,9 @@ from fedsolve.algorithm import Algorithm, Cohort, name_of
 from fedsolve.buffers import Buffers, Memory, WithBuffers
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, module, reduced
+from fedsolve.types import Params, Scalar, module, reduced
 from fedsolve.wrappers.base import Wrapper
+from fedsolve.wrappers.robust.cohorts import fewest_messages
 from fedsolve.wrappers.robust.coordinates import Median
 
 
@@ -46,6 +47,11 @@ class Apart:
     """A robust reduction of the inner message; the median of each number of the buffers."""
 
     inner: Any
+
+    @property
+    def fewest(self) -> Scalar:
+        """As of the inner reduction: buffers stay where the model does."""
+        return getattr(self.inner, "fewest", 1)
 
     def __call__(self, messages: BesideMessage, weight: Any, used: Any) -> BesideMessage:
         """The reduced message."""
@@ -137,7 +143,9 @@ class KeepsBuffers(Wrapper):
 
     def update(self, server: BesideServer, message: BesideMessage, cohort: Cohort) -> BesideServer:
         """The inner update, and the mean of the buffers that came."""
-        came = trees.where(cohort.size > 0, message.buffers.rounded(), server.buffers)
+        came = trees.where(
+            cohort.size >= fewest_messages(self.inner), message.buffers.rounded(), server.buffers
+        )
         return BesideServer(self.inner.update(server.inner, message.inner, cohort), came)
 
     def model(self, broadcast: BesideBroadcast) -> Params:

@@ -78,6 +78,11 @@ class _Collude:
     attack: Collusion
     then: Any
 
+    @property
+    def fewest(self) -> Scalar:
+        """As of `then`."""
+        return self.then.fewest
+
     def __call__(self, messages: Any, weight: Array, used: Array) -> Any:
         attacks = messages.attacks > 0
         honest = used & ~attacks

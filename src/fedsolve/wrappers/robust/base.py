@@ -21,9 +21,17 @@ class Reduction(ABC):
 
     Attributes:
         uses_weights: whether clients count by the method's weights, or all alike.
+        condition: in words, what its guarantee asks of the number n of clients whose messages are used.
+        fewest: the least n of which that is true; `Robust` leaves the model as it is in a round with fewer.
     """
 
     uses_weights: ClassVar[bool] = False
+    condition: ClassVar[str] = "n >= 1"
+
+    @property
+    def fewest(self) -> Scalar:
+        """One: nothing is asked."""
+        return 1
 
     def __call__(self, messages: Any, weight: Array, used: Array) -> Any:
         """The reduced message; zeros if nobody is used.

@@ -22,7 +22,9 @@ class CentredClipping(OfVectors):
 
     Weights are used, as the method says. The paper starts v at the last round's reduction; a reduction here keeps
     nothing between rounds, so v starts at the coordinate-wise median. From zero, one iteration would be
-    `NormClipping`. The paper's guarantee also asks for momentum on the clients, which is the method's business.
+    `NormClipping`. The paper's guarantee also asks for momentum on the clients, which is the method's business,
+    and that at most a tenth attack. What holds here: a client moves v by at most p_i radius an iteration, from a
+    median that fewer than half cannot carry off; so n >= 3 clients are needed.
 
     Attributes:
         radius: the largest length of a difference, > 0, in units of the displacement; None is the cohort's median
@@ -34,12 +36,18 @@ class CentredClipping(OfVectors):
     """
 
     uses_weights: ClassVar[bool] = True
+    condition: ClassVar[str] = "n >= 3"
     radius: Scalar | None = None
     iterations: int = static(default=3)
 
     def __post_init__(self) -> None:
         check_range("radius", self.radius, above=0, optional=True)
         check_integer("iterations", self.iterations, 1)
+
+    @property
+    def fewest(self) -> Scalar:
+        """Three: of two the median is the mean."""
+        return 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The centre after the last iteration."""

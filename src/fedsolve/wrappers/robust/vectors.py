@@ -38,7 +38,9 @@ class GeometricMedian(OfVectors):
 
     Weights are used: p_i is uniform or by examples, as the method says. It starts at the coordinate-wise median,
     where RFA's code starts at the mean, which one client can put as far away as it likes: from there a few
-    iterations would not come back. Clients of less than half the weight cannot carry it off.
+    iterations would not come back. Clients of less than half the weight, and fewer than half of all, cannot carry
+    it off (breakdown point 1/2; Lopuhaä and Rousseeuw 1991): n >= 3 clients are needed, or no client is fewer than
+    half.
 
     Attributes:
         iterations: of Weiszfeld, a fixed number (the paper does with 3); at least 1.
@@ -49,12 +51,18 @@ class GeometricMedian(OfVectors):
     """
 
     uses_weights: ClassVar[bool] = True
+    condition: ClassVar[str] = "n >= 3"
     iterations: int = static(default=8)
     smoothing: Scalar = 1e-6
 
     def __post_init__(self) -> None:
         check_integer("iterations", self.iterations, 1)
         check_range("smoothing", self.smoothing, above=0)
+
+    @property
+    def fewest(self) -> Scalar:
+        """Three: one of two is no minority."""
+        return 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The smoothed geometric median."""
@@ -73,25 +81,32 @@ class MultiKrum(OfVectors):
 
         score(i) = sum of |D_i - D_j|^2 over the n - f - 2 vectors D_j closest to D_i,   n clients used
 
-    Weights are ignored: a client could choose its own. It is proven robust where 2f + 2 < n; in smaller cohorts
-    at least one neighbour counts. Two clients that are each other's one neighbour have equal scores: the shorter
-    vector comes first, so that no order of clients matters. Distances are taken one client at a time: n^2 d
-    work, n d memory.
+    Weights are ignored: a client could choose its own. Needed are 2f + 2 < n (their condition) and keep <= n - f:
+    then no vector that is averaged lies farther from one of the honest ones than sqrt(n - f - 2) times the largest
+    distance of two of these; of more vectors one is an attacker's, whatever it sends. Two clients that are
+    each other's one neighbour have equal scores: the shorter vector comes first, so that no order of clients
+    matters. Distances are taken one client at a time: n^2 d work, n d memory.
 
     Attributes:
-        attackers: f, how many clients of a cohort may attack, at least 0.
-        keep: how many are averaged, at least 1, at most n - f to be of use; all where fewer are used.
+        attackers: f, how many clients of a cohort may attack, at least 0; below (n - 2) / 2.
+        keep: how many are averaged, at least 1, at most n - f.
 
     Raises:
         InvalidInput: a number that is not whole or out of its range.
     """
 
+    condition: ClassVar[str] = "2 attackers + 2 < n and keep <= n - attackers"
     attackers: Scalar
     keep: Scalar
 
     def __post_init__(self) -> None:
         check_range("attackers", self.attackers, at_least=0, whole=True)
         check_range("keep", self.keep, at_least=1, whole=True)
+
+    @property
+    def fewest(self) -> Scalar:
+        """max(2f + 3, keep + f)."""
+        return jnp.maximum(2 * self.attackers + 3, self.keep + self.attackers)
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The mean of those of the smallest scores."""
@@ -103,17 +118,25 @@ class MultiKrum(OfVectors):
 class Krum(OfVectors):
     """The one vector that lies closest to its neighbours: `MultiKrum` with keep = 1 (Blanchard et al. 2017).
 
+    Needed is 2f + 2 < n (their condition): see `MultiKrum` for what then holds.
+
     Attributes:
-        attackers: f, how many clients of a cohort may attack, at least 0.
+        attackers: f, how many clients of a cohort may attack, at least 0; below (n - 2) / 2.
 
     Raises:
         InvalidInput: a number that is not whole or out of its range.
     """
 
+    condition: ClassVar[str] = "2 attackers + 2 < n"
     attackers: Scalar
 
     def __post_init__(self) -> None:
         check_range("attackers", self.attackers, at_least=0, whole=True)
+
+    @property
+    def fewest(self) -> Scalar:
+        """2f + 3."""
+        return 2 * self.attackers + 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The vector of the smallest score."""
@@ -137,8 +160,9 @@ def krum_scores(vectors: Array, used: Array, attackers: Scalar) -> Array:
 class NormClipping(OfVectors):
     """The mean of vectors shortened to a bound:  sum_i p_i D_i min(1, bound / |D_i|).
 
-    Weights are used, as the method says. The bound limits how far a client can pull, not where to: many
-    attackers still carry the mean off, slowly.
+    Weights are used, as the method says. The bound limits how far a client can pull, p_i bound, not where to: many
+    attackers still carry the mean off, slowly. Of a number given as bound that is true of every n; the median length
+    is the others' where fewer than half attack, so n >= 3 clients are needed.
 
     Attributes:
         bound: the largest length, > 0, in units of the displacement; None (or "median") is the median length of
@@ -149,6 +173,7 @@ class NormClipping(OfVectors):
     """
 
     uses_weights: ClassVar[bool] = True
+    condition: ClassVar[str] = "n >= 3, or a number as bound"
     bound: Any = None
 
     def __post_init__(self) -> None:
@@ -157,6 +182,11 @@ class NormClipping(OfVectors):
                 raise InvalidInput(f"bound = {self.bound!r} must be a number or 'median'")
             object.__setattr__(self, "bound", None)
         check_range("bound", self.bound, above=0, optional=True)
+
+    @property
+    def fewest(self) -> Scalar:
+        """Three of the median length, one of a number."""
+        return 3 if self.bound is None else 1
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
         """The mean of the clipped vectors."""

@@ -5,11 +5,26 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, ClassVar
 
-from fedsolve.algorithm import Algorithm, name_of
+import jax.numpy as jnp
+
+from fedsolve import trees
+from fedsolve.algorithm import Algorithm, Cohort, name_of
 from fedsolve.errors import InvalidInput
-from fedsolve.types import module
+from fedsolve.types import Params, Scalar, module, reported
 from fedsolve.wrappers.base import Wrapper
 from fedsolve.wrappers.robust.base import Reduction
+from fedsolve.wrappers.robust.cohorts import check_cohorts
+
+
+@module
+class RobustServer:
+    """The inner server, and whether the last round had too few messages for the reduction (1) or not (0)."""
+
+    inner: Any
+    too_few: Scalar = reported(
+        "in some rounds fewer messages could be used than the robust reduction needs: they left the model as it was "
+        "(column too_few)"
+    )
 
 
 @module
@@ -17,9 +32,15 @@ class Robust(Wrapper):
     """The method `inner` on a cohort's message reduced so that some clients may send what they like.
 
         server:  m <- reduction(m_i for i in S)        in place of  m <- mean over S of m_i, as each field says
+                 nothing changes where S has fewer clients than the reduction's guarantee needs
 
     Travels and is kept: what `inner` sends and keeps. The server needs every message as it is, not only their
     sum: memory is the cohort's messages, and secure aggregation is impossible.
+
+    Each reduction says of how many clients its guarantee holds (`Reduction.condition`). Cohorts that are always
+    smaller are refused before a run. Where their size varies (Bernoulli cohorts, traces, clients that fail or come too
+    late), a round with too few messages leaves the server as it is, counts in the column `too_few`, and the run ends
+    with a note; Bernoulli cohorts that are too small on average are refused.
 
     A reduction is not the mean even if all clients are honest: where clients differ it leaves out what only
     few of them know, and a server optimiser that compares the mean with its parts (FedExP, FedDuA) steps by
@@ -51,3 +72,28 @@ class Robust(Wrapper):
             )
         if not isinstance(self.reduction, Reduction):
             raise InvalidInput(f"reduction = {self.reduction!r} must be one such as Median() or Krum(3)")
+
+    def check(self, sampling: Any, population: int) -> None:
+        """The inner method's check, and cohorts that are large enough for the reduction."""
+        super().check(sampling, population)
+        check_cohorts(self.reduction, sampling.at_best(population))
+
+    def init(self, params: Params) -> RobustServer:
+        """The inner server."""
+        return RobustServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
+
+    def broadcast(self, server: RobustServer, cohort: Cohort) -> Any:
+        """The inner broadcast."""
+        return self.inner.broadcast(server.inner, cohort)
+
+    def update(self, server: RobustServer, message: Any, cohort: Cohort) -> RobustServer:
+        """The inner update, unless too few messages were reduced."""
+        enough = cohort.size >= self.reduction.fewest
+        after = self.inner.update(server.inner, message, cohort)
+        return RobustServer(
+            trees.where(enough, after, server.inner), jnp.where(enough, 0, 1).astype(server.too_few.dtype)
+        )
+
+    def export(self, server: RobustServer) -> Params:
+        """The inner model."""
+        return self.inner.export(server.inner)
