@@ -1,4 +1,4 @@
-"""Why SCAFFOLD undoes FedDuA's extrapolation: under control variates the clients' displacements become equal."""
+"""Where SCAFFOLD undoes FedDuA's extrapolation: with whole batches control variates make displacements equal."""
 
 from __future__ import annotations
 
