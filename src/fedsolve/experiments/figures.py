@@ -133,7 +133,7 @@ BESIDE = {
     "robustness": "robust reductions against five attacks (Yin et al. 2018, Baruch et al. 2019 and others)",
     "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
     "composite-league": "six methods for F + psi on ten problems, by the same budget of tuning: ours",
-    "control-variates": "of whole batches, control variates make displacements equal and halve FedDuA's extrapolation: ours",
+    "control-variates": "of whole batches, control variates make displacements equal, FedDuA's steps a half: ours",
     "phase-diagram": "who wins where, by label skew and local steps: ours",
     "fleet-clock": "synchronous, over-selected and buffered training by simulated time: ours",
     "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly: ours",
