@@ -28,7 +28,7 @@ from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.keys import start_params
 from fedsolve.engine.objective import objective
 from fedsolve.engine.preflight import check_loss
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.geometry.blocks import Blocks, check_start, require
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, Scalar, module
@@ -137,7 +137,7 @@ def alone(task: Task, client: int) -> Task:
         InvalidInput: there is no such client.
     """
     clients = task.data.num_clients
-    if not 0 <= client < clients:
+    if check_integer("client", client) >= clients:
         raise InvalidInput(f"client = {client} must be one of 0 to {clients - 1}")
     own = FederatedData.from_clients([task.data.client(client)], [task.data.names[client]])
     return replace(task, name=f"{task.name} of {task.data.names[client]} alone", data=own)
@@ -147,6 +147,8 @@ def _solve(
     task: Task, psi: Any, method: Any, iterations: int, tolerance: float, weighting: Weighting, dtype: str,
     seed: int, inside: Any,
 ) -> Solution:  # fmt: skip
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task = {shown(task)} must be a fedsolve.Task")
     check_weighting(weighting)
     check_integer("iterations", iterations, 1)
     check_range("tolerance", tolerance, above=0)

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import check_integer, check_range
+from fedsolve.checks import check_flag, check_integer, check_path, check_range
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.improvement import improvements, signed
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import Columns
+from fedsolve.signatures import takes
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,38 @@ def check_callbacks(callbacks: object) -> Sequence[Callback]:
         The same.
 
     Raises:
-        InvalidInput: no list, or something in it that is no function.
+        InvalidInput: no list, or something in it that is no function of one argument.
     """
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
     for callback in callbacks:
-        if not callable(callback):
-            raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+        _check_callback(callback)
     return callbacks
+
+
+def _check_callback(callback: object) -> None:
+    if isinstance(callback, type):
+        name = callback.__name__
+        raise InvalidInput(f"callbacks: {name} is a class: give an instance of it, such as {name}(...)")
+    if not callable(callback):
+        raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+    if not takes(callback, ["at"]):
+        raise InvalidInput(f"callbacks: {shown(callback)} must take one argument, the evaluation")
+    ended = getattr(callback, "ended", None)
+    if ended is not None and not (callable(ended) and takes(ended, ["result"])):
+        raise InvalidInput(
+            f"callbacks: `ended` of {shown(callback)} must be a method of one argument, the result"
+        )
+
+
+def _check_rounds(rounds: object) -> None:
+    """Raise `InvalidInput` unless these are rounds at which to look, or None."""
+    if rounds is None:
+        return
+    if isinstance(rounds, str) or not isinstance(rounds, Collection):
+        raise InvalidInput(f"rounds = {shown(rounds)} must be a list of rounds or None for every evaluation")
+    for round in rounds:
+        check_integer("rounds: a round", round)
 
 
 def why_it_ends(callbacks: Sequence[Callback], at: Evaluated) -> str:
@@ -180,12 +205,20 @@ class EachClient:
         unseen: at the clients that never train, in place of those that do.
         validation: at each client's validation examples (`Task.hold_out`), in place of those that it trains on.
         found: the `fedsolve.results.clients.ClientMetrics` by round.
+
+    Raises:
+        InvalidInput: rounds that are none.
     """
 
     rounds: Collection[int] | None = None
     unseen: bool = False
     validation: bool = False
     found: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        _check_rounds(self.rounds)
+        check_flag("unseen", self.unseen)
+        check_flag("validation", self.validation)
 
     def __call__(self, at: Evaluated) -> None:
         """Look, if the round is one of those.
@@ -224,6 +257,7 @@ class FineTuning:
     def __post_init__(self) -> None:
         check_integer("steps", self.steps, 1)
         check_range("client_lr", self.client_lr, above=0)
+        _check_rounds(self.rounds)
 
     def __call__(self, at: Evaluated) -> None:
         """Look, if the round is one of those.
@@ -247,10 +281,16 @@ class KeepBest:
     Attributes:
         metric: a column of the evaluations; of accuracies and the like more is better, of all else less.
         folder: where to; it is made.
+
+    Raises:
+        InvalidInput: a folder that is no path.
     """
 
     metric: str
     folder: str | Path
+
+    def __post_init__(self) -> None:
+        check_path("folder", self.folder)
 
     def __call__(self, at: Evaluated) -> None:
         """Save the result if it is better than at all evaluations before.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fedsolve.errors import InvalidInput, shown
@@ -153,6 +154,19 @@ def check_different(where: str, values: Sequence[Any]) -> None:
         seen.add(key)
 
 
+def check_path(name: str, value: object) -> Path:
+    """`value` as a path; `InvalidInput` unless it is text or a path, without a null character.
+
+    >>> check_path("folder", 3)
+    Traceback (most recent call last):
+    ...
+    fedsolve.errors.InvalidInput: folder = 3 must be a path
+    """
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise InvalidInput(f"{name} = {shown(value)} must be a path")
+    return Path(value)
+
+
 def as_array(name: str, values: Any) -> np.ndarray:
     """`values` as an array of numbers or truths; `InvalidInput` for anything else, and for a masked array.
 
@@ -174,6 +188,8 @@ def as_array(name: str, values: Any) -> np.ndarray:
         raise InvalidInput(f"{name} = {shown(values)} is no array of numbers") from None
     if array.dtype.kind not in "biufcV" or array.dtype.names is not None:
         raise InvalidInput(f"{name} is {shown(values)} of type {array.dtype}: it must be an array of numbers")
+    if array.dtype in (np.longdouble, np.clongdouble):
+        raise InvalidInput(f"{name} has type {array.dtype}, which JAX does not have: convert it to float64")
     return array
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard, Unpack, overload
+from typing import Unpack, overload
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
@@ -21,6 +20,7 @@ from fedsolve.errors import Diverged, InvalidInput, shown
 from fedsolve.options import RunKeywords, shows_options
 from fedsolve.results.record_files import method_folders
 from fedsolve.run_folder import RUN, held_already
+from fedsolve.signatures import takes
 from fedsolve.tasks.task import Task
 
 
@@ -147,19 +147,9 @@ def _callbacks(callbacks: object, *further: str) -> Callable[..., Sequence[Callb
     if callbacks is None:
         return lambda *of: ()
     names = ("label", *further)
-    if not _takes(callbacks, names):
+    if not takes(callbacks, names):
         raise InvalidInput(
             f"callbacks = {shown(callbacks)} must be a function of {' and '.join(names)} that makes those of each "
             f"run, such as callbacks=lambda {', '.join(names)}: [...]"
         )
     return lambda *of: check_callbacks(callbacks(*of))
-
-
-def _takes(function: Any, names: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
-    if not callable(function):
-        return False
-    try:
-        inspect.signature(function).bind(*names)
-    except (TypeError, ValueError):  # ValueError: a built-in function that does not tell
-        return False
-    return True

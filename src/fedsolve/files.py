@@ -14,6 +14,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
+from fedsolve.checks import check_path
 from fedsolve.errors import InvalidInput
 
 _BEGUN = time.time()
@@ -44,7 +45,9 @@ def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, privat
     Raises:
         InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
     """
-    path = Path(path)
+    path = check_path("path", path)
+    if path.is_dir():
+        raise InvalidInput(f"cannot write to {path}: it is a folder; give a file's path")
     temporary = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""What is said of an option, and options in the place of `**options` in a signature and in a docstring."""
+"""Options in the place of `**options` in a signature and in a docstring, and whether a call fits a signature."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedsolve.checks import check_integer, check_number
 from fedsolve.errors import InvalidInput, shown
@@ -108,3 +108,20 @@ def _in_words(option: Field[Any]) -> str:
     default = about.otherwise or ("" if option.default in (MISSING, None) else repr(option.default))
     least = "above 0" if about.positive else f"at least {about.least}" if about.least is not None else ""
     return about.text + (f"; {least}" if least else "") + (f"; default {default}." if default else ".")
+
+
+def takes(function: Any, names: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
+    """Whether something can be called with so many arguments, by position; a built-in that does not tell can.
+
+    >>> takes(lambda at: None, ["at"]), takes(lambda: None, ["at"]), takes(3, ["at"])
+    (True, False, False)
+    """
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*names)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True

@@ -229,6 +229,30 @@ def test_refused(case, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"x": []}, r"x = \[\] must be the name of a column, or a list of names"),
+        ({"x": 3}, "x = 3 must be"),
+        ({"y": []}, r"y = \[\] must be"),
+        ({"client": ["user"]}, "client = .* must be the name of a column"),
+        ({"folder": 3}, "folder = 3 must be a path"),
+        ({"resume": 3}, "resume = 3"),
+    ],
+)
+def test_arguments_that_name_no_column_are_refused(options, words, tmp_path):
+    path = one_parquet(tmp_path)
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.data.from_table(path, **({"client": "user", "x": "a"} | options))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    table = pa.Table.from_arrays([pa.array([1, 2])] * 3, names=["user", "x", "x"])
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(fs.InvalidInput, match=r"t\.parquet has 2 columns called x: give each its own name"):
+        fs.data.from_table(tmp_path / "t.parquet", client="user", x="x")
+
+
 def test_lists_side_by_side_are_refused(tmp_path):
     with pytest.raises(fs.InvalidInput, match="column weights has lists"):
         fs.data.from_table(one_parquet(tmp_path), client="user", x=["a", "weights"])

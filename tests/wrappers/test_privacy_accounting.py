@@ -84,7 +84,8 @@ def test_what_the_log_shows_is_the_library_s_answer(sampling):
 def test_edges():
     """No round costs nothing; no noise, everything; nothing told, nothing (delta large)."""
     assert epsilon(1.0, 0, **SETTING) == 0.0
-    assert epsilon(0.0, 1, **SETTING) == np.inf
+    assert epsilon(0.0, 1, **SETTING) == epsilon(1e-300, 1, **SETTING) == np.inf
+    assert 0.0 <= epsilon(1e300, 1, **SETTING) <= epsilon(1e5, 1, **SETTING)
     big = fs.privacy.DifferentialPrivacy(
         fs.FedAvg(weighting="uniform"), 1000.0, 0.5, cohort=10, population=100, delta=0.5
     )

@@ -361,10 +361,14 @@ class FederatedData:
         column, (_, total) = check_column("groups", groups), _pooled(examples)
         if len(column) != total:
             raise InvalidInput(f"{len(column)} group ids for {total} examples: give one for each example")
+        if column.dtype.kind == "f" and np.isnan(column).any():
+            raise InvalidInput(f"groups have no id for example {int(np.isnan(column).argmax())}: it is NaN")
         try:
             ids, inverse = np.unique(column, return_inverse=True)
-        except TypeError as error:
-            raise InvalidInput(f"the group ids cannot be sorted ({error}): give all of one type") from None
+        except TypeError:
+            raise InvalidInput(
+                "groups hold ids of several types, which have no order: make them all text or all integers"
+            ) from None
         parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
         return cls.from_partition(examples, parts, tuple(str(i) for i in ids))
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.checks import check_flag, check_path
 from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.tables import Table, check_whole, numbers
 from fedsolve.data.writing import write
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
 Columns = str | Sequence[str]
@@ -59,7 +60,12 @@ def from_table(
         InvalidInput: a file or column that is missing, damaged or of another type, nulls (the file, row group and
             column are named), lists of different lengths, numbers that are not finite, or what `fs.data.write` refuses.
     """
-    table = Table.at(path)
+    for name, columns in {"x": x, "y": y}.items():
+        _check_names(name, columns, optional=name == "y")
+    if not isinstance(client, str):
+        raise InvalidInput(f"client = {shown(client)} must be the name of a column")
+    check_flag("resume", resume)
+    table = Table.at(check_path("path", path))
     counts = _counts(table, client)
     ids = sorted(counts)
     names, sizes = [str(i) for i in ids], np.array([counts[i] for i in ids], np.int64)
@@ -67,7 +73,7 @@ def from_table(
     if folder is None:
         leaves = _grouped(table, client, columns, ids, sizes, _Room(None))
         return FederatedData(leaves[0] if y is None else Examples(*leaves), sizes, tuple(names))
-    above = Path(folder).absolute().parent
+    above = check_path("folder", folder).absolute().parent
     try:
         above.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=above, prefix=".grouping-") as beside:
@@ -137,6 +143,15 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
         raise InvalidInput(f"{where} has type {kind}: clients' ids are integers or text")
     check_whole(coded.dictionary, where)
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
+
+
+def _check_names(name: str, columns: object, optional: bool) -> None:
+    """Raise `InvalidInput` unless these are the name of a column or a list of names."""
+    if isinstance(columns, str) or (optional and columns is None):
+        return
+    names = list(columns) if isinstance(columns, Sequence) else []
+    if not names or not all(isinstance(column, str) for column in names):
+        raise InvalidInput(f"{name} = {shown(columns)} must be the name of a column, or a list of names")
 
 
 def _grouped(

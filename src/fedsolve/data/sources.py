@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsolve.checks import check_path
 from fedsolve.errors import InvalidInput
 
 VARIABLE = "FEDSOLVE_DATA"
@@ -42,7 +43,7 @@ def data_dir(explicit: str | Path | None = None) -> Path:
             f"no data folder: give data_dir or set the environment variable {VARIABLE} "
             "(`fedsolve data` says where the files come from)"
         )
-    folder = Path(given).expanduser()
+    folder = check_path("data_dir", given).expanduser()
     if not folder.is_dir():
         origin = "data_dir" if explicit is not None else VARIABLE
         raise InvalidInput(f"{origin} = {given} is not a folder: give the folder that holds the data files")
@@ -140,7 +141,7 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
     Raises:
         InvalidInput: missing, damaged, or without one of the fields.
     """
-    if not Path(path).is_file():
+    if not check_path("path", path).is_file():
         read_bytes(path)
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedsolve.checks import check_flag, check_path
 from fedsolve.data.description import (
     DESCRIPTION,
     Column,
@@ -108,7 +109,8 @@ def open(folder: str | Path, *, verify: bool = False) -> StoredData:
     Raises:
         InvalidInput: a file that is missing, has another size or another sum, or a description that is damaged.
     """
-    folder = Path(folder)
+    folder = check_path("folder", folder)
+    check_flag("verify", verify)
     description = read_description(folder)
     maps = [_mapped(folder, column) for column in (*description.leaves, *description.index)]
     arrays = [_array(m, column) for m, column in zip(maps, _columns(description), strict=True)]

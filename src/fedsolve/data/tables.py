@@ -131,6 +131,10 @@ def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str]) -> 
     for name in columns:
         if name not in known:
             raise unknown(f"column of {path}", name, known)
+        if list(known).count(name) > 1:
+            raise InvalidInput(
+                f"{path} has {list(known).count(name)} columns called {name}: give each its own name"
+            )
 
 
 def numbers(array: Any, where: str) -> np.ndarray:

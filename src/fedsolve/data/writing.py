@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+from fedsolve.checks import check_flag, check_path
 from fedsolve.data.description import (
     COUNTS,
     DESCRIPTION,
@@ -64,7 +65,10 @@ def write(
             (what was written stays, and `resume` goes on); clients that differ in structure, types or shapes; a client
             without examples or with a number that is not finite; two clients of one name.
     """
-    folder = Path(folder)
+    folder = check_path("folder", folder)
+    check_flag("resume", resume)
+    if not isinstance(names, Iterable) or isinstance(names, str):
+        raise InvalidInput(f"names = {shown(names)} must be a list of names, one for each client")
     if isinstance(clients, FederatedData):
         names = names or (() if type(clients.names) is Numbered else clients.names)
     elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):

@@ -129,7 +129,7 @@ def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None
     for given in ((key, weights), (None, None)) if names else ((None, None),):
         out = _shape(what, function, params, batch, *given)
         shape = getattr(out, "shape", type(out).__name__)
-        if shape not in ((), (count,)) or not jnp.issubdtype(out.dtype, jnp.inexact):
+        if shape not in ((), (count,)) or not jnp.issubdtype(out.dtype, jnp.floating):
             raise InvalidInput(
                 f"{what} has shape {shape} and type {getattr(out, 'dtype', '?')}: it must be one real number, the mean "
                 f"over the batch, or one for each of its {count} examples"

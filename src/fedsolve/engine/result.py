@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsolve.checks import check_path
 from fedsolve.engine.keys import start_params
 from fedsolve.errors import Diverged, InvalidInput, shown, unknown
 from fedsolve.report.fleet import waiting
@@ -52,7 +53,9 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
     Raises:
         InvalidInput: a file is missing or damaged, or the model is not the task's (the first difference is named).
     """
-    path = Path(folder)
+    path = check_path("folder", folder)
+    if task is not None and not isinstance(task, Task):
+        raise InvalidInput(f"task = {shown(task)} must be a fedsolve.Task or None")
     history = read_history(path)
     if history is None:
         raise InvalidInput(f"{path} holds no {HISTORY}: give the folder of a finished run")
@@ -191,7 +194,7 @@ class Result(Finished):
         Raises:
             InvalidInput: the folder cannot be written.
         """
-        path = Path(folder)
+        path = check_path("folder", folder)
         if self.failure:
             write_failure(path, self.history, self.failure)
         else:

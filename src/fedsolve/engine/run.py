@@ -10,6 +10,7 @@ import jax
 
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.callbacks import Callback, CallbacksOfSeed, check_callbacks, tell_ended
+from fedsolve.checks import check_path
 from fedsolve.engine.checkpoint import Checkpoints
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.configuration import configured
@@ -25,6 +26,7 @@ from fedsolve.errors import Diverged, InvalidInput, shown
 from fedsolve.options import RunKeywords, RunOptions, shows_options
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.record_files import write_failure
+from fedsolve.signatures import takes
 from fedsolve.tasks.task import Task
 
 
@@ -209,8 +211,8 @@ def seeds_of(seeds: int | Sequence[int] | None, options: RunKeywords) -> tuple[t
 
 def check_outside(out: object, label: object) -> None:
     """Raise `InvalidInput` unless a run's folder and its label can be used."""
-    if out is not None and not isinstance(out, str | Path):
-        raise InvalidInput(f"out = {shown(out)} must be a folder's path")
+    if out is not None:
+        check_path("out", out)
     if out == "":  # as a path it would be the current folder
         raise InvalidInput("out = '' is empty: give a folder, or leave it out")
     if label is not None and not isinstance(label, str):
@@ -224,6 +226,8 @@ def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
         InvalidInput: what is given does not fit.
     """
     if several and callable(callbacks):
+        if not takes(callbacks, ["seed"]):
+            raise InvalidInput(f"callbacks = {shown(callbacks)} must be a function of the seed")
         return lambda seed: check_callbacks(callbacks(seed))
     found = check_callbacks(callbacks)
     if several and found:

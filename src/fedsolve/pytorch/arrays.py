@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsolve.checks import check_same
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 
 
 def parameters(module: nn.Module) -> dict[str, np.ndarray]:
@@ -83,6 +83,8 @@ def trained_copy(
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters themselves."""
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
     params = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not params:
         raise InvalidInput(f"{type(module).__name__} has no trainable parameter: set requires_grad of some")

@@ -145,6 +145,10 @@ def _is_floating(leaf: Any) -> bool:
 
 def _array(leaf: Any) -> Any:
     """An array; one of NumPy stays, since a float64 run wants all its digits."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise InvalidInput(
+            f"the parameters hold the shape {leaf.shape} without values: give arrays, as the model's `init` makes them"
+        )
     return np.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else jnp.asarray(leaf)
 
 

@@ -18,7 +18,13 @@ def refuse_state(params: Params) -> None:
     Raises:
         InvalidInput: where they are, and what to pass instead.
     """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_state):
+    try:
+        leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_state)
+    except ValueError:
+        raise InvalidInput(
+            "the parameters are a dictionary with keys of several types, which have no order: make them all text"
+        ) from None
+    for path, leaf in leaves:
         where = jax.tree_util.keystr(path)
         if any(getattr(part, "key", None) == "batch_stats" for part in path):
             raise InvalidInput(

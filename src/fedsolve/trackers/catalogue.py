@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fedsolve.checks import check_path
 from fedsolve.errors import unknown
 from fedsolve.trackers.base import Tracker
 from fedsolve.trackers.mlflow import MLflow
@@ -34,4 +35,4 @@ def tracker(name: str, folder: Path) -> Tracker:
     """
     if name not in TRACKERS:
         raise unknown("tracker", name, TRACKERS)
-    return TRACKERS[name](folder)
+    return TRACKERS[name](check_path("folder", folder))

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.results.history import Setting
 from fedsolve.trackers.base import Tracker, package
 
@@ -21,12 +22,17 @@ class MLflow(Tracker):
         uri: of the tracking server or database, in place of MLFLOW_TRACKING_URI.
 
     Raises:
-        InvalidInput: mlflow is not installed.
+        InvalidInput: mlflow is not installed, or does not take the address.
     """
 
     def __init__(self, uri: str | None = None) -> None:
         self._package = package("mlflow", "mlflow")
-        self._client = self._package.MlflowClient(tracking_uri=uri)
+        if uri is not None and not isinstance(uri, str):
+            raise InvalidInput(f"uri = {shown(uri)} must be text, such as 'http://127.0.0.1:5000'")
+        try:
+            self._client = self._package.MlflowClient(tracking_uri=uri)
+        except self._package.exceptions.MlflowException as error:
+            raise InvalidInput(f"MLflow does not take uri = {shown(uri)}: {error}") from None
         self._run = ""
         self._params: dict[str, Setting] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedsolve.checks import check_path
 from fedsolve.results.encoding import dumps
 from fedsolve.results.history import Setting
 from fedsolve.trackers.base import CURVES, Tracker, package
@@ -19,12 +20,12 @@ class TensorBoard(Tracker):
         folder: where the runs' folders are made, each by its method, task and seed, numbered where it exists.
 
     Raises:
-        InvalidInput: tensorboardX is not installed.
+        InvalidInput: tensorboardX is not installed, or the folder is no path.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._package = package("tensorboardX", "tensorboard")
-        self._folder = Path(folder)
+        self._folder = check_path("folder", folder)
         self._writer: Any = None
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from fedsolve.checks import check_path
 from fedsolve.results.history import Setting
 from fedsolve.trackers.base import CURVES, Tracker, package
 
@@ -29,11 +30,11 @@ class WandB(Tracker):
         folder: where W&B makes its folder `wandb`.
 
     Raises:
-        InvalidInput: wandb is not installed.
+        InvalidInput: wandb is not installed, or the folder is no path.
     """
 
     def __init__(self, folder: str | Path = ".") -> None:
-        self._package, self._folder = package("wandb", "wandb"), Path(folder)
+        self._package, self._folder = package("wandb", "wandb"), check_path("folder", folder)
         self._run: Any = None
 
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:

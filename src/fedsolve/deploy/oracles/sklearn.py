@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from sklearn import linear_model, svm
 
 from fedsolve.checks import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.task import Examples
 
 ExampleLoss = Callable[[Array, Array], Array]
@@ -170,6 +170,8 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
     Raises:
         InvalidInput: an estimator that is not supported, a classifier without classes, parameters of other shapes.
     """
+    if not isinstance(params, Mapping):
+        raise InvalidInput(f"params = {shown(params)} must be a dictionary of arrays, as trained")
     values = {name: np.array(v, np.float64) for name, v in params.items()}
     outputs, labels, fitted = 1, None, estimator
     if is_classifier(estimator):

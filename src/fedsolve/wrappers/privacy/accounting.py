@@ -20,6 +20,7 @@ that of privacy loss distributions relative to C and doubles the sensitivity its
 from __future__ import annotations
 
 import math
+import sys
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal
@@ -33,6 +34,7 @@ Sampling = Literal["fixed", "poisson", "none"]
 Accountant = Literal["rdp", "pld"]
 
 
+_LEAST, _MOST = 1e-100, 1e6  # noise multipliers beyond which the accountant leaves the range of floats
 ORDERS: tuple[float, ...] = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """Renyi orders alpha at which rounds are added up, those that `dp-accounting` takes by itself."""
 
@@ -126,7 +128,7 @@ def noise_multiplier_for(
         if low < 0.01:
             return 0.01
     # nearly a straight line between logarithms, on which a root is found in a few steps
-    excess = lambda x: math.log(ask(math.exp(x)) / epsilon)  # noqa: E731
+    excess = lambda x: math.log(max(ask(math.exp(x)), sys.float_info.min) / epsilon)  # noqa: E731
     root: Any = brentq(excess, math.log(low), math.log(high), xtol=2e-4)
     found = math.exp(root)
     while ask(found) > epsilon:
@@ -152,8 +154,9 @@ def renyi(noise_multiplier: float, *, population: int, cohort: float, sampling: 
 @lru_cache(maxsize=1024)
 def _renyi(z: float, population: int, cohort: float, sampling: Sampling) -> tuple[float, ...]:
     library = _library()
-    if z == 0:
+    if z < _LEAST:
         return (math.inf,) * len(ORDERS)
+    z = min(z, _MOST)  # an upper bound of the divergence
     event, relation = _event(library, z, population, cohort, sampling)
     accountant = library.rdp.RdpAccountant(ORDERS, relation)
     with _quiet():
