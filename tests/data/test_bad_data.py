@@ -56,7 +56,7 @@ REFUSED = {
     ),
     "groups that have no order": (
         lambda: FederatedData.from_groups(X[:2], np.array([1, "a"], object)),
-        "cannot be sorted",
+        "ids of several types",
     ),
     "no list of clients": (lambda: FederatedData.from_clients(7), "clients = 7"),
 }
