@@ -195,13 +195,13 @@ def _evaluate(loss: HostLoss, gradient: bool, params: Any, rest: Any) -> Any:
 def _call(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
     """A function of the host as part of a program; its arguments and results as NumPy arrays."""
     leaves, tree = jax.tree.flatten(arguments)
-    wide = [is_wide(x) for x in leaves]
+    leaves = [jnp.asarray(x) for x in leaves]
     shapes, form = jax.tree.flatten(results)
 
     def host(*sent: Any) -> list[np.ndarray]:
         arrays = [
-            np.asarray(x).view(np.float64)[..., 0] if w else np.asarray(x)
-            for x, w in zip(sent, wide, strict=True)
+            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
+            for x, own in zip(sent, leaves, strict=True)
         ]
         found = form.flatten_up_to(function(*tree.unflatten(arrays)))
         return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
@@ -209,7 +209,7 @@ def _call(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
     back = jax.pure_callback(
         host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
     )
-    return form.unflatten([widen(x, is_wide(s)) for x, s in zip(back, shapes, strict=True)])
+    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
 
 
 def _words(key: Array) -> Array:

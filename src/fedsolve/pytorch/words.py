@@ -1,7 +1,8 @@
 """Arrays on their way between a program and a function of the host.
 
-A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says, and float64
-would lose half its digits on the way. So it travels as pairs of 32-bit words, which costs no arithmetic.
+A callback may run in a thread of the runtime, where 64-bit types are off whatever this thread says: float64 would lose
+half its digits on the way, and a counter in int64 would be refused. They travel as pairs of 32-bit words, which costs
+no arithmetic.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Array
 
 def is_wide(x: Any) -> bool:
     """Whether an array travels as words."""
-    return x.dtype == np.float64
+    return x.dtype in (np.float64, np.int64, np.uint64)
 
 
 def narrow(x: Any) -> Array:
@@ -25,9 +26,9 @@ def narrow(x: Any) -> Array:
     return lax.bitcast_convert_type(x, jnp.uint32) if is_wide(x) else x
 
 
-def widen(x: Array, wide: bool) -> Array:
-    """An array that has travelled, as it was."""
-    return lax.bitcast_convert_type(x, jnp.float64) if wide else x
+def widen(x: Array, like: Any) -> Array:
+    """An array that has travelled, as it was; `like` has its type."""
+    return lax.bitcast_convert_type(x, like.dtype) if is_wide(like) else x
 
 
 def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:

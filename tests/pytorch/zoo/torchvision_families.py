@@ -49,8 +49,17 @@ def family(
     )
 
 
-def _resnet(m: Any, block: str, **more: Any) -> nn.Module:
-    return m.ResNet(getattr(m.resnet, block), [1, 1, 1, 1], num_classes=3, width_per_group=64, **more)
+def _classes(*layers: nn.Module, channels: int) -> nn.Module:
+    """Blocks of a family, and classes by the means of their channels."""
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 3))
+
+
+def _bottlenecks(m: Any, groups: int) -> nn.Module:
+    """Two blocks of a ResNet or ResNeXt: four channels within, sixteen between."""
+    block, within = m.resnet.Bottleneck, 64 // groups
+    more = {"groups": groups, "base_width": within}
+    enter = nn.Sequential(nn.Conv2d(3, 16, 1, 2, bias=False), nn.BatchNorm2d(16))
+    return _classes(block(3, 4, 2, enter, **more), block(16, 4, **more), channels=16)
 
 
 def _regnet(m: Any, ratio: float | None) -> nn.Module:
@@ -92,16 +101,10 @@ def _maxvit(m: Any) -> nn.Module:
     return m.MaxVit((32, 32), 8, 4, [8], [1], 4, 0.0, num_classes=3)
 
 
-def _googlenet(m: Any) -> nn.Module:
-    return m.GoogLeNet(num_classes=3, aux_logits=False, init_weights=False)
-
-
 ENTRIES = [
-    family("resnet", lambda m: _resnet(m, "BasicBlock")),
-    family(
-        "resnext",
-        lambda m: _resnet(m, "Bottleneck", groups=4, replace_stride_with_dilation=[False, False, True]),
-    ),
+    family("resnet", lambda m: m.ResNet(m.resnet.BasicBlock, [1, 1, 1, 1], num_classes=3), size=16),
+    family("resnet with bottlenecks", lambda m: _bottlenecks(m, 1), size=8),
+    family("resnext", lambda m: _bottlenecks(m, 2), size=8),
     family(
         "vgg",
         lambda m: nn.Sequential(
@@ -111,7 +114,10 @@ ENTRIES = [
             nn.Linear(32, 3),
         ),
     ),
-    family("squeezenet", lambda m: m.SqueezeNet("1_1", num_classes=3)),
+    family(
+        "squeezenet",
+        lambda m: _classes(m.squeezenet.Fire(3, 4, 4, 4), m.squeezenet.Fire(8, 4, 4, 4), channels=8),
+    ),
     family("densenet", lambda m: m.DenseNet(4, (1, 1, 1, 1), 8, num_classes=3)),
     family(
         "mobilenet v2",
@@ -123,7 +129,7 @@ ENTRIES = [
         ),
     ),
     family("mobilenet v3", _mobile, tolerance=1e-6),
-    family("mnasnet", lambda m: m.MNASNet(0.1, num_classes=3, dropout=0.0)),
+    family("mnasnet", lambda m: _classes(m.mnasnet._InvertedResidual(3, 3, 5, 1, 2), channels=3), size=8),
     family("shufflenet", lambda m: m.ShuffleNetV2([1, 1, 1], [8, 8, 16, 16, 16], num_classes=3)),
     family("efficientnet", _efficient),
     family("regnet", lambda m: _regnet(m, None)),
@@ -133,16 +139,11 @@ ENTRIES = [
     family("swin transformer", _swin),
     family("swin transformer v2", _swin2),
     family("maxvit", _maxvit),
-    family("googlenet", _googlenet),
-    family("inception", lambda m: m.Inception3(num_classes=3, aux_logits=False, init_weights=False), size=75),
+    family("googlenet", lambda m: _classes(m.googlenet.Inception(3, 4, 3, 4, 3, 4, 4), channels=16), size=8),
+    family("inception", lambda m: _classes(m.inception.InceptionA(3, 4), channels=228), size=6),
     family(
         "head of segmentation",
-        lambda m: nn.Sequential(
-            m.segmentation.deeplabv3.ASPP(3, [2, 4], 8),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(8, 3),
-        ),
+        lambda m: _classes(m.segmentation.deeplabv3.ASPP(3, [2, 4], 8), channels=8),
         size=16,
     ),
     family(

@@ -83,4 +83,4 @@ class Host:
                 raise
 
         words_back = io_callback(host, [shape_of_words(s) for s in shapes], [narrow(x) for x in flat], words)
-        return [widen(x, is_wide(s)) for x, s in zip(words_back, shapes, strict=True)]
+        return [widen(x, s) for x, s in zip(words_back, shapes, strict=True)]
