@@ -73,7 +73,7 @@ def cut(path):
     ("damage", "task", "words"),
     [
         (lambda f: (f / HISTORY).unlink(), None, f"holds no {HISTORY}: give the folder of a finished run"),
-        (lambda f: cut(f / HISTORY), None, "not the JSON of a history"),
+        (lambda f: cut(f / HISTORY), None, rf"{HISTORY} is damaged \(it is not what was written"),
         (lambda f: (f / MODEL).unlink(), None, f"{MODEL} does not exist"),
         (lambda f: cut(f / MODEL), None, "is no model that fedsolve wrote, or is damaged"),
         (lambda f: (f / MODEL).write_bytes(b"{}"), None, "is no model that fedsolve wrote, or is damaged"),

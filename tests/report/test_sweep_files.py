@@ -10,6 +10,7 @@ import pytest
 from sweep_made_up import make_sweep
 
 from fedsolve.errors import InvalidInput
+from fedsolve.results.seals import unsealed
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep_files import load, save
 
@@ -97,6 +98,10 @@ def test_files_that_are_missing_damaged_or_of_another_sweep_are_named(tmp_path):
     save(make_sweep(), tmp_path)
     whole = (tmp_path / "curves.parquet").read_bytes()
     (tmp_path / "curves.parquet").write_bytes(whole[:-50])
+    with pytest.raises(InvalidInput, match=r"curves\.parquet is damaged \(it is not what was written"):
+        load(tmp_path)
+    without = unsealed(tmp_path / "sweep.json", (tmp_path / "sweep.json").read_bytes())[0]
+    (tmp_path / "sweep.json").write_text(without)
     with pytest.raises(InvalidInput, match=r"curves\.parquet is not a Parquet file, or is cut short"):
         load(tmp_path)
     save(make_sweep({"client_lr": (0.1, 0.2)}), tmp_path / "other")

@@ -41,6 +41,7 @@ from fedsolve.results.clients import CLIENT_METRICS
 from fedsolve.results.encoding import dumps
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_record
+from fedsolve.results.seals import sealed
 from fedsolve.run_folder import check_rounds
 from fedsolve.sampling import Sampling
 from fedsolve.types import Params
@@ -218,7 +219,7 @@ def _write_failure(folder: Path, reason: str) -> None:
 def _keep_found(path: Path, found: Found) -> None:
     """Add what clients found to a file, client by client: a line for each part of their examples."""
     for part in PARTS:
-        _append(path, dumps(found.line(part)))
+        _append(path, sealed(dumps(found.line(part))))
 
 
 def _append(path: Path, line: str) -> None:

@@ -19,12 +19,10 @@ from fedsolve.report.records import Records
 from fedsolve.report.table import headline
 from fedsolve.results.history import History
 from fedsolve.results.record_files import (
-    HISTORY,
     MODEL,
     like,
     method_folders,
-    read_history,
-    read_model,
+    read_result,
     seed_folder,
     write_failure,
     write_record,
@@ -48,18 +46,16 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
 
     Returns:
         The record and the model of the run. Without `task` its `params` are that dict, and `Result.module` is
-        refused.
+        refused. Files without checksums, as they were once written, are read with a note in the record.
 
     Raises:
-        InvalidInput: a file is missing or damaged, or the model is not the task's (the first difference is named).
+        InvalidInput: a file is missing or is not as it was written (it is named), or the model is not the task's (the
+            first difference is named).
     """
     path = check_path("folder", folder)
     if task is not None and not isinstance(task, Task):
         raise InvalidInput(f"task = {shown(task)} must be a fedsolve.Task or None")
-    history = read_history(path)
-    if history is None:
-        raise InvalidInput(f"{path} holds no {HISTORY}: give the folder of a finished run")
-    params, buffers = read_model(path / MODEL)
+    history, params, buffers = read_result(path)
     if task is None:
         return Result(params, history, buffers)
     given = task.assemble(start_params(task, 0, np.float32))
@@ -182,8 +178,8 @@ class Result(Finished):
     def save(self, folder: str | Path) -> Path:
         """Keep it in a folder, which is made: `history.json`, `metrics.jsonl` and `model.safetensors`.
 
-        The names of the model's leaves are their paths, such as `0.weight`. `fedsolve.load` reads it. Of a run that
-        diverged there is no model, and `diverged.txt` says why.
+        The names of the model's leaves are their paths, such as `0.weight`. The files have checksums, and
+        `fedsolve.load` reads them. Of a run that diverged there is no model, and `diverged.txt` says why.
 
         Args:
             folder: made if it is not there; files of a former result are replaced.

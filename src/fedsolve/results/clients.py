@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.columns import as_column
 from fedsolve.results.frames import frame
 from fedsolve.results.metrics import describe
+from fedsolve.results.seals import LARGEST, refuse_remains, unsealed
+from fedsolve.untrusted import loads, read_bytes
 
 CLIENT_METRICS = "client-metrics.jsonl"
 """What the clients of a federation found, in its folder: a line each time they were asked, and part of examples."""
@@ -100,28 +101,37 @@ def read_client_metrics(
         the last. A line that was cut short, as the server died, is passed over.
 
     Raises:
-        InvalidInput: the folder has no such file, or what is in it was written by something else.
+        InvalidInput: the folder has no such file, or a line of it is damaged or was written by something else.
     """
     path = Path(folder) / CLIENT_METRICS
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bytes(path, LARGEST).splitlines()
+    except OSError as error:
         raise InvalidInput(
-            f"cannot read {path}: {error}; give the folder of a run with client_metrics"
+            f"cannot read {path}: {error.strerror}; give the folder of a run with client_metrics"
         ) from None
     found, wanted = {}, (check_integer("steps", steps), "validation" if validation else "train")
     for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-        except ValueError:
+        if b"}" not in line[-2:]:  # cut short: a whole one ends in two of them
             continue
         try:
+            entry = _entry(path, line)
             if (entry["steps"], entry["part"]) == wanted and entry["names"]:
                 metrics = {name: as_column(values).astype(float) for name, values in entry["metrics"].items()}
                 examples = as_column(entry["examples"])
                 found[int(entry["round"])] = ClientMetrics(tuple(entry["names"]), examples, metrics)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InvalidInput(
-                f"{path}, line {number}: no metrics of clients as fedsolve writes them"
+                f"{path}, line {number}: no metrics of clients as fedsolve writes them, or damaged: "
+                "bring back a copy, or remove the line"
             ) from None
     return found
+
+
+def _entry(path: Path, line: bytes) -> Any:
+    """What a line says; `ValueError` where it is damaged. One of before there were checksums has none."""
+    text, files = unsealed(path, line)
+    entry = loads(text)
+    if files is None:
+        refuse_remains(path, entry)
+    return entry

@@ -5,7 +5,6 @@ Columns are float64, or int64 where every value is an integer, so that a file gi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
 from fedsolve.results.encoding import dumps, number, plain
+from fedsolve.untrusted import loads
 
 Columns = dict[str, np.ndarray]
 """Arrays by name, all of one length."""
@@ -47,11 +47,14 @@ def checked_columns(columns: Mapping[str, Any], where: str, needed: tuple[str, .
 
 def write_jsonl(path: str | Path, columns: Mapping[str, np.ndarray]) -> Path:
     """Write columns as JSON lines, one object per row (`metrics.jsonl`: per evaluation), atomically."""
-    plain_columns = plain(checked_columns(columns, str(path)))
+    return write_atomically(path, jsonl(columns, str(path)))
+
+
+def jsonl(columns: Mapping[str, np.ndarray], where: str = "columns") -> str:
+    """Columns as JSON lines, one object per row."""
+    plain_columns = plain(checked_columns(columns, where))
     rows = zip(*plain_columns.values(), strict=True)
-    return write_atomically(
-        path, "".join(dumps(dict(zip(plain_columns, row, strict=True))) + "\n" for row in rows)
-    )
+    return "".join(dumps(dict(zip(plain_columns, row, strict=True))) + "\n" for row in rows)
 
 
 def read_jsonl(path: str | Path) -> Columns:
@@ -63,7 +66,7 @@ def read_jsonl(path: str | Path) -> Columns:
         raise InvalidInput(f"cannot read {path}: {error}") from None
     for i, line in enumerate(lines if lines != [""] else [], 1):
         try:
-            row = json.loads(line)
+            row = loads(line)
         except ValueError:
             raise InvalidInput(
                 f"{path}, line {i} is not JSON: it may be cut short; remove the line"

@@ -8,7 +8,6 @@ the first entry of the per-round columns is round 1.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,8 @@ from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.columns import Columns, as_column, checked_columns
 from fedsolve.results.encoding import dumps, number
 from fedsolve.results.metrics import describe, summary
+from fedsolve.results.seals import unsealed
+from fedsolve.untrusted import loads
 
 Setting = str | int | float | bool | None
 """A value of a resolved configuration."""
@@ -145,11 +146,12 @@ class History:
         """The history that `to_json` wrote; `InvalidInput` if the text is not one.
 
         Args:
-            text: it.
+            text: it, or the content of a `history.json`, which has a checksum too.
             rounds: () -> the rounds' columns, asked where the text leaves them out.
         """
+        text, _ = unsealed("the JSON of a history", text.encode() if isinstance(text, str) else text)
         try:
-            data = json.loads(text)
+            data = loads(text)
             if rounds is not None and is_integer(count := data["rounds"]):
                 data["rounds"] = rounds()
                 if len(data["rounds"]["round"]) != count:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-import json
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -14,13 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug, write_atomically
-from fedsolve.results.columns import Columns, write_jsonl
+from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
+from fedsolve.results.seals import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
+from fedsolve.sealed_arrays import MANIFEST, mapped_arrays, write_arrays
 from fedsolve.types import Params
+from fedsolve.untrusted import loads, read_bytes
 
 CONFIG = "config.toml"
 HISTORY = "history.json"
@@ -59,11 +61,14 @@ def write_failure(folder: Path, history: History, message: str) -> None:
 def _write_history(folder: Path, history: History) -> None:
     """The record, and before it the log of its rounds where these are many: columns as NumPy's `load` gives them."""
     many = len(history.rounds["round"]) > _IN_TEXT
+    files = {METRICS: jsonl(history.evaluations).encode()}
     if many:
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **history.rounds)
-        write_atomically(folder / ROUNDS, content.getvalue())
-    write_atomically(folder / HISTORY, history.to_json(indent=1, rounds=not many))
+        files[ROUNDS] = content.getvalue()
+        (folder / HISTORY).unlink(missing_ok=True)  # of a run that went on: it would not fit the new log
+        write_atomically(folder / ROUNDS, files[ROUNDS])
+    write_atomically(folder / HISTORY, sealed(history.to_json(indent=1, rounds=not many), files))
     if not many:
         (folder / ROUNDS).unlink(missing_ok=True)  # of a record that this one replaces
 
@@ -90,8 +95,7 @@ def write_model(path: Path, params: Params, facts: dict[str, str]) -> None:
     What is no array, such as a model's activation function, is not among them.
     """
     arrays = {n: np.asarray(leaf, order="C") for n, leaf in by_name(params).items() if _is_array(leaf)}
-    # one entry, because safetensors writes several in any order and equal models shall be equal files
-    write_atomically(path, save(arrays, metadata={"fedsolve": json.dumps(facts)}))
+    write_arrays(path, arrays, facts)
 
 
 def read_history(folder: Path) -> History | None:
@@ -100,29 +104,64 @@ def read_history(folder: Path) -> History | None:
     Raises:
         InvalidInput: the file is damaged.
     """
-    path = folder / HISTORY
+    found = _read_history(folder / HISTORY)
+    return None if found is None else found[0]
+
+
+def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
+    """The record, and the checksums of the files beside it; None for a record without any."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = read_bytes(path, LARGEST)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    text, files = unsealed(path, content)
     try:
-        return History.from_json(text, partial(_read_rounds, folder / ROUNDS))
+        return History.from_json(text, partial(_read_rounds, path.with_name(ROUNDS), files)), files
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
 
 
-def _read_rounds(path: Path) -> Columns:
+def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str, np.ndarray] | None]:
+    """The record of a run, its model and what the model keeps beside its parameters, as `write_record` kept them.
+
+    What was written without a checksum is read all the same, which a note of the record says.
+
+    Raises:
+        InvalidInput: a file is missing, or it or the evaluations beside it are damaged (it is named).
+    """
+    found = _read_history(folder / HISTORY)
+    if found is None:
+        raise InvalidInput(f"{folder} holds no {HISTORY}: give the folder of a finished run")
+    history, files = found
+    if (folder / METRICS).exists():
+        _check_metrics(folder / METRICS, files)
+    model, buffers = read_model(folder / MODEL)
+    before = [HISTORY] * (files is None) + [MODEL] * (not _is_sealed(folder / MODEL))
+    if before:
+        history = dataclasses.replace(history, notes=(*history.notes, without_checksum(before)))
+    return history, model, buffers
+
+
+def _check_metrics(path: Path, files: dict[str, str] | None) -> None:
+    """Raise `InvalidInput` if the lines of the evaluations, which other programs read, are not those of the record."""
+    try:
+        check_file(path, files)
+    except (OSError, ValueError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def _read_rounds(path: Path, files: dict[str, str] | None) -> Columns:
     """The log of the rounds that `_write_history` wrote.
 
     Raises:
         InvalidInput: the file is missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(check_file(path, files)), allow_pickle=False) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInput(
             f"the log of its rounds, {path}, is missing or damaged ({error}): bring back a copy"
         ) from None
@@ -135,10 +174,16 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
         InvalidInput: the file is missing, damaged, or was not written by fedsolve.
     """
     try:
-        with safe_open(path, "numpy") as file:
-            facts = json.loads((file.metadata() or {})["fedsolve"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        if _is_sealed(path):
+            header, mapped = mapped_arrays(path, "model")
+            facts, arrays = header.manifest, {name: np.array(x) for name, x in mapped.items()}
+        else:
+            with safe_open(path, "numpy") as file:
+                facts = loads((file.metadata() or {})[MANIFEST])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         both = facts.get("holds") == "model, buffers"
+    except InvalidInput:
+        raise
     except FileNotFoundError:
         raise InvalidInput(f"{path} does not exist: give the folder of a finished run") from None
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
@@ -152,6 +197,12 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
             raise InvalidInput(f"{path} is damaged: it holds {name}, neither of the model nor of its buffers")
         parts[part][inside or ALONE] = array
     return parts["model"], parts["buffers"]
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a model's file has more in its metadata than a manifest, as files with checksums have."""
+    with safe_open(path, "numpy") as file:
+        return set(file.metadata() or {}) - {MANIFEST} != set()
 
 
 def by_name(tree: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +17,18 @@ import numpy as np
 from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
 from fedsolve.results.encoding import dumps, number
+from fedsolve.results.seals import (
+    LARGEST,
+    check_file,
+    damaged,
+    refuse_remains,
+    sealed,
+    unsealed,
+    without_checksum,
+)
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
+from fedsolve.untrusted import loads, read_bytes
 
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"
@@ -39,26 +48,24 @@ def save(sweep: Sweep, folder: str | Path) -> Path:
         InvalidInput: pyarrow is not installed, or the folder cannot be written.
     """
     folder = Path(folder)
-    _write(folder / TRIALS, trial_columns(sweep))
-    _write(folder / CURVES, _curve_columns(sweep))
-    write_atomically(folder / SUMMARY, dumps(summary(sweep), indent=1) + "\n")
+    tables = {TRIALS: _parquet(trial_columns(sweep)), CURVES: _parquet(_curve_columns(sweep))}
+    for name, content in tables.items():
+        write_atomically(folder / name, content)
+    write_atomically(folder / SUMMARY, sealed(dumps(summary(sweep), indent=1) + "\n", tables))
     return folder
 
 
 def load(folder: str | Path) -> Sweep:
-    """The sweep that `save` wrote, with the same arrays.
+    """The sweep that `save` wrote, with the same arrays; one written without checksums has a note.
 
     Raises:
         InvalidInput: pyarrow is not installed, or a file is missing or damaged.
     """
     folder = Path(folder)
-    try:
-        data = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"{folder} holds no finished sweep: {SUMMARY}: {error.strerror}") from None
-    except ValueError as error:
-        raise InvalidInput(f"{folder / SUMMARY} is not the JSON of a sweep: {error}") from None
-    trials, curves = _read(folder / TRIALS), _read(folder / CURVES)
+    data, files = _summary(folder)
+    tables = [_checked(folder / name, files) for name in (TRIALS, CURVES)]
+    trials, curves = (_read(folder / name, x) for name, x in zip((TRIALS, CURVES), tables, strict=True))
+    before = without_checksum([SUMMARY, TRIALS, CURVES]) if files is None else ""
     try:
         grid = {name: tuple(_value(v) for v in values) for name, values in data["grid"].items()}
         seeds = tuple(data["seeds"])
@@ -74,10 +81,26 @@ def load(folder: str | Path) -> Sweep:
             selection=Selection(data["selection"]["metric"], data["selection"]["last"]),
             settings={name: number(v) for name, v in data["settings"].items()},
             seconds=data["seconds"],
-            notes=tuple(data["notes"]),
+            notes=(*data["notes"], *([before] if before else [])),
         )
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise InvalidInput(f"the files in {folder} are not of one sweep: {error!r}") from None
+
+
+def _summary(folder: Path) -> tuple[Any, dict[str, str] | None]:
+    """What `sweep.json` says, and the checksums of the files beside it, if it has some."""
+    path = folder / SUMMARY
+    try:
+        text, files = unsealed(path, read_bytes(path, LARGEST))
+        data = loads(text)
+    except OSError as error:
+        raise InvalidInput(f"{folder} holds no finished sweep: {SUMMARY}: {error.strerror}") from None
+    except InvalidInput:
+        raise
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not the JSON of a sweep: {error}") from None
+    refuse_remains(path, data)
+    return data, files
 
 
 def summary(sweep: Sweep) -> dict[str, Any]:
@@ -163,7 +186,8 @@ def _value(value: Any) -> Any:
     return tuple(_value(v) for v in value) if isinstance(value, list) else number(value)
 
 
-def _write(path: Path, columns: Mapping[str, Any]) -> None:
+def _parquet(columns: Mapping[str, Any]) -> bytes:
+    """Columns as a file."""
     pyarrow = _arrow()
     arrays = {
         name: pyarrow.array(values, from_pandas=False) if isinstance(values, np.ndarray) else values
@@ -171,16 +195,24 @@ def _write(path: Path, columns: Mapping[str, Any]) -> None:
     }
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(arrays), buffer, compression="zstd")
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    pyarrow = _arrow()
+def _checked(path: Path, files: Mapping[str, str] | None) -> bytes:
+    """The content of a file, as `sweep.json` says it was written."""
     try:
-        table = pyarrow.parquet.read_table(io.BytesIO(path.read_bytes()))
+        return check_file(path, files)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from None
-    except pyarrow.ArrowException as error:
+    except ValueError as error:
+        raise damaged(path, str(error)) from None
+
+
+def _read(path: Path, content: bytes) -> dict[str, np.ndarray]:
+    pyarrow = _arrow()
+    try:
+        table = pyarrow.parquet.read_table(io.BytesIO(content))
+    except (OSError, pyarrow.ArrowException) as error:
         raise InvalidInput(f"{path} is not a Parquet file, or is cut short: {error}") from None
     return {name: table.column(name).to_numpy() for name in table.column_names}
 

@@ -1,0 +1,75 @@
+"""Text of files that somebody else may have written: never endless, never nested so deeply that reading it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+DEEPEST = 64
+"""How deeply values of a file may lie in one another: what fedsolve writes has at most a dozen levels."""
+
+
+def read_bytes(path: Path, largest: int) -> bytes:
+    """The content of a regular file of a bounded size.
+
+    Args:
+        path: the file; a link to one is followed.
+        largest: bytes that it may have.
+
+    Raises:
+        OSError: as `open`, and for a pipe, a device or a file that is too large; the words say which.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would wait for its writer
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(0, "it is no regular file")
+        if about.st_size > largest:
+            raise OSError(0, f"it has {about.st_size:,} bytes, more than {largest:,}")
+        return file.read(largest + 1)[:largest]  # of one that grows, what it had
+
+
+def read_text(path: Path, largest: int) -> str:
+    """The text of such a file; `UnicodeDecodeError` where it is not UTF-8."""
+    return read_bytes(path, largest).decode()
+
+
+def loads(text: str | bytes) -> Any:
+    """The values in JSON text.
+
+    Raises:
+        ValueError: it is no JSON, or its values lie more than 64 deep in one another.
+
+    >>> loads("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    ValueError: its values are nested more than 64 deep
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Raise `ValueError` if plain data are nested more than 64 deep."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _inside(value: Any) -> list[Any]:
+    """The tables and lists in a table or a list."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [part for part in parts if isinstance(part, dict | list)]
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"its values are nested more than {DEEPEST} deep")
