@@ -17,7 +17,7 @@ federate: .venv/.federate  ## a real federation on this machine: Flower, three n
 test: .venv/.dev     ## the gate: what a change must pass; about 9 minutes the first time
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
 
-test-all: .venv/.dev .venv/.docs  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
+test-all: .venv/.dev .venv/.docs .venv/.families  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
 	@$(BIN)/python -m pytest --production-compile -n auto --dist loadgroup -m "not alone"
 	@$(BIN)/python -m pytest --production-compile -m alone tests/deploy
 
@@ -69,6 +69,10 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@echo "installing the test tools"
 	@$(PIP) --editable '.[dev]'
 	@$(PIP) 'torch==2.13.0' || echo "PyTorch is not available here: its tests are skipped"
+	@touch $@
+
+.venv/.families: .venv/.dev
+	@$(PIP) torchvision transformers || echo "torchvision and transformers are not available here: their models are skipped"
 	@touch $@
 
 .venv/.federate: .venv/.run
