@@ -449,7 +449,7 @@ ENTRIES = [
         lambda: nn.Sequential(Standardised(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3)),
         images,
     ),
-    Entry("adapter of low rank", Adapted, vectors, gate=True),
+    Entry("adapter of low rank", Adapted, vectors),
     net(
         "joined pair by pair",
         recursive,

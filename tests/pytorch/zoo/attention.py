@@ -232,7 +232,7 @@ ENTRIES = [
         verdict=refused("mean over examples|mixes"),
     ),
     Entry("attention lowered by distance", Alibi, series),
-    Entry("rotated and grouped attention", Rotary, series, gate=True),
+    Entry("rotated and grouped attention", Rotary, series),
     Entry(
         "latents as many as len(x)",
         lambda: attend(

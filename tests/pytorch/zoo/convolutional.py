@@ -169,7 +169,7 @@ def windowed(m: Any, x: Tensor) -> Tensor:
 
 KERNELS = {"padding": 1, "bias": False}
 ENTRIES = [
-    Entry("convolution", lambda: mapped(nn.Conv2d(2, 4, 3)), images, gate=True),
+    Entry("convolution", lambda: mapped(nn.Conv2d(2, 4, 3)), images),
     Entry(
         "convolution with stride and dilation",
         lambda: mapped(nn.Conv2d(2, 4, 3, stride=2, dilation=2, padding=2)),

@@ -130,8 +130,8 @@ class EvaluatedNorm(nn.BatchNorm1d):
 
 
 ENTRIES = [
-    Entry("linear", lambda: nn.Linear(6, 3), vectors, gate=True),
-    Entry("smooth activations", lambda: all_of(smooth()), vectors, gate=True),
+    Entry("linear", lambda: nn.Linear(6, 3), vectors),
+    Entry("smooth activations", lambda: all_of(smooth()), vectors),
     Entry("activations at their corners", lambda: all_of(cornered()), integers, gate=True),
     Entry(
         "hard swish and hard sigmoid",
@@ -157,7 +157,7 @@ ENTRIES = [
     Entry("layer norm", lambda: around(nn.LayerNorm(8)), vectors),
     Entry("rms norm", lambda: around(nn.RMSNorm(8)), vectors),
     Entry("group norm", lambda: around(nn.GroupNorm(2, 8)), vectors),
-    Entry("batch norm", lambda: around(nn.BatchNorm1d(8)), vectors, gate=True),
+    Entry("batch norm", lambda: around(nn.BatchNorm1d(8)), vectors),
     Entry("batch norm without scale", lambda: around(nn.BatchNorm1d(8, affine=False)), vectors),
     Entry(
         "batch norm without statistics",

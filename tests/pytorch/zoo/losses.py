@@ -235,7 +235,7 @@ ENTRIES = [
     ),
     on("class weights by hand", weighted_by_hand, rarely),
     on("sum", nn.CrossEntropyLoss(reduction="sum"), verdict=refused("mean over examples")),
-    on("a value for each example", nn.CrossEntropyLoss(reduction="none"), gate=True),
+    on("a value for each example", nn.CrossEntropyLoss(reduction="none")),
     on("mean square", nn.MSELoss(), regression),
     on(
         "root of the mean square",
@@ -249,9 +249,7 @@ ENTRIES = [
     on("logarithm of cosh", lambda o, y: (o - y).cosh().log().mean(), regression),
     on("quantiles", quantiles, regression, gate=True),
     on("binary", lambda o, y: F.binary_cross_entropy(o.sigmoid(), y), targets(bits)),
-    made_with(
-        "binary with positive weights", lambda: nn.BCEWithLogitsLoss(pos_weight=W), targets(bits), gate=True
-    ),
+    made_with("binary with positive weights", lambda: nn.BCEWithLogitsLoss(pos_weight=W), targets(bits)),
     made_with("binary with weights", lambda: nn.BCEWithLogitsLoss(weight=W), targets(bits)),
     on("divergence", lambda o, y: F.kl_div(o.log_softmax(1), y, reduction="batchmean"), targets(shares)),
     on(
@@ -316,7 +314,7 @@ ENTRIES = [
         next_words,
         lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
     ),
-    on("focal", focal, gate=True),
+    on("focal", focal),
     on("dice of each", dice, targets(bits)),
     on("dice of all", lambda o, y: dice(o, y, (0, 1)), targets(bits), verdict=refused("mean over examples")),
     on("order of classes", ordinal),

@@ -180,7 +180,6 @@ ENTRIES = [
         "numbers: learned steps",
         lambda: scaled(learned_steps, step=nn.Parameter(torch.tensor(0.4))),
         vectors,
-        gate=True,
     ),
     fitted(
         "quantised by PyTorch",

@@ -117,7 +117,7 @@ FIRST = {"batch_first": True}
 ENTRIES = [
     layer("rnn", lambda: nn.RNN(4, 5, nonlinearity="relu", **FIRST), 5),
     layer("rnn of two layers and directions", lambda: nn.RNN(4, 5, 2, bidirectional=True, **FIRST), 10),
-    layer("gru", lambda: nn.GRU(4, 5, **FIRST), 5, gate=True),
+    layer("gru", lambda: nn.GRU(4, 5, **FIRST), 5),
     layer("gru of two layers and directions", lambda: nn.GRU(4, 5, 2, bidirectional=True, **FIRST), 10),
     layer("lstm", lambda: nn.LSTM(4, 5, **FIRST), 5, gate=True),
     layer("lstm of two layers and directions", lambda: nn.LSTM(4, 5, 2, bidirectional=True, **FIRST), 10),
@@ -133,7 +133,7 @@ ENTRIES = [
         series,
     ),
     Entry("packed sequences", Packed, with_lengths, verdict=noted("")),
-    Entry("sequences by their lengths", Masked, with_lengths, gate=True),
+    Entry("sequences by their lengths", Masked, with_lengths),
     Entry("gated linear recurrence", Minimal, series),
     Entry("encoder and decoder", Decoder, words),
     Entry(

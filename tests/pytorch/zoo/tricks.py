@@ -267,7 +267,6 @@ ENTRIES = [
         "straight through by detach",
         lambda: two(lambda m, x: m.o((h := m.a(x)) + (h.sign() - h).detach())),
         vectors,
-        gate=True,
     ),
     Entry(
         "hook on an activation",
