@@ -33,6 +33,7 @@ from fedsolve.deploy.settings import Settings
 from fedsolve.deploy.simulation import watched_engine
 from fedsolve.deploy.training_loop import TrainingLoop
 from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.rates import check_rates
 from fedsolve.engine.reacting import changes
 from fedsolve.engine.result import Result
 from fedsolve.errors import FedsolveError, InvalidInput
@@ -89,6 +90,7 @@ class Deployment:
             InvalidInput: settings that contradict one another or the method.
         """
         drawn = settings.sampling(sampling, algorithm)
+        check_rates(algorithm, settings.rounds)
         label = label or name_of(algorithm)
         return cls(algorithm, params, settings, drawn, dict(buffers or {}), evaluate, tuple(callbacks), label)
 

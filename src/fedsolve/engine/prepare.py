@@ -29,6 +29,7 @@ from fedsolve.engine.population import Population, first_clients
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import everywhere
 from fedsolve.engine.program import AXIS, MODEL, Program
+from fedsolve.engine.rates import check_rates
 from fedsolve.engine.residency import is_streamed
 from fedsolve.engine.round import client_state_bytes, start
 from fedsolve.engine.sizes import check_memory, needs
@@ -76,6 +77,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     algorithm = task.around(algorithm)
     key, params = run_key(options.seed), start_params(task, options.seed, dtype)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
+    check_rates(algorithm, options.rounds)
     own = client_state_bytes(algorithm, params, len(counts))
     packed, everyone, where = _clients(task, options, dtype, local, steps, mesh, own)
     if MODEL in mesh.shape:

@@ -119,7 +119,9 @@ class PreparedRun(RunEvaluation):
         """The run with the rates of the next rounds, where they react to the evaluations; itself where none does."""
         if not reacts(self.algorithm):
             return self
-        return replace(self, algorithm=reacted(self.algorithm, recorder.evaluations.arrays(), self.versions))
+        seen, every = recorder.evaluations.arrays(), self.eval_every
+        stop = min(self.rounds, (int(seen["round"][-1]) // every + 1) * every)
+        return replace(self, algorithm=reacted(self.algorithm, seen, self.versions, stop))
 
     @property
     def versions(self) -> int:

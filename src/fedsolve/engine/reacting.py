@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from fedsolve.algorithm import Algorithm
 from fedsolve.engine.argument_names import argument_name
+from fedsolve.engine.rates import check_schedule
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.results.columns import Columns
 from fedsolve.schedules import Reacting, Schedule, rate_at
@@ -24,7 +25,7 @@ def reacts(method: Any) -> bool:
     return any(_reacts(node) for node in jax.tree.leaves(method, is_leaf=_reacts))
 
 
-def reacted(method: Algorithm, evaluations: Columns, versions: int = 1) -> Algorithm:
+def reacted(method: Algorithm, evaluations: Columns, versions: int = 1, stop: int | None = None) -> Algorithm:
     """The method of the rounds that follow the last evaluation; itself where nothing in it reacts.
 
     It has the same structure, shapes and types after every evaluation: rounds are compiled once.
@@ -33,17 +34,23 @@ def reacted(method: Algorithm, evaluations: Columns, versions: int = 1) -> Algor
         method: as the run was given it, its numbers arrays.
         evaluations: all so far.
         versions: broadcasts that clients at work may have begun with: each goes on at the rate of its own.
+        stop: rounds done at the next evaluation; None where that is after one round.
 
     Raises:
-        InvalidInput: a metric that is not measured, or a schedule that makes another kind of schedule of itself.
+        InvalidInput: a metric that is not measured, a schedule that makes another kind of schedule of itself, or whose
+            rate of one of the next rounds is negative or not finite though the model is.
     """
     known = _repeatable(evaluations)
 
-    def after(node: Any) -> Any:
+    def after(path: Any, node: Any) -> Any:
         if not _reacts(node):
             return node
+        made = _after(node, known)
+        if np.isfinite(known.get("train_loss", np.zeros(1))[-1]):
+            done = int(known["round"][-1])
+            check_schedule(path, made, done, done + 1 if stop is None else stop)
         if versions == 1:
-            return _after(node, known)
+            return made
         count = len(known["round"])
         lasts = np.maximum(1, np.arange(count - versions, count) + 1)
         parts = [_after(node, _first(known, last)) for last in lasts]
@@ -51,7 +58,7 @@ def reacted(method: Algorithm, evaluations: Columns, versions: int = 1) -> Algor
             jnp.asarray(known["round"][lasts - 1]), jax.tree.map(lambda *x: jnp.stack(x), *parts)
         )
 
-    return jax.tree.map(after, method, is_leaf=_reacts)
+    return jax.tree_util.tree_map_with_path(after, method, is_leaf=_reacts)
 
 
 def with_reacting(method: Algorithm, of: Algorithm) -> Algorithm:

@@ -12,6 +12,7 @@ import jax
 from fedsolve.algorithm import Algorithm
 from fedsolve.checks import check_integer
 from fedsolve.diagnostics.base import Diagnostic
+from fedsolve.engine.cast import cast
 from fedsolve.engine.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.grid import build_methods, check_grid, check_size
 from fedsolve.engine.identity import describe, digest
@@ -21,6 +22,7 @@ from fedsolve.engine.prepare import choose_sampling, prepare
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import check_alone
 from fedsolve.engine.progress_line import told
+from fedsolve.engine.rates import check_rates
 from fedsolve.engine.run import check_outside
 from fedsolve.engine.sweep_run import SweepRun
 from fedsolve.engine.sweep_store import SweepStore, TrialResults
@@ -118,6 +120,8 @@ def run_sweep(
         method.check(sampling, task.data.num_clients)
     with jax.enable_x64(options.run.dtype == "float64"):
         first = replace(options.run, seed=options.seeds[0], devices=1, residency="device")
+        for method in methods:
+            check_rates(cast(method, first.dtype), first.rounds)
         prepared = prepare(methods[0], task, first, label)
         _check_evaluations(trials, prepared)
         kept = [task.around(method) for method in methods]

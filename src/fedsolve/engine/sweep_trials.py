@@ -91,10 +91,11 @@ class Trials:
     def reacted(self, batch: TrialBatch, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
         """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
         rounds = self.evaluated[:evaluations]
+        stop = int(self.evaluated[min(evaluations, len(self.evaluated) - 1)])
 
         def after(setting: int, seed: int) -> Algorithm:
             seen = {name: values[setting, seed, :evaluations] for name, values in metrics.items()}
-            return reacted(self.methods[setting], {"round": rounds, **seen}, self.prepared.versions)
+            return reacted(self.methods[setting], {"round": rounds, **seen}, self.prepared.versions, stop)
 
         trials = [[after(i, j) for i in batch.settings] for j in batch.seeds]
         rows = [jax.tree.map(lambda *x: jnp.stack(x), *settings) for settings in trials]
