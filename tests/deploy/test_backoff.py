@@ -1,17 +1,21 @@
 """How long a round stays open: grace, clients that are left alone, more clients than are needed, late answers."""
 
 import json
+import math
 import time
 
 import jax
 import numpy as np
 import pytest
 from deploy_small import POPULATION, deploy
+from flwr.app import RecordDict
 
 import fedsolve as fs
+from fedsolve.deploy import collect
 from fedsolve.deploy.backoff import Backoff
 from fedsolve.deploy.client_state import ClientState
 from fedsolve.deploy.serve import ROUNDS
+from fedsolve.deploy.settings import Settings
 
 METHOD = fs.SCAFFOLD(0.3)
 EVER = [(102, t) for t in range(20)]
@@ -191,3 +195,36 @@ def test_work_for_a_round_that_is_over_takes_no_state_away(tmp_path):
     kept.save(7, state + 8, 5)
     assert not kept.path(4).exists()
     assert not kept.path(2).exists()
+
+
+def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
+    """Enough at second 3: replies at 4 and 7 leave the end at 3 + 5, however many come."""
+    now = iter([3.0, 4.0, 7.0])
+    monkeypatch.setattr(collect.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(collect, "read_and_validate", lambda *given: object())
+    monkeypatch.setattr(collect.records, "record_bytes", lambda answer: 0)
+    settings = Settings(rounds=1, population=6, grace=5.0)
+    collector = collect.ReplyCollector(None, None, settings, None, print)
+    replies = collect.RoundReplies(needed=2, wanted=6)
+    ends = []
+    for client in range(4):
+        collector._take(client, {}, replies)
+        ends.append(collector._closes)
+    assert ends == [math.inf, 8.0, 8.0, 8.0]
+
+
+def test_a_round_that_is_repeated_asks_those_again_who_were_silent(tmp_path):
+    """Two must count. At first client 1 is silent and the others' answers are no replies; then all six are asked."""
+    seen = set()
+
+    def refused_at_first(node, what, content):
+        if what == "train" and node not in seen:
+            seen.add(node)
+            return RecordDict()
+        return content
+
+    settings = {"rounds": 1, "min_replies": 2, "repeats": 1}
+    _, history, grid = deploy(METHOD, tmp_path, slow={(102, 0): 2}, tamper=refused_at_first, **settings)
+    assert asked(grid, 102) == 2
+    assert [asked(grid, node) for node in (101, 103, 104, 105, 106)] == [2] * 5
+    assert history.rounds["participants"].tolist() == [6]

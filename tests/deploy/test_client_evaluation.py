@@ -16,6 +16,8 @@ from fedsolve.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.deploy.client import client_app
 from fedsolve.deploy.client_evaluation import read_answer
 from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.found import Found
+from fedsolve.deploy.measured import Measured
 from fedsolve.deploy.measured_records import question_to_record
 from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.deploy.oracles.jax import JaxOracle
@@ -360,3 +362,21 @@ def refusal(record):
     except fs.InvalidInput as error:
         return str(error)
     return None
+
+
+def test_clients_without_a_metrics_examples_are_in_no_percentile():
+    """Client 2 has none of them, whatever it says their mean is: all are those of 1, 3 and 5."""
+    own = {0: (1.0, 2), 1: (3.0, 1), 2: (-9.0, 0), 3: (5.0, 4)}
+    answers = {i: {"train": Measured(4, {"loss": mean}, {"loss": n})} for i, (mean, n) in own.items()}
+    found = Found(1, 0, ("loss",), answers, {})
+    columns = found.columns()
+    want = {
+        "mean": 3.0,
+        "p10": np.percentile([1, 3, 5], 10),
+        "p90": np.percentile([1, 3, 5], 90),
+        "worst": 5.0,
+    }
+    for name, value in want.items():
+        assert columns[f"client_loss_{name}"] == pytest.approx(value), name
+    assert columns["train_loss"] == pytest.approx((2 * 1.0 + 3.0 + 4 * 5.0) / 7)
+    np.testing.assert_array_equal(found.clients("train").metrics["loss"], [1.0, 3.0, np.nan, 5.0])

@@ -118,6 +118,20 @@ def test_what_the_server_follows_mends_a_lost_state(damage, tmp_path, capsys):
     assert "it goes on from the state that the server tracks" in capsys.readouterr().out
 
 
+def test_a_state_is_sent_back_once(tmp_path):
+    """The order after the loss has the state, and no order after the round in which the client used it."""
+    method = fs.FedFW(fs.geometry.L1Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))
+    one = {"population": 1, "sampling": fs.sampling.Uniform(1), "seed": 0, "experiment": "x-1"}
+    server = Coordinator(method, PARAMS, **one)
+    brought = []
+    for t in range(4):
+        if t == 1:
+            server.report_lost_state(0)
+        order, _ = one_round(server, tmp_path)
+        brought.append(order.tracked_state is not None)
+    assert brought == [False, True, False, False]
+
+
 @module
 class Momentum(Wrapper):
     """A client keeps what it sent last; the server keeps nothing of it, so that nothing breaks where it is lost."""

@@ -110,3 +110,26 @@ def test_numbers_out_of_range():
         EarlyStopping("train_loss", 0)
     with pytest.raises(fs.InvalidInput, match="min_delta = -1"):
         EarlyStopping("train_loss", 1, min_delta=-1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "saved"),
+    [
+        ("train_loss", [1.0, 0.5, 0.5, 0.6, 0.4, 0.4], [0, 1, 4]),
+        ("test_accuracy", [0.1, 0.3, 0.3, 0.2], [0, 1]),
+        ("train_loss", [1.0, float("inf"), 1.0], [0]),
+    ],
+)
+def test_of_equal_evaluations_the_first_is_kept(tmp_path, metric, values, saved):
+    """As `EarlyStopping` names the first: a tie saves nothing anew."""
+    kept = []
+
+    class Saved:
+        def save(self, folder):
+            kept.append(folder)
+
+    for k in range(len(values)):
+        before = len(kept)
+        seen = {"round": np.arange(k + 1), metric: np.array(values[: k + 1])}
+        KeepBest(metric, tmp_path)(Evaluated("x", k, 9, seen, Saved, None))
+        assert (len(kept) > before) == (k in saved)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RECORD, RecordFile
 from fedsolve.engine.round import SENT
 from fedsolve.engine.traffic import Traffic
+from harness import make_clients, make_task
 
 TRAFFIC = Traffic((8, 3), 5)
 
@@ -131,3 +135,17 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
             file.append(recorder)
     assert RecordFile(tmp_path).restore(first).rounds.count == 2
     assert RecordFile(tmp_path).restore(file.append(recorder)).rounds.count == 4
+
+
+def test_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch):
+    """The first part took hours by its clock: evaluations after it come later still."""
+    hours = itertools.count(0.0, 3600.0)
+    task = make_task(make_clients())
+    with monkeypatch.context() as patch:
+        patch.setattr("fedsolve.engine.loop.time", SimpleNamespace(perf_counter=lambda: next(hours)))
+        first = fs.run(fs.FedAvg(0.3), task, rounds=2, eval_every=1, out=tmp_path / "run")
+    both = fs.run(fs.FedAvg(0.3), task, rounds=4, eval_every=1, out=tmp_path / "run", resume=True)
+    seconds = both.history.evaluations["seconds"]
+    np.testing.assert_array_equal(seconds[:3], first.history.evaluations["seconds"])
+    assert seconds[2] >= 3600
+    assert (np.diff(seconds) >= 0).all()

@@ -314,3 +314,10 @@ def test_bernoulli_is_exact(x64):
         uniform = np.asarray(jax.random.uniform(key, (200,)))
         ids, present = Bernoulli(0.3).draw(key, jnp.int32(0), 200)
         np.testing.assert_array_equal(np.flatnonzero(uniform < 0.3), np.asarray(ids)[np.asarray(present)])
+
+
+@pytest.mark.parametrize("p", [0, 0.0, -0.1, 1.5, np.nan])
+def test_a_probability_with_which_nobody_comes_is_refused(p):
+    """0 is one: a run in which nobody ever takes part."""
+    with pytest.raises(fs.InvalidInput, match=r"participation = .* must be finite and > 0.* and <= 1"):
+        Bernoulli(p)
