@@ -20,6 +20,7 @@ from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.mean_loss import per_example
 from fedsolve.engine.own_models import Own
+from fedsolve.engine.pooling import by_clients, counts_of, pooled
 from fedsolve.types import Batch, Params, Scalar
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
@@ -30,7 +31,8 @@ class Metrics:
     """What is measured: the loss and further means over a batch, by name; equal metrics share a program.
 
     A metric with a method `counts(batch)`, shape (n,), is a mean over the parts of all examples together, of which each
-    example's value is the mean over so many: tokens, not sequences. The loss is a mean over examples.
+    example's value is the mean over so many: tokens, not sequences. A loss or metric with a method `of_sums` follows
+    from the sums of what the examples add (`fedsolve.tasks.sums`). Any other loss is a mean over examples.
     """
 
     loss: Callable[[Params, Batch], Scalar]
@@ -90,7 +92,7 @@ def _evaluate(
 ) -> tuple[dict[str, Array], Array, Array]:
     both = jax.tree.map(lambda a, b: jnp.stack([a, b]), last, middle(last, previous))
     train, counts, means, parts = of_clients(metrics, packed, both, own)
-    found = {f"train_{k}{s}": pooled(v[i], counts.get(k)) for k, v in train.items() for i, s in ITERATES}
+    found = all_pooled(metrics, "train", train, counts)
     for name, examples in sets.items():
         found |= held_out(metrics, packed, name, examples, both)
     return found, means, parts
@@ -99,14 +101,11 @@ def _evaluate(
 def of_clients(
     metrics: Metrics, packed: PackedClients, both: Params, own: Own | None = None
 ) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
-    """Every metric of two stacked models by example, (2, examples), `counts_of`, and `client_means` of the first."""
+    """Every metric of two stacked models by example, (2, examples, ...), `counts_of`, and `by_clients` of the first."""
     train = lax.map(lambda p: on_clients(metrics, packed, p, own), both)
-    counts = counts_of(metrics, packed.examples)
-    # by name: a mapped dict comes back in another order
-    each = jnp.stack([train[name][0] for name in metrics.all], axis=1)
-    one = jnp.ones(len(each), each.dtype)
-    parts = jnp.stack([counts.get(name, one).astype(each.dtype) for name in metrics.all], axis=1)
-    return train, counts, *client_means(each, parts, packed)
+    counts = counts_of(dict(metrics.others), packed.examples)
+    first = {name: values[0] for name, values in train.items()}
+    return train, counts, *by_clients(metrics.all, first, counts, packed)
 
 
 def held_out(
@@ -114,8 +113,18 @@ def held_out(
 ) -> dict[str, Array]:
     """The metrics of two stacked models on a held-out set, by name."""
     values = lax.map(lambda p: on_all(metrics, packed.model(p), examples), both)
-    counts = counts_of(metrics, examples)
-    return {f"{name}_{k}{s}": pooled(v[i], counts.get(k)) for k, v in values.items() for i, s in ITERATES}
+    return all_pooled(metrics, name, values, counts_of(dict(metrics.others), examples))
+
+
+def all_pooled(
+    metrics: Metrics, part: str, values: dict[str, Array], counts: dict[str, Array]
+) -> dict[str, Array]:
+    """The metrics of two stacked models on all examples, from those by example, (2, examples, ...)."""
+    return {
+        f"{part}_{k}{s}": pooled(metrics.all[k], v[i], counts.get(k))
+        for k, v in values.items()
+        for i, s in ITERATES
+    }
 
 
 ITERATES = ((0, ""), (1, "_averaged"))
@@ -129,7 +138,7 @@ def on_clients(metrics: Metrics, packed: PackedClients, params: Params, own: Own
 
 
 def on_all(metrics: Metrics, params: Params, examples: Batch) -> dict[str, Array]:
-    """Every metric on every example, each of shape (examples,)."""
+    """Every metric on every example, each of shape (examples,), or (examples, k) where it follows from sums."""
     return by_blocks(partial(on_rows, metrics), params, examples)
 
 
@@ -167,38 +176,6 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
             outputs[model] = model(params, rows[0])
         values[name] = of(outputs[model], rows[1])
     return values
-
-
-def counts_of(metrics: Metrics, examples: Batch) -> dict[str, Array]:
-    """Of the metrics that are means over parts of examples: how many parts each example has, shape (examples,)."""
-    found = {name: getattr(f, "counts", None) for name, f in metrics.others}
-    return {name: counts(examples) for name, counts in found.items() if counts is not None}
-
-
-def pooled(values: Array, counts: Array | None) -> Scalar:
-    """The mean over examples, or over their parts where these are counted; NaN if there is no part."""
-    if counts is None:
-        return jnp.mean(values)
-    counts = counts.astype(values.dtype)
-    return jnp.sum(jnp.where(counts > 0, values * counts, 0)) / jnp.sum(counts)
-
-
-def client_means(values: Array, parts: Array, packed: PackedClients) -> tuple[Array, Array]:
-    """The clients' own means of values (examples, metrics) over their parts, and how many: (clients, metrics) both.
-
-    Args:
-        values: of every example.
-        parts: how much each of them counts, of the same shape and type.
-        packed: whose examples they are.
-    """
-    clients = packed.counts.shape[0]
-    owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=len(values))
-
-    def total(values: Array) -> Array:
-        return jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True)
-
-    found = total(parts)
-    return total(jnp.where(parts > 0, values * parts, 0)) / found, found
 
 
 _BAD = {"loss", "error", "bits"}

@@ -17,8 +17,9 @@ import numpy as np
 from fedsolve.engine.blocks import Block
 from fedsolve.engine.clients import PackedClients
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.evaluate import ITERATES, Metrics, by_client, held_out, middle, of_clients, pooled
+from fedsolve.engine.evaluate import ITERATES, Metrics, by_client, held_out, middle, of_clients
 from fedsolve.engine.own_models import Own, Owned
+from fedsolve.engine.pooling import pooled
 from fedsolve.types import Batch, Params
 
 Models = Callable[[Block], Own | None]
@@ -46,11 +47,14 @@ def evaluate_blocks(
         counts = {name: count[:rows] for name, count in counts.items()}
         parts.append((values, counts, means[:clients], known[:clients]))
     values, counts = (
-        {name: np.concatenate([part[i][name] for part in parts], axis=-1) for name in parts[0][i]}
-        for i in (0, 1)
+        {name: np.concatenate([part[i][name] for part in parts], axis=axis) for name in parts[0][i]}
+        for i, axis in ((0, 1), (1, 0))
     )
+    pool = _compiled()[1]
     found = {
-        f"train_{k}{s}": _compiled()[1](v[i], counts.get(k)) for k, v in values.items() for i, s in ITERATES
+        f"train_{k}{s}": pool(metrics.all[k], v[i], counts.get(k))
+        for k, v in values.items()
+        for i, s in ITERATES
     }
     for name, examples in sets.items():
         found |= _compiled()[2](metrics, some, name, examples, both)
@@ -90,6 +94,6 @@ def _compiled() -> tuple[Any, Any, Any]:
     options = compiler_options()
     return (
         jax.jit(of_clients, static_argnums=0, compiler_options=options),
-        jax.jit(pooled, compiler_options=options),
+        jax.jit(pooled, static_argnums=0, compiler_options=options),
         jax.jit(held_out, static_argnums=(0, 2), compiler_options=options),
     )

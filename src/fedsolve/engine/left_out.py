@@ -12,14 +12,14 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.clients import Loss, PackedClients, pack
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.evaluate import Metrics, client_means, on_all
+from fedsolve.engine.evaluate import Metrics, on_all
+from fedsolve.engine.pooling import by_clients
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.round import RunState
 from fedsolve.types import Params
@@ -62,16 +62,17 @@ def leave_out(prepared: PreparedRun) -> PreparedRun:
 
 def lost_clients(prepared: PreparedRun) -> np.ndarray:
     """The clients whose loss at the initial model is not finite, shape (clients,); none if they are half or more."""
-    losses = np.asarray(_compiled()(prepared.task.loss, prepared.packed, prepared.first_model))
-    lost = ~np.isfinite(losses)
+    losses, parts = jax.device_get(_compiled()(prepared.task.loss, prepared.packed, prepared.first_model))
+    lost = ~np.isfinite(losses) & (parts > 0)
     return lost if 2 * lost.sum() < len(lost) else np.zeros_like(lost)
 
 
 @cache
 def _compiled() -> Any:
-    def losses(loss: Loss, packed: PackedClients, params: Params) -> Array:
-        each = on_all(Metrics(loss, ()), params, packed.examples)["loss"]
-        return client_means(each[:, None], jnp.ones((len(each), 1), each.dtype), packed)[0][:, 0]
+    def losses(loss: Loss, packed: PackedClients, params: Params) -> tuple[Array, Array]:
+        each = on_all(Metrics(loss, ()), params, packed.examples)
+        means, parts = by_clients({"loss": loss}, each, {}, packed)
+        return means[:, 0], parts[:, 0]
 
     return jax.jit(losses, static_argnums=0, compiler_options=compiler_options())
 

@@ -66,12 +66,7 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
         params: the initial model.
         rows: a few examples, as NumPy arrays.
     """
-    # a metric that is pooled over parts of examples (`counts`) is one of each example's own values
-    own = {
-        name: getattr(f, "each", f) if hasattr(f, "counts") else f
-        for name, f in functions.items()
-        if not built_in(f)
-    }
+    own = {name: _by_example(f) for name, f in functions.items() if not built_in(f)}
     if not own or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
     with jax.default_matmul_precision("highest"):
@@ -81,8 +76,53 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
             with jax.enable_x64(True):
                 wide = _floats((params, rows), np.float64)
                 if all(_traces(f, *wide) is None for f in own.values()):
-                    return _compared(own, *wide)
-        return _compared(own, *narrow)
+                    return _compared(own, *wide) | _doubled(own, *wide)
+        return _compared(own, *narrow) | _doubled(own, *narrow)
+
+
+def _by_example(function: Function) -> Function:
+    """What is compared of a function: of one that is pooled over parts, or follows from sums, each example's own."""
+    if hasattr(function, "of_sums"):
+        return _Added(function)
+    return getattr(function, "each", function) if hasattr(function, "counts") else function
+
+
+@dataclasses.dataclass(frozen=True)
+class _Added:
+    """What each example adds to a function of sums, as one number that any of the sums would change, shape (n,)."""
+
+    function: Any
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What the function asks for, but for weights."""
+        return asked(self.function.each)
+
+    def __call__(self, params: Params, batch: Batch, **given: Any) -> Array:
+        """The numbers of a batch."""
+        found = self.function.each(params, batch, **given)
+        return found @ (1 + jnp.sqrt(jnp.arange(found.shape[1], dtype=found.dtype)))
+
+
+def _doubled(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
+    """The functions of sums that change when every example is given twice, with what was seen."""
+    found = {}
+    for name, f in functions.items():
+        if isinstance(f, _Added):
+            once, twice = jax.device_get(_compiled_sums()(f.function, params, rows))
+            if np.isfinite(once) and not abs(once - twice) <= 1e-3 * abs(once):
+                words = f"{once:.4g} on {len(jax.tree.leaves(rows)[0])} examples, {twice:.4g} with each of them twice"
+                found[name] = words
+    return found
+
+
+@cache
+def _compiled_sums() -> Any:
+    def values(function: Any, params: Params, rows: Batch) -> tuple[Array, Array]:
+        sums = jnp.sum(call(function.each, params, rows)[0], axis=0)
+        return function.of_sums(sums), function.of_sums(2 * sums)
+
+    return jax.jit(values, static_argnums=0)
 
 
 def _floats(tree: Any, dtype: Any) -> Any:

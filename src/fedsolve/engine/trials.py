@@ -16,11 +16,12 @@ from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm
-from fedsolve.engine.clients import PackedClients
+from fedsolve.engine.clients import Loss, PackedClients
 from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.evaluate import Metrics, counts_of, on_all, on_clients, pooled
+from fedsolve.engine.evaluate import Metrics, on_all, on_clients
 from fedsolve.engine.objective import measured, objective
 from fedsolve.engine.own_models import Own, Owned
+from fedsolve.engine.pooling import counts_of, pooled
 from fedsolve.engine.program import Program
 from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.sampling import Sampling
@@ -168,26 +169,36 @@ def _compiled_evaluate() -> Any:
             params = algorithm.export(state.server)
             begun = state.round > 0
             found = {name: jnp.where(begun, x, jnp.nan) for name, (x, _) in reports(state.server).items()}
-            found["train_loss"] = objective(what.loss, False, eval_clients, params, False)[0]
+            found["train_loss"] = _train_loss(what.loss, eval_clients, params)
             found |= (
                 measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
             )
             for part, examples in held_out.items():
                 means = on_all(what.means, eval_clients.model(params), examples)
-                counts = counts_of(what.means, examples)
-                found |= {f"{part}_{name}": pooled(v, counts.get(name)) for name, v in means.items()}
+                found |= _pooled(part, what.means, means, examples)
             for part, owners in owned.items():
                 asked = Metrics(what.loss, ()) if part == "train" else what.means
                 clients = jax.tree.map(lambda x, ids=owners.ids: x[ids], state.clients)
                 own = Own(algorithm, clients, owners.rows)
                 means = on_clients(asked, owners.packed, params, own)
-                counts = counts_of(asked, owners.packed.examples)
-                found |= {f"{part}_{name}": pooled(v, counts.get(name)) for name, v in means.items()}
+                found |= _pooled(part, asked, means, owners.packed.examples)
             return found | {"finite": trees.all_finite(params)}
 
         return _over(lambda states: _over(one, diagnostics, algorithms, states), states)
 
     return jax.jit(all_trials, static_argnums=0, compiler_options=compiler_options())
+
+
+def _train_loss(loss: Loss, packed: PackedClients, params: Params) -> Array:
+    """The loss over all examples."""
+    if not hasattr(loss, "of_sums"):
+        return objective(loss, False, packed, params, False)[0]
+    return pooled(loss, on_all(Metrics(loss, ()), packed.model(params), packed.examples)["loss"], None)
+
+
+def _pooled(part: str, metrics: Metrics, values: dict[str, Array], examples: Batch) -> dict[str, Array]:
+    counts = counts_of(dict(metrics.others), examples)
+    return {f"{part}_{name}": pooled(metrics.all[name], v, counts.get(name)) for name, v in values.items()}
 
 
 def models(algorithms: Algorithm, states: RunState) -> Params:

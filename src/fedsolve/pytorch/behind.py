@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.arrays import as_tensor, buffer_tensors, check_weights, substituted, trainable
 from fedsolve.pytorch.dtypes import array_of
+from fedsolve.pytorch.nothing import value_or_zero
+from fedsolve.pytorch.registry import NotTranslatable
 from fedsolve.pytorch.seeds import seed_of, seeded
 from fedsolve.pytorch.words import is_wide, narrow, shape_of_words, to_words, widen
 
@@ -46,10 +48,15 @@ class Module:
         """What a function of outputs and targets gives for each example alone, in evaluation mode."""
         with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
             x, y = _tensors(batch, dtype)
-            outputs = self._module(x)
+            outputs, function = self._module(x), _in_type(function, dtype)
             rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
             each = [_mean(function(_row(outputs, i, rows), _row(y, i, rows))) for i in range(rows)]
             return torch.stack(each).to(dtype).numpy()
+
+    def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
+        """Its outputs in evaluation mode, flat."""
+        with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
+            return [t.numpy() for t in pytree.tree_leaves(self._module(_tensors(batch, dtype)[0]))]
 
     def loss(
         self,
@@ -64,7 +71,8 @@ class Module:
         seed = 0 if words is None else seed_of(words.tobytes())
         with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
             x, y = _tensors(batch, dtype)
-            value = _mean(function(self._module(x), y))
+            function = _in_type(function, dtype)
+            value = value_or_zero(lambda *given: _mean(function(*given)), self._module(x), y)
             slope = {}
             if gradient:
                 leaves = list(self._params.values())
@@ -134,6 +142,60 @@ class HostLoss:
         """The value of each example, shape (n,), in evaluation mode."""
         found = HostValues(self.module, self.function, self.buffered)(params, batch, buffers)
         return (found, buffers) if self.buffered else found
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a module that stays in PyTorch.
+
+    Attributes:
+        module: the module.
+        sample: shapes without the first axis (None: an output without rows) and types of its outputs, flat; None for
+            the parameters' type.
+        buffered: whether it takes buffers.
+    """
+
+    module: Module
+    sample: tuple[tuple[tuple[int, ...] | None, Any], ...]
+    buffered: bool
+
+    @classmethod
+    def of(cls, module: Module, outputs: Any, rows: int) -> Outputs:
+        """Those of a module of which some are known.
+
+        Args:
+            module: the module.
+            outputs: of a batch, as tensors.
+            rows: of that batch.
+        """
+        found = []
+        for t in pytree.tree_leaves(outputs):
+            shape = tuple(t.shape[1:]) if t.ndim and len(t) == rows else None
+            if shape is None and t.ndim:
+                raise NotTranslatable(
+                    f"an output of shape {tuple(t.shape)} has no row for each of {rows} examples"
+                )
+            found.append((shape, None if t.is_floating_point() else array_of(t).dtype))
+        return cls(module, tuple(found), bool(module.buffers))
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("buffers",) if self.buffered else ()
+
+    def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Any:
+        """The outputs in evaluation mode, flat: an array, or a tuple where there are several."""
+        run, rows = next(iter(params.values())).dtype, len(jax.tree.leaves(batch)[0])
+        shapes = [
+            jax.ShapeDtypeStruct(() if shape is None else (rows, *shape), run if dtype is None else dtype)
+            for shape, dtype in self.sample
+        ]
+
+        def host(params: Any, batch: Any, buffers: Any) -> list[np.ndarray]:
+            return self.module.outputs(params, buffers, batch)
+
+        found = _call(host, shapes, params, tuple(batch), buffers or {})
+        return found[0] if len(found) == 1 else tuple(found)
 
 
 @dataclass(frozen=True)
@@ -210,6 +272,15 @@ def _call(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
         host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
     )
     return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
+
+
+def _in_type(function: Function, dtype: torch.dtype) -> Function:
+    """A loss whose own values, such as class weights, are of a type."""
+    if not isinstance(function, nn.Module) or all(
+        t.dtype == dtype for t in function.state_dict().values() if t.is_floating_point()
+    ):
+        return function
+    return copy.deepcopy(function).to(dtype)
 
 
 def _words(key: Array) -> Array:

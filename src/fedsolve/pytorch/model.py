@@ -7,13 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from jaxtyping import Array
 from torch import Tensor, nn
 
-from fedsolve.errors import InvalidInput, of_type
+from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.arrays import buffer_tensors, check_weights, trainable
 from fedsolve.pytorch.dtypes import array_of
 from fedsolve.pytorch.export import exported
@@ -108,6 +107,10 @@ class OnRows:
         outputs, targets: an example batch, as tensors.
         dtype: the type of the module's parameters.
 
+    Attributes:
+        name: what errors call it.
+        program: what it does to a batch.
+
     Raises:
         NotTranslatable: a function that cannot be exported.
         InvalidInput: one that has parameters of its own.
@@ -118,7 +121,7 @@ class OnRows:
     ) -> None:
         wrapped = _Applied(function)
         program = _exported(wrapped, (outputs, targets), False)
-        self._program = Program(program, dtype)
+        self.name, self.program = name, Program(program, dtype)
         tensors = {**dict(wrapped.named_parameters()), **program.constants}
         for tensor, held in tensors.items():
             if isinstance(held, Tensor) and held.requires_grad:
@@ -129,19 +132,39 @@ class OnRows:
         leaves = pytree.tree_leaves((outputs, targets))
         rows = _rows(outputs)
         self._axes = tuple(0 if isinstance(t, Tensor) and t.ndim and len(t) == rows else None for t in leaves)
-        self.digest = self._program.digest, sorted(self._values.items())
+        self.digest = self.program.digest, sorted(self._values.items())
 
     def __call__(self, outputs: Any, targets: Any) -> Array:
         """The value of each example, shape (n,)."""
+
+        def value(held: Values, batch: list[Any], run: Any) -> Array:
+            return jnp.mean(self.program(held, batch)[0][0].astype(run))
+
+        return self.by_row(value, outputs, targets)
+
+    def by_row(
+        self, function: Callable[[Values, list[Any], Any], Array], outputs: Any, targets: Any
+    ) -> Array:
+        """What a function gives for each row alone, leading axis (n,).
+
+        Args:
+            function: of what the loss holds (`held`), the flat outputs and targets of a batch of one row, and the type
+                of the run.
+            outputs, targets: of a batch, as arrays.
+        """
         leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
         run = next(x.dtype for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
-        values = {name: _cast(v, run) for name, v in self._values.items()}
+        held = self.held(run)
 
         def one(*row: Any) -> Array:
             batch = [x if axis is None else x[None] for x, axis in zip(row, self._axes, strict=True)]
-            return jnp.mean(self._program(values, batch)[0][0].astype(run))
+            return function(held, batch, run)
 
         return jax.vmap(one, in_axes=self._axes)(*leaves)
+
+    def held(self, run: Any) -> Values:
+        """What the loss holds, such as class weights, by name, floating numbers in a type."""
+        return {name: _cast(v, run) for name, v in self._values.items()}
 
 
 class _Applied(nn.Module):
@@ -168,28 +191,3 @@ def _exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any
         return exported(module, inputs, training)
     except Exception as error:  # whatever `torch.export` says, and whatever the user's code raises
         raise NotTranslatable(why_not_exported(error)) from error
-
-
-def check_mean(name: str, function: Callable[..., Any], outputs: Any, targets: Any) -> None:
-    """Raise `InvalidInput` unless the value of a batch is the mean of the values of its rows."""
-    rows = _rows(outputs)
-    with torch.no_grad():
-        whole = function(outputs, targets)
-        if not isinstance(whole, Tensor) or (whole.ndim and len(whole) != rows):
-            what = f"of shape {tuple(whole.shape)}" if isinstance(whole, Tensor) else of_type(whole)
-            raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, or one value a row")
-        each = [
-            function(*pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets))).double().mean()
-            for i in range(rows)
-        ]
-    mean, value = float(torch.stack(each).mean()), float(whole.double().mean())
-    if np.isfinite(value) and not abs(mean - value) <= 1e-3 * max(abs(value), 1e-3):
-        raise InvalidInput(
-            f"{name} of {rows} examples is {value:.6g}, the mean of its values on each of them {mean:.6g}: it must be "
-            "a mean over examples (no sum, no class weights, no ignored targets that count otherwise); give each "
-            "example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, reduction='none')"
-        )
-
-
-def _row(t: Any, i: int, rows: int) -> Any:
-    return t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t

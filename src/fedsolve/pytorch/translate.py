@@ -112,11 +112,38 @@ class Program:
         written = {name: r for (kind, name), r in pairs if kind is OutputKind.BUFFER_MUTATION}
         return [r for (kind, _), r in pairs if kind is OutputKind.USER_OUTPUT], written
 
+    @property
+    def graph(self) -> Graph:
+        """Its operations."""
+        return self._graph
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the module's parameters."""
+        return self._dtype
+
+    def held(self, values: Mapping[str, Any], run: Any) -> dict[Node, Any]:
+        """The inputs of its graph that are no inputs of the module: named values, and constants in the run's type."""
+        places = [n for n in self._graph.nodes if n.op == "placeholder"]
+        pairs = zip(places, self._sources, strict=True)
+        return {n: self._value(*source, values, run) for n, source in pairs if source[0] != "input"}
+
+    @property
+    def inputs(self) -> list[Node]:
+        """The inputs of its graph that are the module's."""
+        places = [n for n in self._graph.nodes if n.op == "placeholder"]
+        return [n for n, (kind, _) in zip(places, self._sources, strict=True) if kind == "input"]
+
     def _digest(self) -> str:
         found = hashlib.blake2b(f"{self._graph}{self._sources}{self._dtype}".encode(), digest_size=8)
         for name, value in sorted(self._constants.items()):
             found.update(f"{name}{value.shape}{value.dtype}".encode() + value.tobytes())
         return found.hexdigest()
+
+
+def evaluated(node: Node, values: Mapping[Node, Any]) -> Any:
+    """What an operation that draws nothing gives, from the values of its arguments."""
+    return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None, None)
 
 
 def name_of(node: Node) -> str:

@@ -43,6 +43,7 @@ from fedsolve.tasks.sequence_losses import BitsPerToken, NextToken, NextTokenAcc
 from fedsolve.tasks.sequences import check_sequences, windows
 from fedsolve.tasks.shakespeare import shakespeare
 from fedsolve.tasks.sparse import SparseLinear
+from fedsolve.tasks.sums import OfSums
 from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.updates import Factors, Updated
@@ -73,6 +74,7 @@ __all__ = [
     "MatrixLinear",
     "NextToken",
     "NextTokenAccuracy",
+    "OfSums",
     "RecallAt",
     "ReconstructionError",
     "ResNet18",

@@ -14,12 +14,16 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.leaves import Merged, WithFrozen
 from fedsolve.tasks.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
+from fedsolve.tasks.module_sums import LossBehind, SumsBehind, SumsOfModule, SumsWithBuffers
+from fedsolve.tasks.module_whole import on_whole_sets
 from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.whole import Whole
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+_WHOLE = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
 _ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
 
 
@@ -46,14 +50,15 @@ def from_torch(
 
     Args:
         module: called with the inputs of a batch; its parameters of one floating-point type. It is not changed.
-        loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`; or one value for
-            each example.
+        loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`, or one sum over it
+            divided by another (class weights, `ignore_index`, a mask); or one value for each example.
         clients: for each client a pair (inputs, targets) of arrays or tensors of shape (examples, ...), or a
             `torch.utils.data.Dataset` of such pairs; or `FederatedData` of `Examples`. Inputs may be a tuple, list or
             dictionary of arrays, given to the module as one argument.
         test: held-out examples, in the form of a client's.
-        metrics: further means over a batch, name -> (outputs, targets) -> tensor as for `loss`; None for the accuracy
-            where targets are classes, one for each row of outputs (n, classes, ...).
+        metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`; what is no mean over examples, such
+            as F1, is computed on whole sets. None for the accuracy where targets are classes, one for each row of
+            outputs (n, classes, ...).
         batch_size: examples of a local step; None is the full batch; at least 1.
         epochs: local epochs of a round, at least 1.
         local_steps: local steps of a round instead of epochs, at least 1.
@@ -65,37 +70,41 @@ def from_torch(
         trained copy of the module; `notes` say where it runs in PyTorch.
 
     Raises:
-        InvalidInput: a module that cannot be translated (which line or operation), a loss or metric that is no mean
-            over examples, PyTorch missing, or data of another form.
+        InvalidInput: a module that cannot be translated (which line or operation), a loss that is no mean over
+            examples, a loss or metric that fails (on which shapes and types), PyTorch missing, or data of another form.
     """
     try:
         import torch
     except ImportError as error:
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
-    from fedsolve.pytorch.arrays import trainable, trained_copy
+    from fedsolve.pytorch.arrays import trained_copy
     from fedsolve.pytorch.classes import are_classes
-    from fedsolve.pytorch.model import check_mean
+    from fedsolve.pytorch.judged import judged
     from fedsolve.pytorch.trial import outputs_of
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
-    x, y = _sample(data.examples, next(iter(trainable(module).values())).dtype)
+    x, y = _sample(data.examples, _dtype(module))
     outputs = outputs_of(module, x)
     if metrics is None:
         metrics = {"accuracy": _accuracy} if are_classes(outputs, y) else {}
-    functions = {"loss": loss, **metrics}
-    for what, function in functions.items():
-        check_mean("the loss" if what == "loss" else f"metric {what}", function, outputs, y)
+    functions: dict[str, Any] = {}
+    for what, function in {"loss": loss, **metrics}.items():
+        is_loss = what == "loss"
+        said = "the loss" if is_loss else f"metric {what}"
+        functions[what] = judged(said, function, outputs, y, _dtype(module), only_means=is_loss)
     parts, notes = _parts(module, functions, x, outputs, y, translate)
+    notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
     return Task(
         name=name or type(module).__name__,
         init=_Start(parts.params),
         loss=parts.functions.pop("loss"),
         data=data,
         test=held_out,
-        metrics=parts.functions,
+        metrics={name: f for name, f in parts.functions.items() if not isinstance(f, Whole)},
+        whole={name: f for name, f in parts.functions.items() if isinstance(f, Whole)},
         batch_size=batch_size,
         epochs=None if local_steps is not None else epochs,
         local_steps=local_steps,
@@ -124,38 +133,49 @@ def _parts(
 
     if translate is False:
         why = "the module runs in PyTorch, one client after another: translate=False"
-        return _in_pytorch(module, functions), (why,)
+        return _in_pytorch(module, functions, outputs, y), (why,)
     try:
         return _translated(module, functions, x, outputs, y), ()
     except NotTranslatable as error:
         why = f"{type(module).__name__} cannot be translated: {error}"
         if translate:
             raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
-        return _in_pytorch(module, functions), (f"{why}; it runs in PyTorch, one client after another",)
+        return _in_pytorch(module, functions, outputs, y), (
+            f"{why}; it runs in PyTorch, one client after another",
+        )
 
 
 def _translated(module: nn.Module, functions: Mapping[str, Any], x: Any, outputs: Any, y: Any) -> _Parts:
-    from fedsolve.pytorch.model import Model, OnRows
+    from fedsolve.pytorch.model import Model
+    from fedsolve.pytorch.registry import NotTranslatable
 
     model, made = Model(module, x), {}
-    for name, function in functions.items():
-        what = "the loss" if name == "loss" else f"metric {name}"
-        kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
-        made[name] = kind(model, OnRows(what, function, outputs, y, model.dtype))
-    if model.frozen:
-        whole = _Whole(model.frozen)
-        made = {name: Merged(function, whole) for name, function in made.items()}
+    merged = partial(Merged, merge=_Whole(model.frozen)) if model.frozen else _same
+    for name, f in functions.items():
+        if f.no_mean:
+            made[name] = on_whole_sets(model, f.function, outputs, y, merged)
+        elif f.rows is None:
+            raise NotTranslatable(f.untold)
+        elif f.sums is not None:
+            made[name] = merged((SumsWithBuffers if model.buffers else SumsOfModule)(model, f.sums))
+        else:
+            kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
+            made[name] = merged(kind(model, f.rows))
     return _Parts(model.params, model.frozen, model.buffers, made)
 
 
-def _in_pytorch(module: nn.Module, functions: Mapping[str, Any]) -> _Parts:
-    from fedsolve.pytorch.behind import HostLoss, HostValues, Module
+def _in_pytorch(module: nn.Module, functions: Mapping[str, Any], outputs: Any, y: Any) -> _Parts:
+    from fedsolve.pytorch.behind import HostLoss, HostValues, Module, Outputs
 
-    own = Module(module)
-    made = {
-        name: (HostLoss if name == "loss" else HostValues)(own, function, bool(own.buffers))
-        for name, function in functions.items()
-    }
+    own, made = Module(module), {}
+    for name, f in functions.items():
+        kind = HostLoss if name == "loss" else HostValues
+        made[name] = kind(own, f.function, bool(own.buffers))
+        if f.no_mean:
+            made[name] = on_whole_sets(Outputs.of(own, outputs, _ROWS), f.function, outputs, y, _same)
+        elif f.sums is not None:
+            values = SumsBehind(Outputs.of(own, outputs, _ROWS), f.sums)
+            made[name] = LossBehind(values, made[name]) if name == "loss" else values
     return _Parts(own.params, {}, own.buffers, made)
 
 
@@ -181,8 +201,14 @@ class _Whole:
         return {**self.frozen, **params}
 
 
-def _same(params: Any) -> Any:
-    return params
+def _same(given: Any) -> Any:
+    return given
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    from fedsolve.pytorch.arrays import trainable
+
+    return next(iter(trainable(module).values())).dtype
 
 
 def _federated(clients: Any) -> FederatedData:

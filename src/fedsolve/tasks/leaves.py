@@ -175,6 +175,16 @@ class Merged:
         return self.function.counts
 
     @property
+    def of_sums(self) -> Callable[[Any], Any]:
+        """The value from sums over examples; an `AttributeError` where it does not follow from sums."""
+        return self.function.of_sums
+
+    @property
+    def size(self) -> Callable[[Any], Any] | None:
+        """How much examples count for, from their sums; an `AttributeError` where the function does not say."""
+        return self.function.size
+
+    @property
     def empty(self) -> Callable[[Batch], Any]:
         """Which examples have no part; an `AttributeError` where the function does not say."""
         return self.function.empty
