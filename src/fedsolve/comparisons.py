@@ -11,6 +11,7 @@ from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.engine.configuration import configured
 from fedsolve.engine.loop import Progress
+from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.processes import check_alone
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.result import Result, Results
@@ -96,6 +97,7 @@ def compare(
         raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing that could be resumed")
     if out is not None and any(begun) and not resume:
         raise held_already(Path(out), "comparison")
+    check_all_begin(methods.values(), task, given)
     runs: list[Result] = []
     with configured(out, methods, task, given, None if seeds is None else chosen):
         for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):

@@ -134,3 +134,38 @@ def test_a_folder_that_another_run_holds_is_left_alone(here):
         with pytest.raises(InvalidInput, match="in use"):
             begun(InvalidInput("no"))
     assert (here / "config.toml").read_text() == "another's"
+
+
+PLATEAU = "={schedule='reduce_on_plateau', initial=0.1, metric='nope', patience=3}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "digits", "FedPer", *SMALL, "--set", "leaves=nope"), "no leaf of the model"),
+        (("run", "digits", "FedAvg", *SMALL, "--set", f"client_lr{PLATEAU}"), "unknown metric"),
+        (
+            ("run", "digits", "FedAvg", *SMALL, "--seeds", "2", "--set", f"client_lr{PLATEAU}"),
+            "unknown metric",
+        ),
+        ((*SWEEP, "--set", f"server_lr{PLATEAU}"), "unknown metric"),
+        (("run", "digits", "FedAvg", *SMALL, "--systems", "nope"), "systems"),
+    ],
+)
+def test_refused_before_the_rounds_are_compiled(call, arguments, message):
+    ended = call(*arguments)
+    assert ended.code == 2
+    assert message in ended.err
+    assert "compiling" not in ended.err
+
+
+def test_every_method_of_a_comparison_is_looked_at_before_the_first_is_run(call):
+    Path("c.toml").write_text(
+        'task = "digits"\n[task_options]\nnum_clients = 4\nmodel = "softmax"\n[run]\nrounds = 3\n'
+        '[[method]]\nname = "FedAvg"\n[[method]]\nname = "FedPer"\n[method.settings]\nleaves = "nope"\n'
+    )
+    ended = call("compare", "--config", "c.toml", "--out", "here")
+    assert ended.code == 2
+    assert "no leaf of the model" in ended.err
+    assert "FedAvg: " not in ended.err
+    assert not Path("here").exists()

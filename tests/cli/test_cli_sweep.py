@@ -310,6 +310,7 @@ def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
         for done, diverged in ((0, 0), (100, 1), (200, 3)):
             board(SweepProgress("X", done, 1000, diverged, ("in 2 parts",)))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:3] == ["X: compiling", "note: in 2 parts", "X: 100 of 1,000 trial-rounds, 1 diverged"]
-    assert lines[3].startswith("X: 200 of 1,000 trial-rounds, 3 diverged, about ")
-    assert lines[3].endswith(" left")
+    assert lines[:3] == ["X: preparing", "X: compiling", "note: in 2 parts"]
+    assert lines[3] == "X: 100 of 1,000 trial-rounds, 1 diverged"
+    assert lines[4].startswith("X: 200 of 1,000 trial-rounds, 3 diverged, about ")
+    assert lines[4].endswith(" left")

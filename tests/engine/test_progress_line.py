@@ -23,6 +23,7 @@ def shown(monkeypatch, rewritten, looks):
     monkeypatch.setattr(progress_line.time, "monotonic", lambda: next(clock))
     line = ProgressLine(stream, rewritten)
     line.begin("A")
+    line.compiling("A")
     for _, done, words in looks:
         line.show("A", done, 100, words)
     line.end()
@@ -37,7 +38,7 @@ def test_rate_and_time_left(monkeypatch):
         [(10.0, 10, "a longer text"), (10.1, 11, "unseen"), (14.0, 30, "b"), (15.0, 100, "c")],
     )
     assert told == (
-        "\rA: compiling"
+        "\rA: preparing\rA: compiling"
         "\rA: round 10 of 100, a longer text"
         "\rA: round 30 of 100, b, 5 a second, 14 s left"
         "\rA: round 100 of 100, c, 18 a second, done   \n"
@@ -47,7 +48,7 @@ def test_rate_and_time_left(monkeypatch):
 def test_a_file_gets_a_line_now_and_then(monkeypatch):
     told = shown(monkeypatch, False, [(0.0, 1, ""), (3.0, 2, ""), (6.0, 7, ""), (6.1, 100, "")])
     assert told == (
-        "A: compiling\nA: round 1 of 100\n"
+        "A: preparing\nA: compiling\nA: round 1 of 100\n"
         "A: round 7 of 100, 1 a second, 2 min left\nA: round 100 of 100, 16.2 a second, done\n"
     )
 

@@ -32,6 +32,7 @@ from fedsolve.cli.runs import (
 from fedsolve.cli.values import resolve_settings
 from fedsolve.cli.watch.commands import watched
 from fedsolve.engine.identity import provenance
+from fedsolve.engine.prepare import check_all_begin
 from fedsolve.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.lock import locked
 from fedsolve.report.table import result_rows, result_table
@@ -76,6 +77,7 @@ def compare_command(
         )
     check_trackers(track)
     prepared = prepare(config)
+    check_all_begin(prepared.algorithms, prepared.task, prepared.options)
     config = prepared.config
     folder = resume or new_folder(out, f"{config.task}-comparison", "compare")
     fresh = out is None and resume is None

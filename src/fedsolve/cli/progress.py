@@ -31,10 +31,14 @@ class ProgressDisplay(ABC):
     ) -> None:
         return None
 
-    def begin(self, label: str, doing: str = "compiling") -> None:
+    def begin(self, label: str, doing: str = "preparing") -> None:
         """A method starts; what it does until its first progress."""
         self.last = None
         self.note(label, doing)
+
+    def compiling(self, label: str) -> None:
+        """All is checked; the rounds are compiled."""
+        self.note(label, "compiling")
 
     def __call__(self, progress: Progress) -> None:
         """The current method has come further."""
@@ -60,7 +64,7 @@ class Lines(ProgressDisplay):
     def __init__(self) -> None:
         self._printed = _NEVER
 
-    def begin(self, label: str, doing: str = "compiling") -> None:
+    def begin(self, label: str, doing: str = "preparing") -> None:
         """A method starts: its first progress is printed at once."""
         super().begin(label, doing)
         self._printed = _NEVER
@@ -115,7 +119,7 @@ class Bars(ProgressDisplay):
     def __exit__(self, *exc: Any) -> None:
         self._progress.stop()
 
-    def begin(self, label: str, doing: str = "compiling") -> None:
+    def begin(self, label: str, doing: str = "preparing") -> None:
         """The clock of a method starts."""
         super().begin(label, doing)
         self._progress.start_task(self._bars[label])

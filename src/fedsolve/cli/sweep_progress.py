@@ -28,7 +28,7 @@ class SweepLines:
         self._noted: set[str] = set()
 
     def __enter__(self) -> SweepLines:
-        self.note("compiling")
+        self.note("preparing")
         return self
 
     def __exit__(
@@ -52,7 +52,8 @@ class SweepLines:
             self.advance(progress)
 
     def begin(self, progress: SweepProgress) -> None:
-        """It is known how much there is to do."""
+        """All is checked, and it is known how much there is to do: the rounds are compiled."""
+        self.note("compiling")
 
     def remark(self, text: str) -> None:
         """Something to be known of the sweep."""
@@ -111,6 +112,7 @@ class SweepBar(SweepLines):
 
     def begin(self, progress: SweepProgress) -> None:
         """See `SweepLines`."""
+        super().begin(progress)
         self._bars.update(self._bar, completed=progress.done, total=progress.total)
 
     def remark(self, text: str) -> None:

@@ -44,6 +44,13 @@ class Progress:
         return self.label, self.round, self.rounds, words
 
 
+def tell_compiling(progress: object, label: str) -> None:
+    """Tell a progress that shows it that all checks of a run are done and its rounds are compiled next."""
+    compiling = getattr(progress, "compiling", None)
+    if compiling is not None:
+        compiling(label)
+
+
 def loop(
     prepared: PreparedRun,
     checkpoints: Checkpoints,
@@ -70,6 +77,7 @@ def loop(
     ended = _ended(callbacks, prepared, here(state), recorder, clock)
     now = prepared.reacted(recorder)
     begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
+    tell_compiling(progress, prepared.label)
     while (done := int(state.round)) < rounds and not ended:
         stop = min(rounds, (done // every + 1) * every)
         count = int(together(pace.rounds(min(stop - done, prepared.most_rounds(done))))[0, 0])

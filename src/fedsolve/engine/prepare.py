@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -50,6 +50,17 @@ _OWN = (
 _NOBODY_LATE = "no systems were given: nobody is late, and a round of {} is synchronous, of all whom it draws"
 LONGEST_CALL = 2**16
 """Rounds of one compiled call at most: its logs have a row for each."""
+
+
+def check_all_begin(algorithms: Iterable[Algorithm], task: Task, options: RunOptions) -> None:
+    """Raise `InvalidInput` unless each method can begin on the task: before the first of several is run."""
+    sampling, dtype = choose_sampling(options, task), jnp.dtype(options.dtype)
+    with jax.enable_x64(options.dtype == "float64"):
+        params = start_params(task, options.seed, dtype)
+        for algorithm in algorithms:
+            check_method(algorithm)
+            algorithm.check(sampling, task.data.num_clients)
+            jax.eval_shape(task.around(cast(algorithm, dtype)).init, params)
 
 
 def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> PreparedRun:

@@ -36,8 +36,16 @@ class ProgressLine:
     _written: float = float("-inf")
     _width: int = field(default=0)
 
+    def __call__(self, at: Any) -> None:
+        """Show a run's or a sweep's progress."""
+        self.show(*at.line())
+
     def begin(self, label: str) -> None:
-        """What runs is compiled first, which takes seconds."""
+        """Data are read and everything is checked first."""
+        self._write(f"{label}: preparing")
+
+    def compiling(self, label: str) -> None:
+        """All is checked; the rounds are compiled, which takes seconds."""
         self._write(f"{label}: compiling")
 
     def show(self, label: str, done: int, total: int, words: str) -> None:
@@ -92,7 +100,7 @@ def told(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
         line = ProgressLine(sys.stderr, live)
         try:
             line.begin(label)
-            yield lambda at: line.show(*at.line())
+            yield line
         finally:
             line.end()
     elif callable(progress):

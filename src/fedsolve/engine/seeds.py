@@ -21,7 +21,7 @@ from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.interrupt import Interruptible
 from fedsolve.engine.keys import run_key, start_params
 from fedsolve.engine.layout import batches_at_once
-from fedsolve.engine.loop import Progress, loop
+from fedsolve.engine.loop import Progress, loop, tell_compiling
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import check_alone
@@ -149,7 +149,7 @@ class _Several:
                 checkpoints,
                 self.clock,
                 lambda: own.asked or self._asked(),
-                lambda at: self._tell(seed, at),
+                _Teller(self, seed),
                 [self._alone(callback) for callback in callbacks],
             )
 
@@ -165,13 +165,30 @@ class _Several:
     def _asked(self) -> bool:
         return self.ended or self.interrupt.asked
 
-    def _tell(self, seed: int, at: Progress) -> None:
+    def tell(self, seed: int, at: Progress) -> None:
+        """One of them has come further."""
         self.compiled.set()
         with self.lock:
             self.rounds[seed] = at.round
             if self.progress is not None:
                 done, total = sum(self.rounds.values()), self.count * at.rounds
                 self.progress(replace(at, round=done, rounds=total, remark=f"seed {seed}"))
+
+
+@dataclass(frozen=True)
+class _Teller:
+    """The progress of one of several runs."""
+
+    several: _Several
+    seed: int
+
+    def __call__(self, at: Progress) -> None:
+        self.several.tell(self.seed, at)
+
+    def compiling(self, label: str) -> None:
+        """Say it of the first run, whose program the others share."""
+        if not self.several.compiled.is_set():
+            tell_compiling(self.several.progress, label)
 
 
 def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:

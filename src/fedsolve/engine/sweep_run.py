@@ -57,7 +57,6 @@ class SweepRun:
         with clock, ThreadPoolExecutor(self.at_once) as pool:
             while found.batches < len(self.batches):
                 running = self._begin(found.batches) if running is None else running
-                self._report()
                 for states in self._rounds(running, clock, pool):
                     asked = interrupt.asked
                     found.seconds = before + time.perf_counter() - begun
@@ -99,6 +98,9 @@ class SweepRun:
                 running = self._left_out(running)
                 self._evaluate(running, 0, None)
             self.selection.check(found.metrics)
+            for current in running:
+                current.next_methods(found.metrics, 1)  # refuses a rate that reacts to what is not measured
+        self._report()
         while (done := found.rounds) < total:
             stop = next(r for r in evaluated if r > done)
             step, first = pace.rounds(stop - done), not pace.known

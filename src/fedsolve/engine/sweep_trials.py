@@ -114,13 +114,20 @@ class RunningBatch:
     keys: Any
     states: RunState
 
+    def next_methods(self, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
+        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L).
+
+        Raises:
+            InvalidInput: a rate reacts to a metric that is not measured.
+        """
+        if reacts(self.algorithms):
+            return self.work.reacted(self.batch, metrics, evaluations)
+        seeds = len(self.keys)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
+
     def advance(self, rounds: int, metrics: Mapping[str, np.ndarray], evaluations: int) -> RunningBatch:
         """Some rounds further, at the rates that follow from so many evaluations of all trials."""
-        prepared, seeds = self.work.prepared, len(self.keys)
-        if reacts(self.algorithms):
-            algorithms = self.work.reacted(self.batch, metrics, evaluations)
-        else:
-            algorithms = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
+        prepared, algorithms = self.work.prepared, self.next_methods(metrics, evaluations)
         shared = (prepared.sampling, prepared.packed)
         try:
             states = advance(prepared.program, algorithms, *shared, self.keys, self.states, rounds)
