@@ -290,3 +290,9 @@ def test_resume_takes_nothing_but_more_rounds(call, finished):
     assert "TASK does not go with --resume" in call("run", "digits", "--resume", "r").err
     ended = call("run", "--resume", "r", "--rounds", "2")
     assert (ended.code, "give more" in ended.err) == (2, True)
+
+
+def test_a_data_folder_for_a_task_that_reads_none_names_the_flag(call):
+    ended = call("run", "digits", "FedAvg", "--data-dir", ".")
+    assert ended.code == 2
+    assert "error: --data-dir: the task digits reads no data files: leave it out" in ended.err

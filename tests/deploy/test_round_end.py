@@ -1,6 +1,7 @@
 """The end of a round: what is kept is finite, no client has more than its share, one reply is in memory at a time."""
 
 import errno
+import json
 import weakref
 
 import jax
@@ -19,7 +20,7 @@ from fedsolve.deploy.message import Reply, signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.records import reply_to_record
 from fedsolve.deploy.reply_store import ReplyStore
-from fedsolve.deploy.serve import FAILED, ROUNDS
+from fedsolve.deploy.serve import FAILED, ROUNDS, _round_reporter
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.types import module, replace
 
@@ -173,3 +174,21 @@ def test_one_reply_is_in_memory_at_a_time(monkeypatch, tmp_path):
     finished(ReplyStore(tmp_path, 0), range(20))
     assert len(most) == 20
     assert max(most) <= 2
+
+
+def test_the_log_of_rounds_is_standard_json_where_a_loss_is_not_finite(tmp_path):
+    def refuse(token):
+        raise ValueError(token)
+
+    entry = {
+        "round": 1,
+        "rounds": 2,
+        "replies": 3,
+        "rejected": 0,
+        "bytes_up": 1,
+        "bytes_down": 1,
+        "seconds": 0.1,
+    }
+    _round_reporter(tmp_path)(entry | {"loss": float("nan")})
+    (line,) = (tmp_path / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=refuse)["loss"] == "NaN"

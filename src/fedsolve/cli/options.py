@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from fedsolve.cli.trust import admit
 from fedsolve.cli.values import parse_assignments
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.options import exclusive_options
+from fedsolve.references import is_reference
+from fedsolve.tasks.catalogue import entry
 
 _HERE = "command line"
 
@@ -73,6 +76,7 @@ def from_options(
         result["task_options"] = {}
     result["task_options"] = result.get("task_options", {}) | parse_assignments(options, "--task-set")
     if data_dir is not None:
+        _check_reads_files(result["task"])
         result["task_options"]["data_dir"] = str(data_dir)
     methods = _chosen(config.method, names)
     if path is not None:
@@ -94,6 +98,12 @@ def from_options(
     if seeds is None and run.get("seed") is not None:
         result.pop("seeds", None)
     return parse(result, _HERE)
+
+
+def _check_reads_files(task: str) -> None:
+    """Raise `InvalidInput` if a task of the catalogue reads no data files, to which --data-dir would lead."""
+    if not is_reference(task) and "data_dir" not in inspect.signature(entry(task).builder).parameters:
+        raise InvalidInput(f"--data-dir: the task {task} reads no data files: leave it out")
 
 
 def to_resume(folder: Path, rounds: int | None, trust: Sequence[str] | None = None) -> Config:

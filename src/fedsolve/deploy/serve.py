@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -241,7 +240,7 @@ def _round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes one line a round, in words to the log and as data to a file that others may follow."""
 
     def report(entry: dict[str, Any]) -> None:
-        _append(folder / ROUNDS, json.dumps({**entry, "time": time.time()}))
+        _append(folder / ROUNDS, dumps({**entry, "time": time.time()}))
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
