@@ -20,11 +20,13 @@ import numpy as np
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import replace_atomically
-from fedsolve.untrusted import loads
+from fedsolve.untrusted import loads, open_regular
 
 MANIFEST = "fedsolve"
 """The entry of a file's metadata that has the manifest; a file without checksums has no other."""
 _CHECKSUMS, _SEAL = "checksums", "seal"
+_LONGEST = 10**8
+"""Bytes of a header, as other readers of safetensors have it."""
 _UNSEALED = b'"seal":"00000000"'
 # quotes inside the manifest are escaped, so that only the header's own entry looks like this
 _SEALED = re.compile(rb'"seal":"([0-9a-f]{8})"')
@@ -81,11 +83,10 @@ def read_header(path: Path, kind: str) -> Header:
         InvalidInput: the file is missing, cut short, too long, damaged in its header or not of this form.
     """
     try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             length = file.read(8)
-            header = length + file.read(min(int.from_bytes(length, "little"), size))
+            header = length + file.read(min(int.from_bytes(length, "little"), size, _LONGEST))
     except FileNotFoundError:
         raise InvalidInput(f"no {kind} at {path}: start the run without resuming") from None
     except OSError as error:

@@ -6,34 +6,43 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 DEEPEST = 64
 """How deeply values of a file may lie in one another: what fedsolve writes has at most a dozen levels."""
 
 
-def read_bytes(path: Path, largest: int) -> bytes:
+def read_bytes(path: Path, largest: int, *, follow: bool = True) -> bytes:
     """The content of a regular file of a bounded size.
 
     Args:
-        path: the file; a link to one is followed.
+        path: the file.
         largest: bytes that it may have.
+        follow: whether it may be a link to one.
 
     Raises:
         OSError: as `open`, and for a pipe, a device or a file that is too large; the words say which.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would wait for its writer
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(0, "it is no regular file")
-        if about.st_size > largest:
-            raise OSError(0, f"it has {about.st_size:,} bytes, more than {largest:,}")
-        return file.read(largest + 1)[:largest]  # of one that grows, what it had
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            raise OSError(0, f"it has {size:,} bytes, more than {largest:,}")
+        return file.read(largest)
 
 
-def read_text(path: Path, largest: int) -> str:
+def read_text(path: Path, largest: int, *, follow: bool = True) -> str:
     """The text of such a file; `UnicodeDecodeError` where it is not UTF-8."""
-    return read_bytes(path, largest).decode()
+    return read_bytes(path, largest, follow=follow).decode()
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """A regular file, open for reading; `OSError` for a pipe or a device, and without `follow` for a link."""
+    flags = os.O_RDONLY | os.O_NONBLOCK  # a pipe would wait for its writer
+    file = os.fdopen(os.open(path, flags if follow else flags | os.O_NOFOLLOW), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(0, "it is no regular file")
+    return file
 
 
 def loads(text: str | bytes) -> Any:

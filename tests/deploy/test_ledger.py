@@ -143,6 +143,8 @@ def test_a_damaged_ledger_sends_nothing(tmp_path):
         for order in (first, second):
             why = ask(app(), order, tmp_path)["refused"]["why"]
             assert "what client 0 has told is not known" in why
+            assert str(tmp_path) not in why
+            assert tmp_path.name not in why
     ledger(tmp_path).write_bytes(data)
     assert "reply" in ask(app(), second, tmp_path)
 

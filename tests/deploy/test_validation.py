@@ -101,6 +101,9 @@ def test_words_of_others():
     assert records.refusal(ValueError("patient 12 has HIV"))["refused"]["why"].startswith("ValueError, see")
     assert "HIV" not in str(records.refusal(KeyError("HIV")))
     assert records.refusal(InvalidInput("lower\nthe rate"))["refused"]["why"] == "lower the rate"
+    where = InvalidInput("cannot read '/home/ann/my data/x.npy' or state/client-1/reply.bin: bring it back")
+    why = "cannot read 'x.npy' or reply.bin: bring it back"
+    assert records.refusal(where, folder="state")["refused"]["why"] == why
     with (
         pytest.raises(InvalidInput, match=r"^the reply cannot be read \(ZeroDivisionError\)"),
         reading("the reply"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +26,13 @@ from fedsolve.cli.values import check_integers
 from fedsolve.errors import InvalidInput
 from fedsolve.options import RunOptions, WrittenOption, exclusive_options, written_options
 from fedsolve.results.record_files import CONFIG
+from fedsolve.untrusted import check_depth, read_text
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 _LARGEST = 2**20
+_MOST_DOTS = 100
+_NUMBER = re.compile(r"\d\.\d")
 
 
 class Section(BaseModel):
@@ -184,13 +188,14 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # a device or a pipe may never end
-            raise InvalidInput(f"cannot read the configuration {path}: it is no regular file")
         if path.stat().st_size > _LARGEST:
             raise InvalidInput(
                 f"{path} has {path.stat().st_size:,} bytes: a configuration has at most {_LARGEST:,}"
             )
-        table = tomllib.loads(path.read_bytes().decode())
+        text = read_text(path, _LARGEST)
+        _check_dots(path, text)
+        table = tomllib.loads(text)
+        check_depth(table)
         check_integers(str(path), table)
         return table
     except InvalidInput:
@@ -203,6 +208,15 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} is not valid TOML: its values are nested too deeply") from None
     except ValueError as error:  # also Python's of a number of thousands of digits
         raise InvalidInput(f"{path} is not valid TOML: {error}") from None
+
+
+def _check_dots(path: Path, text: str) -> None:
+    """Raise `InvalidInput` for a dotted key of hundreds of parts: reading it takes the square of their number."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip()[:1] != "#" and _NUMBER.sub("", line).count(".") > _MOST_DOTS:
+            raise InvalidInput(
+                f"{path}, line {number}: it has more than {_MOST_DOTS} dots: write its keys as tables"
+            )
 
 
 def load(path: str | Path) -> Config:

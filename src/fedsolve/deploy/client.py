@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def client_app(
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`) and may say where its
     state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client is written to the node's log; the
-    server is told in one line, and of an exception of the client's own code its type alone.
+    server is told in one line without the node's folders, and of an exception of the client's own code its type alone.
 
     >>> import fedsolve as fs                                                       # doctest: +SKIP
     >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
@@ -92,9 +92,9 @@ def client_app(
                 return _introduction(oracle_for, node)
             except Exception as error:  # no number is claimed yet by which the server could name it
                 _print(error)
-                return records.refusal(error, f"client {node.client}: ")
+                return records.refusal(error, f"client {node.client}: ", str(_states(node)))
 
-        return _answer(message, introduce)
+        return _answer(message, context, introduce)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -106,7 +106,7 @@ def client_app(
             reply = train_client(order, problem, _states(node), trusted, budget=budget, log=_log)
             return records.reply_to_record(reply)
 
-        return _answer(message, answer)
+        return _answer(message, context, answer)
 
     @app.evaluate()
     def measure(message: Message, context: Context) -> Message:
@@ -118,14 +118,18 @@ def client_app(
             answer = measure_client(question, problem, _states(node), trusted, budget=budget)
             return measured_records.answer_to_record(answer)
 
-        return _answer(message, answer)
+        return _answer(message, context, answer)
 
     return app
 
 
 def _states(node: NodeContext) -> Path:
     """Where the node keeps its clients' states."""
-    return Path(str(node.node_config.get("state-dir", STATE_FOLDER)))
+    return Path(_state_folder(node.node_config))
+
+
+def _state_folder(node_config: Mapping[str, Any]) -> str:
+    return str(Path(str(node_config.get("state-dir", STATE_FOLDER))))
 
 
 def _check_addressee(client: int, node: NodeContext) -> None:
@@ -133,13 +137,13 @@ def _check_addressee(client: int, node: NodeContext) -> None:
         raise InvalidInput(f"the order is for client {client}, this is client {node.client}")
 
 
-def _answer(message: Message, make_content: Callable[[], RecordDict]) -> Message:
+def _answer(message: Message, context: Context, make_content: Callable[[], RecordDict]) -> Message:
     """What the handler makes, or the reason why it makes nothing."""
     try:
         content = make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
-        content = records.refusal(error)
+        content = records.refusal(error, folder=_state_folder(context.node_config))
     return Message(content, reply_to=message)
 
 

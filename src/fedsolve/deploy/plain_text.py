@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 _LONGEST = 300
+# from the slash that begins a path to the last one before a mark, since folders may have spaces in their names
+_FOLDERS = re.compile(r"""(?:(?<=^)|(?<=[\s'"(=]))(?:~|\.{1,2}|[A-Za-z]:)?[/\\](?=\S)(?:[^'"():,;]*[/\\])?""")
 
 
 def printable(text: object, longest: int = _LONGEST) -> str:
@@ -14,3 +18,20 @@ def printable(text: object, longest: int = _LONGEST) -> str:
     line = " ".join(str(text)[: 4 * longest].split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
     return line if len(line) <= longest else f"{line[:longest]}..."
+
+
+def without_folders(text: str, own: str = "") -> str:
+    """Words without the folders of the machine that they were written on: of a path its last name.
+
+    Args:
+        text: the words.
+        own: a folder that they may name in any form, such as a relative one.
+
+    >>> without_folders("the checkpoint /home/ann/my state/ledger.safetensors is corrupt, 1 / n of it")
+    'the checkpoint ledger.safetensors is corrupt, 1 / n of it'
+    >>> without_folders("cannot read state/client-1/reply.bin", own="state")
+    'cannot read reply.bin'
+    """
+    if own:
+        text = re.sub(rf"{re.escape(own.rstrip('/'))}/(?:[^\s'\"():,;]*/)?", "", text)
+    return _FOLDERS.sub("", text)

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsolve.deploy.client_state import StateLost
 from fedsolve.deploy.message import Order, Reply
-from fedsolve.deploy.plain_text import printable
+from fedsolve.deploy.plain_text import printable, without_folders
 from fedsolve.deploy.validation import reading
 from fedsolve.errors import FedsolveError, InvalidInput, of_type, with_article
 
@@ -109,14 +109,17 @@ def record_to_reply(record: RecordDict, max_message_bytes: int, buffers: Mapping
         return Reply(**facts, message=unpack(record, "message"), buffers=read_buffers(record, buffers))
 
 
-def refusal(error: Exception, who: str = "") -> RecordDict:
+def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
     """A client's refusal: the reason in one line if it is ours, of any other exception its type alone.
 
     Args:
-        error: the reason.
+        error: the reason; of the paths in it files are named and no folders.
         who: what the line begins with.
+        folder: of the node, which the reason may name.
     """
-    why = str(error) if isinstance(error, FedsolveError) else f"{type(error).__name__}, see the node's log"
+    why = f"{type(error).__name__}, see the node's log"
+    if isinstance(error, FedsolveError):
+        why = without_folders(str(error), folder)
     return RecordDict(
         {"refused": ConfigRecord({"why": printable(who + why), "lost": isinstance(error, StateLost)})}
     )

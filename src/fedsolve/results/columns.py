@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput
+from fedsolve.errors import InvalidInput, shown
 from fedsolve.files import write_atomically
 from fedsolve.results.encoding import dumps, number, plain
 from fedsolve.untrusted import loads
@@ -28,8 +28,8 @@ def as_column(values: Any) -> np.ndarray:
     whole = array.size > 0 and (np.issubdtype(array.dtype, np.integer) or array.dtype == bool)
     try:
         return array.astype(np.int64 if whole else np.float64)
-    except (ValueError, TypeError):
-        raise InvalidInput(f"a column holds {array.flat[0]!r}: give numbers only") from None
+    except (ValueError, TypeError, OverflowError):
+        raise InvalidInput(f"a column holds {shown(array.flat[0])}: give numbers only") from None
 
 
 def checked_columns(columns: Mapping[str, Any], where: str, needed: tuple[str, ...] = ()) -> Columns:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.checks import is_integer
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.errors import InvalidInput, shown, unknown
 from fedsolve.results.columns import Columns, as_column, checked_columns
 from fedsolve.results.encoding import dumps, number
 from fedsolve.results.metrics import describe, summary
@@ -156,6 +156,7 @@ class History:
                 data["rounds"] = rounds()
                 if len(data["rounds"]["round"]) != count:
                     raise ValueError(f"it is of {count} rounds, not {len(data['rounds']['round'])}")
+            _check_words(data)
             for part in ("evaluations", "rounds"):
                 data[part] = {k: as_column(v) for k, v in data[part].items()}
             data["settings"] = {k: number(v) for k, v in data["settings"].items()}
@@ -166,3 +167,15 @@ class History:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"not the JSON of a history: {error!r}") from None
+
+
+def _check_words(data: dict[str, Any]) -> None:
+    """Raise `ValueError` where a record's words are none, which whoever shows them relies on."""
+    for name in ("label", "task"):
+        if not isinstance(data[name], str):
+            raise ValueError(f"its {name} is {shown(data[name])}, no text")
+    if not all(isinstance(note, str) for note in data["notes"]):
+        raise ValueError(f"its notes are {shown(data['notes'])}, not texts")
+    for name in ("seconds", "compile_seconds"):
+        if isinstance(data[name], bool) or not isinstance(number(data[name]), int | float):
+            raise ValueError(f"its {name} are {shown(data[name])}, no number")

@@ -25,6 +25,7 @@ from fedsolve.run_folder import RUN
 
 _DEPTH = 4
 _MOST = 500
+_MOST_BYTES = 2**26
 _SECONDS_BETWEEN = 1.0
 _NOT_RUNS = {FLOWER, "app", "cache", "parts", "lanes", "followed"}
 RESULTS = "results.json"
@@ -150,9 +151,10 @@ class Folder:
         """What the files of a folder tell of."""
         config: Config | None = None
         try:
+            _check_files(here)
             config = load(here) if CONFIG in files else None
-        except InvalidInput as error:
-            yield Watched(self._name(here), here, here.name, message=str(error))
+        except Exception as error:  # of a file that anybody may have written: any
+            yield self._unreadable(here, error)
             return
         if config is None or config.sweep is not None:
             yield self._one(here, here, config, ("", ""))
@@ -168,16 +170,17 @@ class Folder:
             run = self._known[place][1]
         else:
             try:
+                _check_files(place)
                 run = self._read(place, config, names)
-            except InvalidInput as error:
-                run = Watched(self._name(place), place, place.name, message=str(error))
+            except Exception as error:  # one folder takes the page from no other
+                run = self._unreadable(place, error)
             self._known[place] = (stamp, run)
         if run.status in ("stopped", "waiting") and (held(place) or held(place / "lanes")):
             return replace(run, status="running")
         return run
 
     def _read(self, place: Path, config: Config | None, names: tuple[str, str]) -> Watched:
-        name, page = self._name(place), (place / PAGE).is_file()
+        name, page = self._name(place), (place / PAGE).is_file() and not (place / PAGE).is_symlink()
         progress = read_progress(place)
         ended = (place / SUMMARY).exists() or (place / RESULTS).exists()
         if ended or progress is not None or (config is not None and config.sweep is not None):
@@ -204,8 +207,24 @@ class Folder:
         so_far = record_so_far(place / RUN.file, place.name, "")
         return Watched(name, place, place.name, status="stopped", history=so_far, page=page)
 
+    def _unreadable(self, place: Path, error: Exception) -> Watched:
+        """A folder whose files tell nothing, and why."""
+        own = isinstance(error, InvalidInput)
+        why = str(error) if own else f"{place} cannot be read: {type(error).__name__}"
+        return Watched(self._name(place), place, place.name, message=why)
+
     def _name(self, place: Path) -> str:
         return place.relative_to(self.folder).as_posix()
+
+
+def _check_files(folder: Path) -> None:
+    """Raise `InvalidInput` if a telling file of a folder is a link, which would lead out of it, or is too large."""
+    for name in _TELLING:
+        path = folder / name
+        if path.is_symlink():
+            raise InvalidInput(f"{path} is a link: a run is followed by files of its own")
+        if name != RUN.file and path.exists() and path.stat().st_size > _MOST_BYTES:
+            raise InvalidInput(f"{path} has more than {_MOST_BYTES:,} bytes: look at it with fs.load")
 
 
 def _stamp(folder: Path) -> tuple[object, ...]:

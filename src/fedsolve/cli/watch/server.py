@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import selectors
 import threading
 import time
 from collections.abc import Iterator
@@ -22,11 +23,13 @@ from fedsolve.cli.watch.page import STATUSES, View, state, whole_page
 from fedsolve.cli.watch.runs import Folder, Watched
 from fedsolve.errors import InvalidInput
 from fedsolve.report.page import PAGE
+from fedsolve.untrusted import read_text
 
 HOST = "127.0.0.1"
 _MOST_AT_ONCE = 256
 _MOST_BYTES = 4096
 _MOST_CHOSEN = 50
+_LARGEST_PAGE = 2**28
 _IDLE_SECONDS = 10.0
 _HEARTBEAT_SECONDS = 15.0
 _OWN = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -183,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         if run is None:
             return
         try:
-            self._send((run.folder / PAGE).read_text(encoding="utf-8"), _SANDBOX)
+            self._send(read_text(run.folder / PAGE, _LARGEST_PAGE, follow=False), _SANDBOX)
         except (OSError, UnicodeDecodeError):
             self._refuse(HTTPStatus.NOT_FOUND, "the run has no page")
 
@@ -205,7 +208,19 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b": here\n\n")
                     said = time.monotonic()
                 self.wfile.flush()
-                self.server.closing.wait(1.0)
+                if self._gone_after(1.0):
+                    return
+
+    def _gone_after(self, seconds: float) -> bool:
+        """Whether the reader has closed the connection, within so many seconds; it frees its place at once."""
+        with selectors.DefaultSelector() as reader:
+            reader.register(self.connection, selectors.EVENT_READ)
+            if not reader.select(seconds):
+                return False
+        if not self.connection.recv(_MOST_BYTES):
+            return True
+        self.server.closing.wait(seconds)  # it has said something, which no stream asks for
+        return False
 
     def _send(self, page: str, policy: str = _POLICY) -> None:
         data = page.encode()
