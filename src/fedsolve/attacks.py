@@ -197,3 +197,7 @@ def flip_labels(task: Task, attackers: Sequence[int], classes: int) -> Task:
         labels[own] = classes - 1 - labels[own]
     examples = data.examples._replace(y=labels)
     return dataclasses.replace(task, data=FederatedData(examples, data.counts, data.names))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -33,6 +33,15 @@ from fedsolve.geometry.blocks import Blocks, check_start, require
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params, Scalar, module
 
+__all__ = [
+    "Gradient",
+    "Solution",
+    "Value",
+    "alone",
+    "fista",
+    "frank_wolfe",
+]
+
 _ROUNDING = 8  # units of rounding that a comparison of two values of F allows
 Value = Callable[[Params], Scalar]
 Gradient = Callable[[Params], tuple[Scalar, Params]]
@@ -294,3 +303,7 @@ def _frank_wolfe(
     end = lax.while_loop(unfinished, iterate, _Walk(params, one, one, one, jnp.int32(0)))
     f, g = gradient(end.x)
     return end.x, f, psi.gap(end.x, g), end.iteration
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -24,6 +24,18 @@ from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import Columns
 from fedsolve.signatures import takes
 
+__all__ = [
+    "Callback",
+    "CallbacksOfMethod",
+    "CallbacksOfMethodAndSeed",
+    "CallbacksOfSeed",
+    "EachClient",
+    "EarlyStopping",
+    "Evaluated",
+    "FineTuning",
+    "KeepBest",
+]
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -301,3 +313,7 @@ class KeepBest:
         values = at.signed(self.metric)
         if len(values) == 1 or values[-1] > values[:-1].max():
             at.result().save(self.folder)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -17,6 +17,13 @@ from fedsolve.references import is_reference, load
 if TYPE_CHECKING:
     from fedsolve.algorithm import Algorithm
 
+__all__ = [
+    "ALGORITHMS",
+    "WRAPPERS",
+    "Entry",
+    "entry",
+]
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -332,3 +339,7 @@ def split_name(name: str) -> tuple[str, str]:
         shown = name if len(name) < 80 else name[:76] + " ..."
         raise InvalidInput(f"{shown}: {wrapper} comes twice: once is enough")
     return (wrapper, inner) if plus else ("", name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,3 +8,7 @@ from fedsolve.algorithms.frank_wolfe_steps import Convex, FrankWolfeSteps, NonCo
 from fedsolve.algorithms.split_sets import SplitSets
 
 __all__ = ["Convex", "FrankWolfe", "FrankWolfeSteps", "NonConvex", "OwnSteps", "SplitSets", "Stochastic"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

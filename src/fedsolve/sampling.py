@@ -21,6 +21,15 @@ from fedsolve.successive import bounds_of, in_turn, logs_of, successively
 from fedsolve.trees import is_not_traced
 from fedsolve.types import Scalar, module, static
 
+__all__ = [
+    "Bernoulli",
+    "Sampling",
+    "Scheme",
+    "Trace",
+    "Uniform",
+    "Weighted",
+]
+
 Scheme = Literal["fixed", "poisson", "other"]
 
 TAG_SECOND_WORD = 0xB1750000  # beyond all counters at which cohorts are drawn from the key
@@ -339,3 +348,7 @@ def _given_array(name: str, values: Any) -> Any:
 def _present_first(present: Array) -> tuple[Array, Array]:
     order = true_first(present)
     return order, present[order]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,6 +16,19 @@ from fedsolve.errors import InvalidInput, shown
 from fedsolve.improvement import improvements, signed
 from fedsolve.types import Scalar, is_module, module, replace, static
 
+__all__ = [
+    "SCHEDULES",
+    "Exponential",
+    "FromOptax",
+    "InverseSqrt",
+    "Rate",
+    "Reacting",
+    "ReduceOnPlateau",
+    "Schedule",
+    "as_rate",
+    "rate_at",
+]
+
 
 class Schedule(ABC):
     """A rate by round; rounds count from 0."""
@@ -287,3 +300,7 @@ def rate_at(value: Rate, round: Scalar) -> Scalar:
 def as_count(number: Any) -> Array:
     """Integers as JAX's widest: of int32 optax's schedules make rates of float32, in a float64 run too."""
     return jnp.asarray(number, int)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

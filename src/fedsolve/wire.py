@@ -16,6 +16,16 @@ from jaxtyping import Array, Int
 from fedsolve.errors import InvalidInput
 from fedsolve.types import module, static
 
+__all__ = [
+    "Index",
+    "OneOf",
+    "Variants",
+    "decode",
+    "encode",
+    "size",
+    "variants",
+]
+
 
 @module
 class Index:
@@ -210,3 +220,7 @@ def _decode(data: bytes, like: Any) -> Any:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=int(np.prod(like.shape, dtype=np.int64)))
         return bits.astype(bool).reshape(like.shape)
     return np.frombuffer(data, jnp.dtype(like.dtype)).reshape(like.shape)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

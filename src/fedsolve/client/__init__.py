@@ -7,3 +7,7 @@ from fedsolve.client.optax import Optax, OptaxSolver
 from fedsolve.client.sgd import SGD
 
 __all__ = ["SGD", "Armijo", "ConjugateGradient", "LocalSolver", "Optax", "OptaxSolver", "Solution"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -38,3 +38,7 @@ __all__ = [
     "read_npz",
     "write",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

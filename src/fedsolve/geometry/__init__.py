@@ -48,3 +48,7 @@ __all__ = [
     "TotalVariation2D",
     "as_blocks",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

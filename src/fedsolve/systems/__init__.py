@@ -8,3 +8,7 @@ from fedsolve.systems.profiles import PROFILES, Profile, profile
 from fedsolve.systems.timeline import Tasks, Timeline
 
 __all__ = ["PROFILES", "Fleet", "Profile", "Tasks", "Timeline", "profile"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

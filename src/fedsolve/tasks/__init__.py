@@ -113,3 +113,7 @@ __all__ = [
     "voxels",
     "windows",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

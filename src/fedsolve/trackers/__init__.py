@@ -11,3 +11,7 @@ from fedsolve.trackers.tensorboard import TensorBoard
 from fedsolve.trackers.wandb import WandB
 
 __all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "WandB", "tracker"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,60 @@
+"""What a user sees of each namespace, by `dir` or tab, is what it offers: no `jnp`, no `Any`, nothing of how it is made."""
+
+from __future__ import annotations
+
+import importlib
+import types
+
+import pytest
+
+import fedsolve as fs
+
+SPACES = [name for name in dir(fs) if isinstance(getattr(fs, name), types.ModuleType)]
+
+
+def test_there_are_all_of_them():
+    assert {
+        "sampling",
+        "schedules",
+        "callbacks",
+        "baselines",
+        "wire",
+        "catalogue",
+        "geometry",
+        "flower",
+    } <= set(SPACES)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_namespace_shows_what_it_offers(name):
+    """`__all__` has no name twice, each is there, none is somebody else's, and `dir` shows these alone."""
+    space = importlib.import_module(f"fedsolve.{name}")
+    offered = space.__all__
+    assert len(offered) == len(set(offered)) > 0
+    assert dir(space) == sorted(offered)
+    for own in offered:
+        value = getattr(space, own)
+        assert not own.startswith("_")
+        if isinstance(value, type | types.FunctionType | types.ModuleType):
+            home = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+            assert home.startswith("fedsolve."), own
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_namespace_offers_its_public_classes(name):
+    """A class or function that a namespace's own file defines for users, by its name, is offered or begins with _."""
+    space = importlib.import_module(f"fedsolve.{name}")
+    internal = {
+        "callbacks": {"check_callbacks", "tell_ended", "why_it_ends"},
+        "catalogue": {"current_name", "load_home", "split_name"},
+        "flower": {"check_flower"},
+        "schedules": {"as_count"},
+    }
+    own = {
+        n
+        for n, x in vars(space).items()
+        if isinstance(x, type | types.FunctionType)
+        and x.__module__ == space.__name__
+        and not n.startswith("_")
+    }
+    assert own - set(space.__all__) <= internal.get(name, set())
