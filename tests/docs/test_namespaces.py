@@ -1,4 +1,4 @@
-"""What a user sees of each namespace, by `dir` or tab, is what it offers: no `jnp`, no `Any`, nothing of how it is made."""
+"""What a user sees of each namespace, by `dir` or tab, is what it offers: no `jnp`, no `Any`."""
 
 from __future__ import annotations
 

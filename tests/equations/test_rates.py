@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from fedsolve.client import Optax
+import fedsolve as fs
+from fedsolve.client import SGD, Optax
 from fedsolve.optax_bridge import transformation
 from fedsolve.schedules import Schedule, as_rate, rate_at
 from fedsolve.server import Optax as ServerOptax
@@ -110,3 +111,48 @@ def test_what_follows_from_a_counter_is_of_the_type_that_an_update_leaves():
     schedule, want = SCHEDULES["linear"]
     injected = transformation(lambda: optax.inject_hyperparams(optax.sgd)(learning_rate=schedule))
     np.testing.assert_allclose(of_counts(injected.at(0)), want, rtol=1e-15)
+
+
+WARM_UP = optax.linear_schedule(0.0, 0.1, 10)
+
+
+@pytest.mark.parametrize(
+    ("local", "steps", "words"),
+    [
+        (
+            Optax(optax.adam, learning_rate=WARM_UP),
+            1,
+            "starts anew in every round and moves nothing in its first 1 ",
+        ),
+        (
+            Optax(
+                optax.sgd, learning_rate=optax.join_schedules([optax.constant_schedule(0.0), WARM_UP], [4])
+            ),
+            5,
+            "5 steps",
+        ),
+        (Optax(lambda: optax.chain(optax.adam(WARM_UP))), 1, "starts anew"),
+        (Optax(lambda: optax.apply_every(3)), 2, "starts anew"),
+        (Optax(optax.sgd, learning_rate=0.0), 3, "moves nothing, whatever the gradients"),
+        (Optax(optax.adam, learning_rate=WARM_UP), 2, ""),
+        (Optax(optax.adam, keep=True, learning_rate=WARM_UP), 1, ""),
+        (Optax(optax.adam, learning_rate=as_rate("x", WARM_UP)), 1, ""),
+        (Optax(lambda: optax.apply_every(3)), 3, ""),
+        (SGD(0.1), 1, ""),
+    ],
+)
+def test_a_client_that_cannot_move_is_told(local, steps, words):
+    """An optimiser that begins anew in each round and is at rate 0 in all its steps; by trying, not by its name."""
+    found = local.why_it_stands_still({"w": jnp.ones(2), "b": jnp.ones(())}, steps, 20)
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_a_run_that_cannot_move_says_so():
+    method = fs.FedOpt(Optax(optax.sgd, learning_rate=WARM_UP), fs.server.ServerSGD())
+    task = fs.Task.from_arrays(
+        lambda w, x: jnp.mean((x - w) ** 2), np.zeros(2), [np.ones((2, 2))] * 2, batch_size="full"
+    )
+    result = fs.run(method, task, rounds=2)
+    assert any("the clients' solver starts anew" in note for note in result.history.notes)
+    np.testing.assert_array_equal(result.params, 0.0)

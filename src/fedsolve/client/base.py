@@ -105,6 +105,19 @@ class LocalSolver(ABC):
         """
         return self.solve(params, oracle, round), state
 
+    def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
+        """Why its steps move no model in any round, whatever the gradients; "" where they do, or nobody looked.
+
+        Args:
+            params: the initial model.
+            steps: local steps of a client in a round, at most.
+            rounds: of the run.
+
+        Returns:
+            Words for the end of "the clients' solver ...", or "".
+        """
+        return ""
+
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar | None:
         """`Solution.rate_sum` where it is known without solving, otherwise None (an adaptive optimiser).
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
 
 from fedsolve import trees
 from fedsolve.checks import check_flag
@@ -16,6 +20,8 @@ from fedsolve.types import Params, Scalar, module, static
 
 if TYPE_CHECKING:
     import optax
+
+_MOST = 10_000  # steps in which an optimiser that keeps its state has surely begun to move
 
 
 @module
@@ -45,6 +51,19 @@ class OptaxSolver(LocalSolver):
         """The optimiser's initial state where it is kept, else nothing."""
         return self.transformation.at(0).init(params) if self.keep else ()
 
+    def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
+        """Whether it would move if its state were kept is what tells the one reason from the other."""
+        looked_at = sorted({0, rounds // 2, rounds - 1})
+        moves = partial(_moves, self.transformation, params)
+        if self.keep or any(moves(jnp.int32(steps), jnp.int32(t)) for t in looked_at):
+            return ""
+        if moves(jnp.int32(min(steps * rounds, _MOST)), jnp.int32(rounds - 1)):
+            return (
+                f"starts anew in every round and moves nothing in its first {steps} steps (a schedule of optax counts "
+                "these): give keep=True, more local steps, or a schedule of fedsolve, which counts rounds"
+            )
+        return "moves nothing, whatever the gradients: look at its rate"
+
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
         """`oracle.steps` steps of the optimiser from `params`."""
         tx = self.transformation.at(round)
@@ -55,6 +74,23 @@ class OptaxSolver(LocalSolver):
         if not self.keep:
             return self.solve(params, oracle, round), state
         return _run(self.transformation.at(round), state, params, oracle)
+
+
+@jax.jit
+def _moves(transformation: Transformation, params: Params, steps: Scalar, round: Scalar) -> Array:
+    """Whether so many steps on gradients of ones, from a new state on, change anything."""
+    tx = transformation.at(round)
+
+    def step(carry: tuple[Any, Scalar, Array]) -> tuple[Any, Scalar, Array]:
+        state, k, _ = carry
+        change, state = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+        leaves = [jnp.any(x != 0) for x in jax.tree.leaves(change)]
+        return state, k + 1, jnp.any(jnp.array(leaves))
+
+    def goes_on(carry: tuple[Any, Scalar, Array]) -> Array:
+        return (carry[1] < steps) & ~carry[2]
+
+    return lax.while_loop(goes_on, step, (tx.init(params), jnp.int32(0), jnp.array(False)))[2]
 
 
 def _run(tx: Any, state: Any, params: Params, oracle: Oracle) -> tuple[Solution, Any]:
@@ -79,7 +115,8 @@ def Optax(
 
     Args:
         factory: an optax function that makes a transformation, such as `optax.adam`.
-        keep: False: the optimiser starts anew in every round. True: its state (Adam's moments and count) is the
+        keep: False: the optimiser starts anew in every round, and a schedule of optax counts the steps of the round; one
+            that stays 0 in all of them is told in a note of the run. True: its state (Adam's moments and count) is the
             client's own, waits while the client is not drawn, and goes on when it is; it takes as much memory for
             each client of the population as the optimiser for one model. A schedule of optax given as an argument
             then counts the client's local steps over all rounds; a schedule of fedsolve counts rounds either way.

@@ -29,7 +29,7 @@ from fedsolve.engine.population import Population, first_clients
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import everywhere
 from fedsolve.engine.program import AXIS, MODEL, Program
-from fedsolve.engine.rates import check_rates
+from fedsolve.engine.rates import check_rates, on_standing_still
 from fedsolve.engine.residency import is_streamed
 from fedsolve.engine.round import client_state_bytes, start
 from fedsolve.engine.sizes import check_memory, needs
@@ -147,6 +147,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
             *on_judging,
             *([_OWN.format(name_of(algorithm))] if algorithm.personal else []),
             *_on_systems(algorithm, options),
+            *on_standing_still(algorithm, params, int(steps.max()), options.rounds),
         ),
         **vars(judged),
     )

@@ -1,7 +1,8 @@
-"""The rates of a run's rounds, looked at before they are used: none may be negative or not a number."""
+"""The rates of a run's rounds, looked at before they are used: negative, not a number, or 0 for ever."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from fedsolve.engine.argument_names import argument_name
 from fedsolve.engine.identity import describe
 from fedsolve.errors import InvalidInput
 from fedsolve.schedules import FromOptax, Reacting, Schedule, as_count
+from fedsolve.types import Params
 
 _AT_ONCE = 2**16  # rounds
 
@@ -30,6 +32,20 @@ def check_rates(method: Any, rounds: int) -> None:
     for path, node in jax.tree_util.tree_leaves_with_path(method, is_leaf=is_schedule):
         if is_schedule(node) and not isinstance(node, Reacting):
             check_schedule(path, node, 0, rounds)
+
+
+def on_standing_still(algorithm: Any, params: Params, steps: int, rounds: int) -> Iterator[str]:
+    """What is to be said of a client solver that moves nothing in any round.
+
+    Args:
+        algorithm: the method, its numbers of the run's type.
+        params: the initial model.
+        steps: local steps of a client in a round, at most.
+        rounds: of the run.
+    """
+    ask = getattr(getattr(algorithm, "local", None), "why_it_stands_still", None)
+    if ask is not None and (why := ask(params, steps, rounds)):
+        yield f"the clients' solver {why}"
 
 
 def check_schedule(path: Any, schedule: Schedule, start: int, stop: int) -> None:
