@@ -115,8 +115,8 @@ def Optax(
 
     Args:
         factory: an optax function that makes a transformation, such as `optax.adam`.
-        keep: False: the optimiser starts anew in every round, and a schedule of optax counts the steps of the round; one
-            that stays 0 in all of them is told in a note of the run. True: its state (Adam's moments and count) is the
+        keep: False: the optimiser starts anew in every round, and a schedule of optax counts the steps of a round;
+            one that is 0 in all of them is told in a note of the run. True: its state (Adam's moments and count) is the
             client's own, waits while the client is not drawn, and goes on when it is; it takes as much memory for
             each client of the population as the optimiser for one model. A schedule of optax given as an argument
             then counts the client's local steps over all rounds; a schedule of fedsolve counts rounds either way.
