@@ -127,22 +127,38 @@ def check_weights(module: nn.Module) -> None:
 def substituted(
     module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """The module with the data of other tensors in place of its own, by name; afterwards all is as it was.
+    """The module with the data of other tensors in place of its own, by name, and no gradients; then all is as it was.
 
     The tensors themselves stay, so that a loss which refers to the module's parameters sees the other values too;
     exchanging their data also costs less than `torch.func.functional_call`.
     """
-    before = {name: tensor.data for name, tensor in tensors.items()}
+    before = {name: (tensor.data, tensor.grad) for name, tensor in tensors.items()}
     modes = [(m, m.training) for m in module.modules()]
     try:
         for name, tensor in tensors.items():
-            tensor.data = values[name]
+            tensor.grad, tensor.data = None, values[name]
         yield
     finally:
         for name, tensor in tensors.items():
-            tensor.data = before[name]
+            tensor.grad = None
+            tensor.data, tensor.grad = before[name]
         for m, training in modes:
             m.training = training
+
+
+@contextmanager
+def kept_attributes(*modules: Any) -> Iterator[None]:
+    """Afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile."""
+    parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules()]
+    before = [(p, dict(vars(p)), dict(p._buffers)) for p in parts]
+    try:
+        yield
+    finally:
+        for part, attributes, own in before:
+            vars(part).clear()
+            vars(part).update(attributes)
+            part._buffers.clear()
+            part._buffers.update(own)
 
 
 def _copy(tensor: Tensor) -> np.ndarray:

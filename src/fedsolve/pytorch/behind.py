@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -19,44 +20,72 @@ from jaxtyping import Array
 from torch import Tensor, nn
 
 from fedsolve.errors import InvalidInput, of_type
-from fedsolve.pytorch.arrays import as_tensor, buffer_tensors, check_weights, substituted, trainable
+from fedsolve.pytorch.arrays import (
+    as_tensor,
+    buffer_tensors,
+    check_weights,
+    kept_attributes,
+    substituted,
+    trainable,
+)
+from fedsolve.pytorch.autograd import gradients, refuse_late_hooks
 from fedsolve.pytorch.dtypes import array_of
 from fedsolve.pytorch.nothing import value_or_zero
 from fedsolve.pytorch.registry import NotTranslatable
-from fedsolve.pytorch.seeds import seed_of, seeded
+from fedsolve.pytorch.seeds import all_seeded, seed_of
 from fedsolve.pytorch.words import is_wide, narrow, shape_of_words, to_words, widen
 
 Function = Callable[[Any, Any], Any]
 
 
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = (
+    WeakKeyDictionary()
+)  # one for each module, whatever tasks it is in
+
+
 class Module:
-    """A copy of a module, in PyTorch.
+    """A module in PyTorch, called with parameters and buffers from outside.
+
+    Args:
+        module: what runs.
+        copied: a copy of it runs, so that it may change afterwards. A copy loses the hooks of its parameters, and a
+            loss that refers to the module's parameters does not mean the copy's.
+        alone: in evaluation each example is a batch of its own, for a module that mixes examples then too.
 
     Attributes:
         params: parameters that train, by name.
         buffers: what it saves besides, such as running statistics.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, copied: bool = True, alone: bool = False) -> None:
         check_weights(module)
-        self._module, self._lock = copy.deepcopy(module), Lock()
+        refuse_late_hooks(module)
+        self._alone = alone
+        self._module = copy.deepcopy(module) if copied else module
+        self._lock = _LOCKS.setdefault(self._module, RLock())
         self._params, self._buffers = trainable(self._module), buffer_tensors(self._module)
+        self._still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
+        self._kept = {n: p.detach().clone() for n, p in self._still.items()}
         self.params = {name: array_of(p) for name, p in self._params.items()}
         self.buffers = {name: array_of(b) for name, b in self._buffers.items()}
 
     def values(self, function: Function, params: Any, buffers: Any, batch: Any) -> np.ndarray:
         """What a function of outputs and targets gives for each example alone, in evaluation mode."""
         with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
-            x, y = _tensors(batch, dtype)
-            outputs, function = self._module(x), _in_type(function, dtype)
+            x, y = tensors_of(batch, dtype)
+            function = _in_type(function, dtype)
             rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
-            each = [_mean(function(_row(outputs, i, rows), _row(y, i, rows))) for i in range(rows)]
+            outputs = None if self._alone else self._module(x)
+            each = []
+            for i in range(rows):
+                own = self._module(_row(x, i, rows)) if self._alone else _row(outputs, i, rows)
+                each.append(mean_of(function(own, _row(y, i, rows))))
             return torch.stack(each).to(dtype).numpy()
 
     def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
         """Its outputs in evaluation mode, flat."""
         with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
-            return [t.numpy() for t in pytree.tree_leaves(self._module(_tensors(batch, dtype)[0]))]
+            return [t.numpy() for t in pytree.tree_leaves(self._module(tensors_of(batch, dtype)[0]))]
 
     def loss(
         self,
@@ -70,15 +99,13 @@ class Module:
         """The loss of a batch, its gradient ({} if not wanted) and the new buffers; in training mode given `words`."""
         seed = 0 if words is None else seed_of(words.tobytes())
         with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
-            x, y = _tensors(batch, dtype)
+            x, y = tensors_of(batch, dtype)
             function = _in_type(function, dtype)
-            value = value_or_zero(lambda *given: _mean(function(*given)), self._module(x), y)
+            value = value_or_zero(lambda *given: mean_of(function(*given)), self._module(x), y)
             slope = {}
             if gradient:
-                leaves = list(self._params.values())
-                parts = torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True)
-                slope = {n: g.detach().numpy() for n, g in zip(self._params, parts, strict=True)}
-            after = {n: np.array(b.detach().numpy()) for n, b in self._buffers.items()}
+                slope = {n: g.numpy() for n, g in gradients(value, self._params).items()}
+            after = {n: np.array(self._module.get_buffer(n).detach().numpy()) for n in self._buffers}
             return np.asarray(value.detach().to(dtype).numpy()), slope, after
 
     @contextmanager
@@ -86,13 +113,13 @@ class Module:
         """The module with other values, for one thread at a time, its random numbers from a seed; the values' type."""
         values = {n: torch.tensor(np.asarray(v)) for n, v in params.items()}
         dtype = next(iter(values.values())).dtype
-        still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
-        values |= {n: p.detach().to(dtype) for n, p in still.items()}
+        values |= {n: p.to(dtype) for n, p in self._kept.items()}
         for name, own in self._buffers.items():
             kind = dtype if own.is_floating_point() else own.dtype
             values[name] = as_tensor(buffers.get(name, self.buffers[name]), own.new_empty(0, dtype=kind))
-        tensors = self._params | self._buffers | still
-        with self._lock, substituted(self._module, tensors, values), seeded(seed):
+        tensors = self._params | self._buffers | self._still
+        kept = kept_attributes(self._module)
+        with self._lock, kept, substituted(self._module, tensors, values), all_seeded(seed):
             self._module.train(training)
             yield dtype
 
@@ -287,7 +314,7 @@ def _words(key: Array) -> Array:
     return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
 
 
-def _tensors(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     """A batch in the types in which PyTorch has it."""
 
     def tensor(a: Any) -> Tensor:
@@ -306,7 +333,8 @@ def _row(tree: Any, i: int, rows: int) -> Any:
     )
 
 
-def _mean(value: Any) -> Tensor:
+def mean_of(value: Any) -> Tensor:
+    """A loss's value as the mean over the batch."""
     if not isinstance(value, Tensor):
         raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
     return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

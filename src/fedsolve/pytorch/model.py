@@ -35,6 +35,7 @@ class Model:
         frozen: those that do not.
         buffers: what training writes to, such as running statistics.
         asks: its arguments beside parameters and inputs: a key, if training mode differs from evaluation mode.
+        mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
         dtype: the type of the parameters.
 
     Raises:
@@ -64,7 +65,7 @@ class Model:
         self._constants = values
         programs = self._training, self._evaluation
         self.asks = ("key",) if self._training.digest != self._evaluation.digest else ()
-        self.mixing = self._training.mixing
+        self.mixing, self.mixing_evaluated = self._training.mixing, self._evaluation.mixing
         self.digest = [p.digest for p in programs], sorted(values.items())
 
     def __call__(self, params: Values, x: Any, key: Array | None = None) -> Any:

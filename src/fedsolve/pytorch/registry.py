@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,10 @@ from fedsolve.errors import InvalidInput
 
 class NotTranslatable(InvalidInput):
     """A module or a function of PyTorch that has no equivalent in JAX; it can still run in PyTorch."""
+
+
+Mixed = Callable[[Mapping[str, Any], int], tuple[int, ...]]
+"""(arguments by name, number of axes of the first one) -> the axes of the first one that an operation mixes."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +28,21 @@ class Operation:
             (`dtypes.jax_dtype` makes a JAX type of the latter). It returns an array, or a tuple where the schema does.
         random: whether it takes a keyword `key`, a JAX key that no other node of the program is given; None in
             evaluation.
-        mixing: whether it mixes a batch's examples and takes a keyword `weights`: 0 or 1 for each, shape (n,), where
-            some examples do not count; None where all do.
+        mixing: which axes of its first argument it mixes. Where the batch is among them it takes a keyword `weights`:
+            by axis 0 or 1 for each entry along it, shape (length,), where some examples do not count; else None.
     """
 
     function: Callable[..., Any]
     random: bool = False
-    mixing: bool = False
+    mixing: Mixed | None = None
+
+    def mixed(self, args: Sequence[Any], kwargs: Mapping[str, Any], ndim: int) -> tuple[int, ...]:
+        """The axes of the first argument, which has `ndim`, that it mixes."""
+        if self.mixing is None:
+            return ()
+        given = inspect.signature(self.function).bind(*args, **kwargs)
+        given.apply_defaults()
+        return self.mixing(given.arguments, ndim)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -37,7 +50,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def operation(
-    *names: str, random: bool = False, mixing: bool = False
+    *names: str, random: bool = False, mixing: Mixed | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the equivalent of operations (see `Operation`)."""
 

@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
+from fedsolve.pytorch.batch_axis import Counted, batch_axes, sizes_computed_with, weights_along
 from fedsolve.pytorch.dtypes import array_of, computing
 from fedsolve.pytorch.failures import where
 from fedsolve.pytorch.operations import OPERATIONS
@@ -39,7 +40,7 @@ class Program:
         names: the parameters and buffers that it reads, as the module calls them.
         written: the buffers that it writes.
         random: whether it draws.
-        mixing: whether it mixes examples (BatchNorm in training).
+        mixing: whether it mixes examples, so that padding would count without weights (BatchNorm in training).
         digest: what it does, as a short name that is the same in every process.
 
     Raises:
@@ -66,7 +67,7 @@ class Program:
         _check_known(self._graph)
         known = [(n, OPERATIONS[name_of(n)]) for n in self._graph.nodes if name_of(n) in OPERATIONS]
         self.random = any(operation.random for _, operation in known)
-        self.mixing = any(operation.mixing and _batched(n) for n, operation in known)
+        self.mixing = sizes_computed_with(self._graph.nodes) or any(_mixed(n, o) for n, o in known)
         self.digest = self._digest()
 
     def __call__(
@@ -89,6 +90,7 @@ class Program:
         run = next(floating, jnp.float32)  # a loss has no values of its own, and computes in its inputs' type
         with computing(self._dtype, run):
             env: dict[Node, Any] = {}
+            counts = None if weights is None or not self.mixing else Counted(weights)
             sources = iter(self._sources)
             for number, node in enumerate(self._graph.nodes):
                 if node.op == "placeholder":
@@ -98,7 +100,11 @@ class Program:
                     return self._split(_filled(node.args[0], env))
                 elif not _is_check(node):
                     own = None if key is None else jax.random.fold_in(key, number)
-                    env[node] = _apply(node, _filled(node.args, env), _filled(node.kwargs, env), own, weights)
+                    args = _filled(node.args, env)
+                    if counts is not None:
+                        counts.see(node)
+                        args = counts.in_place(node, args)
+                    env[node] = _apply(node, args, _filled(node.kwargs, env), own, weights)
         raise AssertionError("a graph without an output")
 
     def _value(self, kind: str, name: str, values: Mapping[str, Any], run: Any) -> Any:
@@ -161,24 +167,18 @@ def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array
     known: Operation = OPERATIONS[name]
     if known.random:
         kwargs = kwargs | {"key": key}
-    if known.mixing:
-        kwargs = kwargs | {"weights": weights if _batched(node) else None}
+    if weights is not None and (mixed := _mixed(node, known)):
+        kwargs = kwargs | {"weights": weights_along(node.args[0], mixed, weights)}
     return known.function(*args, **kwargs)
 
 
-def _batched(node: Node) -> bool:
-    """Whether the batch is an axis that an operation mixes: all of its input's but the second (channels).
-
-    Only the batch's length is no number while a module is exported, so that shapes tell where it is.
-    """
-    shape = node.args[0].meta["val"].shape  # pyright: ignore
-    where = [axis for axis, size in enumerate(shape) if not isinstance(size, int) and axis != 1]
-    if where and (where != [0] or not str(shape[0]).isidentifier()):
-        raise NotTranslatable(
-            f"{name_of(node)} of it mixes examples along axes of lengths {tuple(map(str, shape))}, of which the "
-            "first is not the batch alone"
-        )
-    return bool(where)
+def _mixed(node: Node, known: Operation) -> tuple[int, ...]:
+    """The axes of an operation's first argument that it mixes and that are the batch."""
+    axes = batch_axes(node.args[0]) if known.mixing is not None and node.args else {}
+    if not axes:
+        return ()
+    ndim = node.args[0].meta["val"].ndim  # pyright: ignore
+    return tuple(axis for axis in known.mixed(node.args, node.kwargs, ndim) if axis in axes)
 
 
 def _filled(arguments: Any, env: Mapping[Node, Any]) -> Any:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from fedsolve.data.federated import FederatedData
 from fedsolve.errors import InvalidInput, shown
-from fedsolve.tasks.leaves import Merged, WithFrozen
-from fedsolve.tasks.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
-from fedsolve.tasks.module_sums import LossBehind, SumsBehind, SumsOfModule, SumsWithBuffers
-from fedsolve.tasks.module_whole import on_whole_sets
+from fedsolve.tasks.module_parts import Complete, parts_of
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.whole import Whole
 
@@ -95,7 +92,7 @@ def from_torch(
         is_loss = what == "loss"
         said = "the loss" if is_loss else f"metric {what}"
         functions[what] = judged(said, function, outputs, y, _dtype(module), only_means=is_loss)
-    parts, notes = _parts(module, functions, x, outputs, y, translate)
+    parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
     return Task(
         name=name or type(module).__name__,
@@ -110,73 +107,10 @@ def from_torch(
         local_steps=local_steps,
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
-        assemble=_Whole(parts.frozen) if parts.frozen else _same,
+        assemble=Complete(parts.frozen) if parts.frozen else _same,
         module=partial(trained_copy, copy.deepcopy(module)),
         notes=notes,
     )
-
-
-class _Parts(NamedTuple):
-    """What a task is made of."""
-
-    params: dict[str, np.ndarray]
-    frozen: dict[str, np.ndarray]
-    buffers: dict[str, np.ndarray]
-    functions: dict[str, Any]
-
-
-def _parts(
-    module: nn.Module, functions: Mapping[str, Any], x: Any, outputs: Any, y: Any, translate: bool | None
-) -> tuple[_Parts, tuple[str, ...]]:
-    """The module translated, or called where it cannot or shall not be, and what is to be said of that."""
-    from fedsolve.pytorch.registry import NotTranslatable
-
-    if translate is False:
-        why = "the module runs in PyTorch, one client after another: translate=False"
-        return _in_pytorch(module, functions, outputs, y), (why,)
-    try:
-        return _translated(module, functions, x, outputs, y), ()
-    except NotTranslatable as error:
-        why = f"{type(module).__name__} cannot be translated: {error}"
-        if translate:
-            raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
-        return _in_pytorch(module, functions, outputs, y), (
-            f"{why}; it runs in PyTorch, one client after another",
-        )
-
-
-def _translated(module: nn.Module, functions: Mapping[str, Any], x: Any, outputs: Any, y: Any) -> _Parts:
-    from fedsolve.pytorch.model import Model
-    from fedsolve.pytorch.registry import NotTranslatable
-
-    model, made = Model(module, x), {}
-    merged = partial(Merged, merge=_Whole(model.frozen)) if model.frozen else _same
-    for name, f in functions.items():
-        if f.no_mean:
-            made[name] = on_whole_sets(model, f.function, outputs, y, merged)
-        elif f.rows is None:
-            raise NotTranslatable(f.untold)
-        elif f.sums is not None:
-            made[name] = merged((SumsWithBuffers if model.buffers else SumsOfModule)(model, f.sums))
-        else:
-            kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
-            made[name] = merged(kind(model, f.rows))
-    return _Parts(model.params, model.frozen, model.buffers, made)
-
-
-def _in_pytorch(module: nn.Module, functions: Mapping[str, Any], outputs: Any, y: Any) -> _Parts:
-    from fedsolve.pytorch.behind import HostLoss, HostValues, Module, Outputs
-
-    own, made = Module(module), {}
-    for name, f in functions.items():
-        kind = HostLoss if name == "loss" else HostValues
-        made[name] = kind(own, f.function, bool(own.buffers))
-        if f.no_mean:
-            made[name] = on_whole_sets(Outputs.of(own, outputs, _ROWS), f.function, outputs, y, _same)
-        elif f.sums is not None:
-            values = SumsBehind(Outputs.of(own, outputs, _ROWS), f.sums)
-            made[name] = LossBehind(values, made[name]) if name == "loss" else values
-    return _Parts(own.params, {}, own.buffers, made)
 
 
 class _Start:
@@ -189,20 +123,8 @@ class _Start:
         return self.params
 
 
-class _Whole:
-    """Trained parameters -> with those that do not train, which are given beside them or are as at first."""
-
-    def __init__(self, frozen: Mapping[str, np.ndarray]) -> None:
-        self.frozen = dict(frozen)
-
-    def __call__(self, params: Any) -> dict[str, Any]:
-        if isinstance(params, WithFrozen):
-            return {**params.frozen, **params.trained}
-        return {**self.frozen, **params}
-
-
-def _same(given: Any) -> Any:
-    return given
+def _same(params: Any) -> Any:
+    return params
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from fedsolve.errors import InvalidInput
 from fedsolve.tasks.losses import OfOutputs
+from fedsolve.tasks.module_losses import alone
 from fedsolve.tasks.sums import of_batch
 from fedsolve.tasks.task import Examples
 from fedsolve.types import Scalar
@@ -58,11 +59,18 @@ class SumsOfModule(_OfSums, OfOutputs):
         """What each example adds, shape (n, k), from outputs and targets."""
         return self.sums(outputs, y)
 
+    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
+        """What each example adds, shape (n, k)."""
+        if key is None and self.model.mixing_evaluated:
+            return alone(self.model, self.sums, params, {}, batch)
+        return super().each(params, batch, key)
+
     def __call__(
         self, params: Values, batch: Examples, key: Array | None = None, weights: Array | None = None
     ) -> Array:
         """The value of the examples that count, shape ()."""
-        return of_batch(self, self.each(params, batch, key), weights)
+        outputs, _ = self.model.apply(params, {}, batch.x, key, weights)
+        return of_batch(self, self.sums(outputs, batch.y), weights)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,10 @@ class SumsWithBuffers(_OfSums):
         self, params: Values, batch: Examples, key: Array | None = None, buffers: Values | None = None
     ) -> Array:
         """What each example adds, shape (n, k)."""
-        return self.sums(self.model.apply(params, buffers or self.model.buffers, batch.x, key)[0], batch.y)
+        own = buffers or self.model.buffers
+        if key is None and self.model.mixing_evaluated:
+            return alone(self.model, self.sums, params, own, batch)
+        return self.sums(self.model.apply(params, own, batch.x, key)[0], batch.y)
 
     def __call__(
         self,

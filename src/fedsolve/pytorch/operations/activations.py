@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedsolve.pytorch.dtypes import jax_dtype
-from fedsolve.pytorch.operations.promotion import floating
+from fedsolve.pytorch.operations.padding_rows import Weights, along_dim, filled
+from fedsolve.pytorch.operations.promotion import axes_of, floating
 from fedsolve.pytorch.registry import operation
 
 
@@ -59,10 +60,11 @@ def hardswish(x: Array) -> Array:
     return jnp.where(x <= -3, jnp.zeros((), x.dtype), jnp.where(x >= 3, x, x * (x + 3) / 6))
 
 
-@operation("aten._softmax.default")
-def softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
+@operation("aten._softmax.default", mixing=along_dim)
+def softmax(x: Array, dim: int, half_to_float: bool = False, *, weights: Weights = None) -> Array:
     """exp(x) over its sum along an axis."""
     x = floating(x.astype(jnp.float32) if half_to_float else x)
+    x = filled(x, weights, axes_of(dim, x.ndim), -jnp.inf)
     return jax.nn.softmax(x, dim) if x.ndim else jnp.ones_like(x)
 
 
@@ -73,8 +75,12 @@ def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
     return jnp.where(empty, 0, jax.nn.softmax(jnp.where(empty, 0, x), dim))
 
 
-@operation("aten._log_softmax.default")
-def log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
+@operation("aten._log_softmax.default", mixing=along_dim)
+def log_softmax(x: Array, dim: int, half_to_float: bool = False, *, weights: Weights = None) -> Array:
     """The logarithm of the softmax."""
     x = floating(x.astype(jnp.float32) if half_to_float else x)
-    return jax.nn.log_softmax(x, dim) if x.ndim else jnp.zeros_like(x)
+    if not x.ndim:
+        return jnp.zeros_like(x)
+    axes = axes_of(dim, x.ndim)
+    # what does not count is finite, as its gradient must be
+    return filled(jax.nn.log_softmax(filled(x, weights, axes, -jnp.inf), dim), weights, axes, 0)

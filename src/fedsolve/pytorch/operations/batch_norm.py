@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from fedsolve.pytorch.operations.padding_rows import Weights, all_but_channels, counted
 from fedsolve.pytorch.registry import operation
 
 
-@operation("aten._native_batch_norm_legit_functional.default", mixing=True)
+@operation("aten._native_batch_norm_legit_functional.default", mixing=all_but_channels)
 def functional(
     x: Array,
     weight: Array | None,
@@ -22,7 +23,7 @@ def functional(
     momentum: float,
     eps: float,
     *,
-    weights: Array | None = None,
+    weights: Weights = None,
 ) -> tuple[Array, ...]:
     """Normalised x, the mean and 1/deviation it took, and the new running statistics."""
     running_mean, running_var = lax.stop_gradient((running_mean, running_var))
@@ -44,7 +45,7 @@ def functional(
     )
 
 
-@operation("aten._native_batch_norm_legit.no_stats", mixing=True)
+@operation("aten._native_batch_norm_legit.no_stats", mixing=all_but_channels)
 def no_stats(
     x: Array,
     weight: Array | None,
@@ -53,7 +54,7 @@ def no_stats(
     momentum: float,
     eps: float,
     *,
-    weights: Array | None = None,
+    weights: Weights = None,
 ) -> tuple[Array, ...]:
     """Normalised by the batch's own statistics, in evaluation too; InstanceNorm comes as this, examples as channels."""
     mean, var, _ = _statistics(x, weights)
@@ -78,14 +79,15 @@ def no_training(
     return out, none, none
 
 
-def _statistics(x: Array, weights: Array | None) -> tuple[Array, Array, Any]:
+def _statistics(x: Array, weights: Weights) -> tuple[Array, Array, Any]:
     """Mean and biased variance of each channel over the examples that count, and how many numbers those are."""
     axes = (0, *range(2, x.ndim))
-    if weights is None:
+    counts = counted(weights, axes, x.ndim)
+    if counts is None:
         mean = jnp.mean(x, axes)
         return mean, jnp.mean(jnp.square(x - _channel(mean, x)), axes), x.size / x.shape[1]
-    w = lax.expand_dims(weights.astype(x.dtype), range(1, x.ndim))
-    count = jnp.maximum(jnp.sum(w), 1) * (x[0, 0].size)
+    w = counts.astype(x.dtype)
+    count = jnp.maximum(jnp.sum(w), 1) * (x.size // x.shape[1] // w.size)
     mean = jnp.sum(w * x, axes) / count
     return mean, jnp.sum(w * jnp.square(x - _channel(mean, x)), axes) / count, count
 

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.pytorch.operations.padding_rows import Weights, filled, last_axis
 from fedsolve.pytorch.operations.reductions import vector_norm
 from fedsolve.pytorch.registry import operation
 
 
-@operation("aten.mm.default", "aten.bmm.default")
-def matmul(x: Array, other: Array) -> Array:
+@operation("aten.mm.default", "aten.bmm.default", mixing=last_axis)
+def matmul(x: Array, other: Array, *, weights: Weights = None) -> Array:
     """The product of vectors, matrices or batches of them."""
-    return jnp.matmul(x, other)
+    return jnp.matmul(filled(x, weights, (x.ndim - 1,), 0), other)
 
 
 @operation("aten.addmm.default", "aten.addmv.default")

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.errors import InvalidInput
 from fedsolve.pytorch.dtypes import jax_dtype
+from fedsolve.pytorch.fixed_draws import Fixed, are_fixed
 from fedsolve.pytorch.operations.promotion import default_dtype
 from fedsolve.pytorch.registry import operation
 
@@ -144,4 +145,6 @@ class _drawn:
         self._key = key
 
     def __getattr__(self, name: str) -> Any:
+        if are_fixed():
+            return getattr(Fixed, name)
         return lambda *arguments: getattr(jax.random, name)(self._key, *arguments)

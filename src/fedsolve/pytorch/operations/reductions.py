@@ -10,150 +10,219 @@ from jaxtyping import Array
 
 from fedsolve.pytorch.dtypes import jax_dtype
 from fedsolve.pytorch.operations.elementwise import absolute
+from fedsolve.pytorch.operations.padding_rows import (
+    Weights,
+    along_dim,
+    counted,
+    filled,
+    highest,
+    lowest,
+    number_of,
+)
 from fedsolve.pytorch.operations.promotion import axes_of, index_dtype, is_floating, summed_dtype
 from fedsolve.pytorch.registry import operation
 
 
-@operation("aten.sum.dim_IntList")
-def total(x: Array, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+@operation("aten.sum.dim_IntList", mixing=along_dim)
+def total(
+    x: Array,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+    weights: Weights = None,
+) -> Array:
     """The sum."""
-    return jnp.sum(x.astype(summed_dtype(x, dtype)), axes_of(dim, x.ndim), keepdims=keepdim)
+    axes = axes_of(dim, x.ndim)
+    return jnp.sum(filled(x.astype(summed_dtype(x, dtype)), weights, axes, 0), axes, keepdims=keepdim)
 
 
-@operation("aten.mean.default", "aten.mean.dim")
-def mean(x: Array, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
+@operation("aten.mean.default", "aten.mean.dim", mixing=along_dim)
+def mean(
+    x: Array,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+    weights: Weights = None,
+) -> Array:
     """The mean."""
     x = x if dtype is None else x.astype(jax_dtype(dtype))
-    return jnp.mean(x, axes_of(dim, x.ndim), keepdims=keepdim)
+    axes = axes_of(dim, x.ndim)
+    if counted(weights, axes, x.ndim) is None:
+        return jnp.mean(x, axes, keepdims=keepdim)
+    sums = jnp.sum(filled(x, weights, axes, 0), axes, keepdims=keepdim)
+    return sums / jnp.maximum(number_of(x, weights, axes), 1).astype(x.dtype)
 
 
-@operation("aten.prod.default")
-def prod(x: Array, *, dtype: Any = None) -> Array:
+@operation("aten.prod.default", mixing=along_dim)
+def prod(x: Array, *, dtype: Any = None, weights: Weights = None) -> Array:
     """The product of all entries."""
-    return jnp.prod(x.astype(summed_dtype(x, dtype)))
+    return jnp.prod(filled(x.astype(summed_dtype(x, dtype)), weights, range(x.ndim), 1))
 
 
-@operation("aten.prod.dim_int")
-def prod_dim(x: Array, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Array:
+@operation("aten.prod.dim_int", mixing=along_dim)
+def prod_dim(
+    x: Array, dim: int, keepdim: bool = False, *, dtype: Any = None, weights: Weights = None
+) -> Array:
     """The product along an axis."""
-    return jnp.prod(x.astype(summed_dtype(x, dtype)), axes_of(dim, x.ndim), keepdims=keepdim)
+    axes = axes_of(dim, x.ndim)
+    return jnp.prod(filled(x.astype(summed_dtype(x, dtype)), weights, axes, 1), axes, keepdims=keepdim)
 
 
-@operation("aten.var.dim")
-def var_unbiased(x: Array, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Array:
+@operation("aten.var.dim", mixing=along_dim)
+def var_unbiased(
+    x: Array, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, weights: Weights = None
+) -> Array:
     """The variance, by n - 1 if unbiased."""
     if isinstance(dim, bool):  # the overload of all axes has no `dim`
         dim, unbiased = None, dim
-    return var(x, dim, correction=int(unbiased), keepdim=keepdim)
+    return var(x, dim, correction=int(unbiased), keepdim=keepdim, weights=weights)
 
 
-@operation("aten.var.correction")
-def var(x: Array, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
+@operation("aten.var.correction", mixing=along_dim)
+def var(
+    x: Array,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+    weights: Weights = None,
+) -> Array:
     """The sum of squares around the mean over max(n - correction, 0); the correction is 1 where none is given."""
     axes = axes_of(dim, x.ndim)
-    around = jnp.square(x - jnp.mean(x, axes, keepdims=True))
-    count = x.size // max(jnp.mean(x, axes).size, 1)
-    free = max(count - (1 if correction is None else correction), 0)
+    around = jnp.square(filled(x - mean(x, dim, True, weights=weights), weights, axes, 0))
+    count, less = number_of(x, weights, axes), 1 if correction is None else correction
+    free = max(count - less, 0) if isinstance(count, int) else jnp.maximum(count - less, 0).astype(x.dtype)
     return jnp.sum(around, axes, keepdims=keepdim) / free
 
 
-@operation("aten.var_mean.correction")
+@operation("aten.var_mean.correction", mixing=along_dim)
 def var_mean(
-    x: Array, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    x: Array,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+    weights: Weights = None,
 ) -> tuple[Array, Array]:
     """The variance and the mean."""
-    return var(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+    spread = var(x, dim, correction=correction, keepdim=keepdim, weights=weights)
+    return spread, mean(x, dim, keepdim, weights=weights)
 
 
-@operation("aten.std.correction")
-def std(x: Array, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
+@operation("aten.std.correction", mixing=along_dim)
+def std(
+    x: Array,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+    weights: Weights = None,
+) -> Array:
     """The root of the variance; the gradient of one that is 0 is 0."""
-    return _safe_root(var(x, dim, correction=correction, keepdim=keepdim))
+    return _safe_root(var(x, dim, correction=correction, keepdim=keepdim, weights=weights))
 
 
-@operation("aten.std_mean.correction")
+@operation("aten.std_mean.correction", mixing=along_dim)
 def std_mean(
-    x: Array, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    x: Array,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+    weights: Weights = None,
 ) -> tuple[Array, Array]:
     """The root of the variance, and the mean."""
-    return std(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
+    spread = std(x, dim, correction=correction, keepdim=keepdim, weights=weights)
+    return spread, mean(x, dim, keepdim, weights=weights)
 
 
-@operation("aten.amax.default")
-def amax(x: Array, dim: Sequence[int] = (), keepdim: bool = False) -> Array:
+@operation("aten.amax.default", mixing=along_dim)
+def amax(x: Array, dim: Sequence[int] = (), keepdim: bool = False, *, weights: Weights = None) -> Array:
     """The greatest entry; equal ones share the gradient."""
-    return jnp.max(x, axes_of(dim, x.ndim), keepdims=keepdim)
+    axes = axes_of(dim, x.ndim)
+    return jnp.max(filled(x, weights, axes, lowest(x)), axes, keepdims=keepdim)
 
 
-@operation("aten.amin.default")
-def amin(x: Array, dim: Sequence[int] = (), keepdim: bool = False) -> Array:
+@operation("aten.amin.default", mixing=along_dim)
+def amin(x: Array, dim: Sequence[int] = (), keepdim: bool = False, *, weights: Weights = None) -> Array:
     """The least entry; equal ones share the gradient."""
-    return jnp.min(x, axes_of(dim, x.ndim), keepdims=keepdim)
+    axes = axes_of(dim, x.ndim)
+    return jnp.min(filled(x, weights, axes, highest(x)), axes, keepdims=keepdim)
 
 
-@operation("aten.max.default")
-def maximum_of_all(x: Array) -> Array:
+@operation("aten.max.default", mixing=along_dim)
+def maximum_of_all(x: Array, *, weights: Weights = None) -> Array:
     """The greatest entry of all."""
-    return jnp.max(x)
+    return jnp.max(filled(x, weights, range(x.ndim), lowest(x)))
 
 
-@operation("aten.min.default")
-def minimum_of_all(x: Array) -> Array:
+@operation("aten.min.default", mixing=along_dim)
+def minimum_of_all(x: Array, *, weights: Weights = None) -> Array:
     """The least entry of all."""
-    return jnp.min(x)
+    return jnp.min(filled(x, weights, range(x.ndim), highest(x)))
 
 
-@operation("aten.argmax.default")
-def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+@operation("aten.argmax.default", mixing=along_dim)
+def argmax(x: Array, dim: int | None = None, keepdim: bool = False, *, weights: Weights = None) -> Array:
     """The place of the first greatest entry; a NaN is the greatest."""
-    return _place(jnp.argmax, x, dim, keepdim)
+    return _place(jnp.argmax, filled(x, weights, axes_of(dim, x.ndim), lowest(x)), dim, keepdim)
 
 
-@operation("aten.argmin.default")
-def argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+@operation("aten.argmin.default", mixing=along_dim)
+def argmin(x: Array, dim: int | None = None, keepdim: bool = False, *, weights: Weights = None) -> Array:
     """The place of the first least entry; a NaN is the least."""
-    return _place(jnp.argmin, x, dim, keepdim)
+    return _place(jnp.argmin, filled(x, weights, axes_of(dim, x.ndim), highest(x)), dim, keepdim)
 
 
-@operation("aten.max.dim")
-def max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+@operation("aten.max.dim", mixing=along_dim)
+def max_dim(x: Array, dim: int, keepdim: bool = False, *, weights: Weights = None) -> tuple[Array, Array]:
     """The greatest entry along an axis and its place, which gets the gradient."""
-    return _taken(x, argmax(x, dim, True), dim, keepdim)
+    return _taken(x, argmax(x, dim, True, weights=weights), dim, keepdim)
 
 
-@operation("aten.min.dim")
-def min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+@operation("aten.min.dim", mixing=along_dim)
+def min_dim(x: Array, dim: int, keepdim: bool = False, *, weights: Weights = None) -> tuple[Array, Array]:
     """The least entry along an axis and its place, which gets the gradient."""
-    return _taken(x, argmin(x, dim, True), dim, keepdim)
+    return _taken(x, argmin(x, dim, True, weights=weights), dim, keepdim)
 
 
-@operation("aten.any.default", "aten.any.dim", "aten.any.dims")
-def any_of(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+@operation("aten.any.default", "aten.any.dim", "aten.any.dims", mixing=along_dim)
+def any_of(x: Array, dim: Any = None, keepdim: bool = False, *, weights: Weights = None) -> Array:
     """Whether an entry is not 0."""
-    return jnp.any(x, axes_of(dim, x.ndim), keepdims=keepdim)
+    axes = axes_of(dim, x.ndim)
+    return jnp.any(filled(x, weights, axes, 0), axes, keepdims=keepdim)
 
 
-@operation("aten.cumsum.default")
-def cumsum(x: Array, dim: int, *, dtype: Any = None) -> Array:
+@operation("aten.cumsum.default", mixing=along_dim)
+def cumsum(x: Array, dim: int, *, dtype: Any = None, weights: Weights = None) -> Array:
     """Sums of the first entries along an axis."""
-    x = x.astype(summed_dtype(x, dtype))
+    x = filled(x.astype(summed_dtype(x, dtype)), weights, axes_of(dim, x.ndim), 0)
     return jnp.cumsum(x, dim) if x.ndim else x
 
 
-@operation("aten.cumprod.default")
-def cumprod(x: Array, dim: int, *, dtype: Any = None) -> Array:
+@operation("aten.cumprod.default", mixing=along_dim)
+def cumprod(x: Array, dim: int, *, dtype: Any = None, weights: Weights = None) -> Array:
     """Products of the first entries along an axis."""
-    x = x.astype(summed_dtype(x, dtype))
+    x = filled(x.astype(summed_dtype(x, dtype)), weights, axes_of(dim, x.ndim), 1)
     return jnp.cumprod(x, dim) if x.ndim else x
 
 
-@operation("aten.linalg_vector_norm.default")
+@operation("aten.linalg_vector_norm.default", mixing=along_dim)
 def vector_norm(
-    x: Array, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    x: Array,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+    weights: Weights = None,
 ) -> Array:
     """The norm of entries along axes; the gradient of one that is 0 is 0."""
     x = x if dtype is None else x.astype(jax_dtype(dtype))
     axes = axes_of(dim, x.ndim)
+    x = filled(x, weights, axes, jnp.inf if ord < 0 else 0)
     size = absolute(x)
     if ord == float("inf"):
         return jnp.max(size, axes, keepdims=keepdim)
