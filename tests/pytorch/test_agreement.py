@@ -1,0 +1,193 @@
+"""What is compared with PyTorch before a task trains: what export leaves out goes to PyTorch, padding counts nowhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import fedsolve as fs  # noqa: E402
+from fedsolve.pytorch.sample import telling_rows  # noqa: E402
+
+COUNTS, RATE, STEPS = (5, 3, 4), 0.2, 2
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.double()
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Signs(Base):
+    def forward(self, x):
+        return self.last(StraightThrough.apply(self.first(x)))
+
+
+class Hooked(Base):
+    def forward(self, x):
+        h = self.first(x)
+        if h.requires_grad:
+            h.register_hook(lambda g: 0.1 * g)
+        return self.last(h)
+
+
+class Moments(Base):
+    """Everything that knows of padding: moments, extremes and products over the batch, its length, and buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True).double()
+        self.register_buffer("seen", torch.zeros(6, dtype=torch.float64))
+
+    def forward(self, x):
+        h = self.norm(self.first(x).reshape(-1, 2, 3)).flatten(1)
+        if self.training:
+            self.seen = 0.9 * self.seen + 0.1 * h.detach().sum(0) / x.shape[0]
+            h = (h - h.mean(0)) / (h.var(0) + h.abs().amax(0)) + h @ (h.T @ h) / len(h.T)
+        return self.last(h - self.seen), h.square().mean()
+
+
+class Ordered(Base):
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(h + h.sort(0)[0] if self.training else h)
+
+
+def clients():
+    draw = np.random.default_rng(0)
+    return [(draw.normal(size=(n, 4)), draw.integers(0, 3, n)) for n in COUNTS]
+
+
+def task_of(module, loss=F.cross_entropy, **given):
+    return fs.tasks.from_torch(module, loss, clients(), batch_size=None, local_steps=STEPS, **given)
+
+
+def check_round(module, loss, task):
+    """A round of FedAvg on clients of several sizes against PyTorch's by hand, in float64."""
+    result = fs.run(fs.FedAvg(client_lr=RATE), task, rounds=1, clients_per_round=3, dtype="float64")
+    start = {n: t.clone() for n, t in module.state_dict().items()}
+    after = []
+    for x, y in clients():
+        module.load_state_dict(start)
+        module.train()
+        for _ in range(STEPS):
+            module.zero_grad()
+            loss(module(torch.tensor(x)), torch.tensor(y)).backward()
+            with torch.no_grad():
+                for p in module.parameters():
+                    p -= 0 if p.grad is None else RATE * p.grad
+        after.append({n: t.clone() for n, t in module.state_dict().items()})
+    module.load_state_dict(start)
+    shares = {n: np.array(COUNTS) / sum(COUNTS) for n, _ in module.named_parameters()}
+    for name in start:
+        share = shares.get(name, np.ones(len(COUNTS)) / len(COUNTS))
+        wanted = sum(s * c[name].double() for s, c in zip(share, after, strict=True)).numpy()
+        ours = {**result.params, **(result.buffers or {})}.get(name, start[name])
+        np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_padding_counts_in_no_moment():
+    def loss(outputs, y):
+        return F.cross_entropy(outputs[0], y) + 0.1 * outputs[1]
+
+    module = Moments()
+    task = task_of(module, loss, metrics={})
+    assert task.notes == ()
+    check_round(module, loss, task)
+
+
+def test_what_export_leaves_out_runs_in_pytorch():
+    """A hook of a parameter, which a copy loses, and a loss that refers to the module: the module itself runs."""
+    module = Signs()
+    module.first.bias.register_hook(lambda g: 3 * g)
+
+    def loss(outputs, y):
+        return F.cross_entropy(outputs, y) + 0.5 * module.first.weight.square().sum()
+
+    task = task_of(module, loss)
+    assert "would differ from PyTorch's by" in task.notes[0]
+    assert "parameter 'first.bias' has a hook (register_hook)" in task.notes[0]
+    check_round(module, loss, task)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Signs, "gradient of 'first.*' would differ .* 1 times .*torch.autograd.Function StraightThrough is"),
+        pytest.param(Hooked, "by 9 times .*a tensor has a hook", marks=pytest.mark.full),
+        (Ordered, "loss in training would differ from PyTorch's .* mixes examples, and padding would count"),
+    ],
+)
+def test_the_note_says_how_much_and_why(kind, words):
+    with pytest.raises(fs.InvalidInput, match=words) as caught:
+        task_of(kind(), translate=True)
+    assert "\n" not in str(caught.value)
+
+
+def late():
+    module = Base()
+    module.last.weight.register_post_accumulate_grad_hook(lambda p: None)
+    return module, F.cross_entropy
+
+
+def outside():
+    scale = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    return Signs(), lambda outputs, y: F.cross_entropy(scale * outputs, y)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (late, "parameter 'last.weight' has a hook by register_post_accumulate_grad_hook"),
+        (outside, r"parameter of shape \(1,\) that is none of Signs and would not be trained"),
+    ],
+)
+def test_what_no_path_can_train(made, words):
+    with pytest.raises(fs.InvalidInput, match=words):
+        task_of(*made())
+
+
+def test_the_module_is_left_as_it_was():
+    module = Moments().eval()
+    module.last.weight.grad = torch.full_like(module.last.weight, 7.0)
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    buffer, state = module.seen, torch.get_rng_state()
+    task_of(module, lambda outputs, y: F.cross_entropy(outputs[0], y), metrics={})
+    assert not module.training
+    assert module.seen is buffer
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(module.last.weight.grad, torch.full_like(module.last.weight, 7.0))
+    assert module.first.weight.grad is None
+    assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
+
+
+def test_rows_that_tell_something():
+    y = np.tile(np.array([0, 1, 2, 0, 1]), 200)
+    y[777], y[333] = -100, 9
+    sequences = np.full((1000, 6), 5)
+    sequences[:, 4:] = 0
+    sequences[500], sequences[501, 1:] = 5, 0
+    rows = telling_rows((sequences,), y, 8, 12)
+    assert len(rows) == 8
+    assert {777, 333, 500, 501} <= set(rows.tolist())
+    assert set(y[rows]) == {0, 1, 2, 9, -100}
+    assert len(telling_rows((np.zeros((3, 2)),), np.zeros(3), 8, 12)) == 8
+    assert len(telling_rows((np.zeros((50, 2)),), np.arange(50), 8, 12)) == 12
