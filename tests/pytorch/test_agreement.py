@@ -61,7 +61,7 @@ class Moments(Base):
         h = self.norm(self.first(x).reshape(-1, 2, 3)).flatten(1)
         if self.training:
             self.seen = 0.9 * self.seen + 0.1 * h.detach().sum(0) / x.shape[0]
-            h = (h - h.mean(0)) / (h.var(0) + h.abs().amax(0)) + h @ (h.T @ h) / len(h.T)
+            h = (h - h.mean(0)) / (1 + h.var(0)) + h @ (h.T @ h) / len(h.T)
         return self.last(h - self.seen), h.square().mean()
 
 

@@ -126,14 +126,18 @@ def _translated(
 def _in_pytorch(
     module: nn.Module, functions: Mapping[str, Judged], outputs: Any, y: Any, theirs: _Theirs
 ) -> Parts:
-    """The module called: a copy of it, or itself where a copy does something else; batches or examples evaluated."""
+    """The module called: the first way that has PyTorch's numbers.
+
+    A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
+    of examples, where the loss refers to what trains; in batches, or each example by itself.
+    """
     from fedsolve.pytorch.behind import Module
     from fedsolve.tasks.evaluated import of_called
 
     difference = None
-    for alone, copied in itertools.product((False, True), (True, False)):
+    for alone, by_sums, copied in itertools.product((False, True), (True, False), (True, False)):
         own = Module(module, copied, alone)
-        made = _called(own, functions, outputs, y)
+        made = _called(own, functions, outputs, y, by_sums)
         try:
             found = theirs.own.difference(of_called(_by_batch(made), theirs.own.type))
         except Exception:  # what the user's code raises of one example alone
@@ -146,7 +150,9 @@ def _in_pytorch(
     raise InvalidInput(f"{type(module).__name__} cannot be trained: run by its own code too, {difference}")
 
 
-def _called(own: Module, functions: Mapping[str, Judged], outputs: Any, y: Any) -> dict[str, Any]:
+def _called(
+    own: Module, functions: Mapping[str, Judged], outputs: Any, y: Any, by_sums: bool
+) -> dict[str, Any]:
     from fedsolve.pytorch.behind import HostLoss, HostValues, Outputs
 
     made: dict[str, Any] = {}
@@ -156,7 +162,7 @@ def _called(own: Module, functions: Mapping[str, Judged], outputs: Any, y: Any) 
         made[name] = kind(own, f.function, bool(own.buffers))
         if f.no_mean:
             made[name] = on_whole_sets(Outputs.of(own, outputs, rows), f.function, outputs, y, _same)
-        elif f.sums is not None:
+        elif f.sums is not None and by_sums:
             values = SumsBehind(Outputs.of(own, outputs, rows), f.sums)
             made[name] = LossBehind(values, made[name]) if name == "loss" else values
     return made
