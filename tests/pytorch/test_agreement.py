@@ -1,4 +1,4 @@
-"""What is compared with PyTorch before a task trains: what export leaves out goes to PyTorch, padding counts nowhere."""
+"""What is compared with PyTorch before a task trains: what export leaves out runs in PyTorch, padding never counts."""
 
 from __future__ import annotations
 
