@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.record import Recorder
+from fedsolve.engine.record import Recorder, Rows
 from fedsolve.engine.record_file import RECORD, RecordFile
 from fedsolve.engine.round import SENT
 from fedsolve.engine.traffic import Traffic
@@ -60,6 +60,33 @@ def test_a_column_that_comes_later_is_nan_before(tmp_path):
     assert history(kept) == history(recorder)
     np.testing.assert_array_equal(history(kept).rounds["replies"], [3, np.nan])
     np.testing.assert_array_equal(history(kept).rounds["clip"], [np.nan, 0.5])
+
+
+def test_totals_are_of_every_round():
+    """Whatever has a row, and after the last evaluation too; a round without a count counts as 0 of it."""
+    recorder = grow(grow(Recorder(), 3), 2)
+    recorder.entry({"round": 6, "participants": 4, "rejected": 1, "bytes_up": 7})
+    got = history(recorder)
+    assert {name: x.tolist() for name, x in got.totals.items()} == {
+        "round": [3, 5, 6],
+        "participants": [9, 14, 18],
+        "bytes_up": [33, 44, 51],
+        "bytes_down": [45, 70, 70],
+        "rejected": pytest.approx([np.nan, np.nan, 1], nan_ok=True),
+    }
+    assert (got.total("rejected"), got.total("bytes_up"), got.total("dropped")) == (1, 51, 0)
+    assert recorder.total("participants") == 18
+
+
+def test_a_record_from_before_there_were_totals(tmp_path):
+    """Its rounds are counted again: each has a row."""
+    recorder, file = grow(grow(Recorder(), 3), 2), RecordFile(tmp_path)
+    recorder.totals, sums = Rows(), recorder.sums
+    facts = {name: value for name, value in file.append(recorder).items() if name not in ("totals", "sums")}
+    kept = RecordFile(tmp_path).restore(facts)
+    assert kept.sums == sums
+    assert history(kept) == history(grow(grow(Recorder(), 3), 2))
+    assert history(grow(kept, 2)) == history(grow(grow(grow(Recorder(), 3), 2), 2))
 
 
 def test_a_save_writes_what_is_new(tmp_path):

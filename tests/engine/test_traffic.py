@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedsolve import wire
 from fedsolve.geometry import L1, L1Ball, L2Ball
 from fedsolve.geometry.balls import Box, LInfBall
 from fedsolve.introspect import ShapeOracle
+from fedsolve.report.table import result_rows
+from fedsolve.results.history import History
 from harness import Listed, Softmax, make_clients, make_task, prepare
 
 BALL = L1Ball(40.0)
@@ -84,6 +87,30 @@ def check(algorithm, lengths):
     want = [sum(len(found[i]) for i in cohort) for cohort in COHORTS]
     np.testing.assert_array_equal(run.rounds["bytes_up"], want)
     np.testing.assert_array_equal(run.rounds["bytes_down"], [len(down) * len(c) for c in COHORTS])
+    assert run.history.total("bytes_up") == sum(want)
+    assert run.history.total("bytes_down") == len(down) * sum(len(c) for c in COHORTS)
+
+
+def test_totals_of_a_resumed_run_and_of_seeds(tmp_path):
+    """Summed len(encode(message)) of all rounds, also where a log has a row for every second round alone."""
+    algorithm = METHODS["FedAvg"][0]
+    up, down = (len(x) for x in (sent_by_hand(algorithm, (0,))[0][0], sent_by_hand(algorithm, ())[1]))
+    sizes = np.array([len(c) for c in COHORTS])
+    options = {"sampling": Listed.of(COHORTS), "eval_every": 2}
+    fs.run(algorithm, task(), rounds=2, out=tmp_path, **options)
+    runs = [fs.run(algorithm, task(), rounds=3, out=tmp_path, resume=True, **options)]
+    runs += fs.run(algorithm, task(), rounds=3, seeds=2, **options).runs
+    for history in (run.history for run in runs):
+        rare = dataclasses.replace(history, rounds={n: x[1::2] for n, x in history.rounds.items()})
+        for found in (history, rare, History.from_json(rare.to_json())):
+            assert found.total("bytes_up") == up * sizes.sum()
+            assert found.total("bytes_down") == down * sizes.sum()
+            assert found.total("participants") == sizes.sum()
+            assert found.totals["round"].tolist() == [2, 3]
+            sent = (up + down) * np.array([0, sizes[:2].sum(), sizes.sum()]) / 1e6
+            np.testing.assert_allclose(found.megabytes(), sent, rtol=1e-12)
+            (row,) = result_rows([found])
+            assert (row["bytes_up"], row["bytes_down"]) == (up * sizes.sum(), down * sizes.sum())
 
 
 @pytest.mark.parametrize("method", [fs.FedFW, fs.FedFWSto])

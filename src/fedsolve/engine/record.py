@@ -14,6 +14,7 @@ from fedsolve.results.history import History
 from fedsolve.systems.timeline import Timeline
 
 _INTEGER, _FLOAT = "q", "d"  # as `array` calls int64 and float64
+_SUMMED = ("participants", "dropped", "rejected", "asked", "bytes_up", "bytes_down")
 
 
 class Rows:
@@ -45,12 +46,23 @@ class Rows:
 
 
 class Recorder:
-    """Rows of evaluations and of rounds; turns into a `History` at the end."""
+    """Rows of evaluations and of rounds; turns into a `History` at the end.
+
+    Counts of rounds are summed as they come, so that no total depends on which rounds have a row.
+
+    Attributes:
+        evaluations, rounds: the rows.
+        sums: of all rounds so far, by name.
+        totals: the sums at each evaluation.
+        seconds: of the run so far.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.evaluations = Rows()
         self.rounds = Rows()
+        self.totals = Rows()
+        self.sums: dict[str, int] = {}
 
     @property
     def evaluated(self) -> bool:
@@ -65,6 +77,8 @@ class Recorder:
     def evaluation(self, round: int, seconds: float, metrics: dict[str, float]) -> None:
         """Add an evaluation after `round` rounds."""
         self.evaluations.add({"round": round, "seconds": seconds, **metrics})
+        if self.sums:
+            self.totals.add({"round": round, **self.sums})
 
     def log(
         self,
@@ -90,11 +104,29 @@ class Recorder:
             if timeline.joules is not None:
                 columns["energy"] = timeline.joules[first:last]
         columns["bytes_down"] = traffic.down * asked
+        self._sum(columns)
         self.rounds.add(columns)
 
     def entry(self, values: Mapping[str, float]) -> None:
         """Add the log of one round; a column that other rounds have is NaN in a round without it."""
+        self._sum(values)
         self.rounds.add(values)
+
+    def _sum(self, columns: Mapping[str, Any]) -> None:
+        for name in _SUMMED:
+            if name in columns:
+                self.sums[name] = self.sums.get(name, 0) + int(np.sum(columns[name]))
+
+    def count_again(self) -> None:
+        """Sums and totals from the rows, of a record that was written without them: every round has a row there."""
+        rounds = self.rounds.arrays()
+        for done in self.evaluations.columns["round"]:
+            before = rounds["round"] <= done
+            if before.any():
+                self.totals.add(
+                    {"round": done, **{n: int(rounds[n][before].sum()) for n in _SUMMED if n in rounds}}
+                )
+        self._sum(rounds)
 
     def last(self, name: str) -> float:
         """The last value of a per-round column, NaN if there is none."""
@@ -102,8 +134,8 @@ class Recorder:
         return float(column[-1]) if column else float("nan")
 
     def total(self, name: str) -> int:
-        """The sum of a per-round count."""
-        return int(sum(self.rounds.columns.get(name, ())))
+        """The sum of a count over all rounds."""
+        return self.sums.get(name, 0)
 
     def any(self, name: str) -> bool:
         """Whether a per-round column was ever non-zero."""
@@ -114,6 +146,12 @@ class Recorder:
     ) -> History:
         """The finished record."""
         rounds = self.rounds.arrays() or {"round": np.zeros(0, np.int64)}
+        totals = self.totals.arrays()
+        if self.sums and (not totals or totals["round"][-1] != rounds["round"][-1]):
+            after = Rows()
+            after.add(totals)
+            after.add({"round": rounds["round"][-1], **self.sums})
+            totals = after.arrays()
         if "epsilon" in rounds:
             notes = (*notes, f"epsilon = {self.last('epsilon'):.4g} after all rounds, at the method's delta")
         return History(
@@ -125,4 +163,5 @@ class Recorder:
             seconds=self.seconds,
             compile_seconds=compile_seconds,
             notes=notes,
+            totals=totals,
         )

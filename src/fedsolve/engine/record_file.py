@@ -20,7 +20,7 @@ from fedsolve.errors import InvalidInput
 from fedsolve.untrusted import loads
 
 RECORD = "record.bin"
-_PARTS = ("evaluations", "rounds")
+_PARTS = ("evaluations", "rounds", "totals")
 
 
 class RecordFile:
@@ -28,7 +28,7 @@ class RecordFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RECORD
-        self._facts: dict[str, Any] = {"bytes": 0, "checksum": 0, "evaluations": 0, "rounds": 0}
+        self._facts: dict[str, Any] = {"bytes": 0, "checksum": 0, **dict.fromkeys(_PARTS, 0)}
 
     def append(self, recorder: Recorder) -> dict[str, Any]:
         """Write the rows that are new; what a checkpoint keeps of it, for `restore`.
@@ -53,7 +53,7 @@ class RecordFile:
         checksum = zlib.crc32(text, facts["checksum"])
         counts = {name: part.count for name, part in parts.items()}
         self._facts = {"bytes": facts["bytes"] + len(text), "checksum": checksum, **counts}
-        return {**self._facts, "seconds": recorder.seconds}
+        return {**self._facts, "seconds": recorder.seconds, "sums": dict(recorder.sums)}
 
     def restore(self, facts: dict[str, Any]) -> Recorder:
         """The record that a checkpoint speaks of; what is appended next follows it.
@@ -69,12 +69,14 @@ class RecordFile:
         if len(text) != facts["bytes"] or zlib.crc32(text) != facts["checksum"]:
             raise InvalidInput(f"the record {self.path} is corrupt (it is not what was written): {_REMEDY}")
         recorder = Recorder()
-        recorder.seconds = facts["seconds"]
+        recorder.seconds, recorder.sums = facts["seconds"], dict(facts.get("sums", {}))
         parts: dict[str, Rows] = {name: getattr(recorder, name) for name in _PARTS}
         at = 0
         while at < len(text):
             at = _decode(text, at, parts)
-        self._facts = {name: facts[name] for name in self._facts}
+        self._facts = {name: facts.get(name, 0) for name in self._facts}
+        if "sums" not in facts:  # of a checkpoint from before there were any
+            recorder.count_again()
         return recorder
 
 

@@ -43,6 +43,9 @@ class History:
         seconds: wall-clock seconds of the run, compilation excluded.
         compile_seconds: seconds of compilation.
         notes: remarks and warnings of the run, shown with it.
+        totals: columns of sums over all rounds so far, whether they have a row in `rounds` or not, a row for each
+            evaluation after the first round: round, participants, dropped, bytes_up, bytes_down, and asked and rejected
+            where rounds have them. Empty in records without them: then the rows of `rounds` are summed.
 
     Raises:
         InvalidInput: a required column is missing, or columns have different lengths or more than one axis.
@@ -56,10 +59,12 @@ class History:
     seconds: float = 0.0
     compile_seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    totals: Columns = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"history '{self.label}'"
         needed = {"evaluations": ("round", "seconds", "train_loss"), "rounds": ("round",)}
+        needed["totals"] = ("round",) if self.totals else ()
         for part, names in needed.items():
             columns = checked_columns(getattr(self, part), f"{where}, {part}", names)
             object.__setattr__(self, part, columns)
@@ -117,16 +122,22 @@ class History:
         return self.evaluations[what][int(np.argmax(reached))].item() if reached.any() else None
 
     def total(self, name: str) -> int:
-        """The sum of a per-round count (bytes_up, dropped, ...); 0 if it was not recorded."""
-        return int(self.rounds[name].sum()) if name in self.rounds else 0
+        """The sum of a count over all rounds (bytes_up, dropped, ...); 0 if it was not recorded."""
+        return int(self._sums(name)[-1])
 
     def megabytes(self) -> np.ndarray:
         """Data sent by then, both ways and all clients, in MB of 10^6 bytes, shape (evaluations,)."""
-        sent = np.zeros(len(self.rounds["round"]))
-        for name in ("bytes_up", "bytes_down"):
-            sent = sent + self.rounds.get(name, 0)
-        finished = np.searchsorted(self.rounds["round"], self.evaluations["round"], side="right")
-        return np.concatenate([[0.0], np.cumsum(sent)])[finished] / 1e6
+        sent = self._sums("bytes_up") + self._sums("bytes_down")
+        rounds = (self.totals or self.rounds)["round"]
+        return sent[np.searchsorted(rounds, self.evaluations["round"], side="right")] / 1e6
+
+    def _sums(self, name: str) -> np.ndarray:
+        """A count summed up to each row of the totals, after a 0; up to each round where there are no totals."""
+        if self.totals:
+            found = self.totals.get(name, np.zeros(len(self.totals["round"]), np.int64))
+        else:
+            found = np.cumsum(self.rounds.get(name, np.zeros(len(self.rounds["round"]), np.int64)))
+        return np.concatenate([np.zeros(1, found.dtype), np.nan_to_num(found)])
 
     def at_evaluations(self, name: str) -> np.ndarray:
         """A per-round column at the evaluated rounds, NaN where not recorded, shape (evaluations,)."""
@@ -157,8 +168,8 @@ class History:
                 if len(data["rounds"]["round"]) != count:
                     raise ValueError(f"it is of {count} rounds, not {len(data['rounds']['round'])}")
             _check_words(data)
-            for part in ("evaluations", "rounds"):
-                data[part] = {k: as_column(v) for k, v in data[part].items()}
+            for part in ("evaluations", "rounds", "totals"):
+                data[part] = {k: as_column(v) for k, v in data.get(part, {}).items()}
             data["settings"] = {k: number(v) for k, v in data["settings"].items()}
             for name in ("seconds", "compile_seconds"):
                 data[name] = number(data[name])
