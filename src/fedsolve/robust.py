@@ -6,6 +6,7 @@ fs.robust.Robust(fs.FedAdam(0.1), fs.robust.Median())
 from fedsolve.wrappers.robust.base import Reduction
 from fedsolve.wrappers.robust.clipping import CentredClipping
 from fedsolve.wrappers.robust.coordinates import Median, TrimmedMean
+from fedsolve.wrappers.robust.outliers import WithoutOutliers
 from fedsolve.wrappers.robust.vectors import GeometricMedian, Krum, MultiKrum, NormClipping
 from fedsolve.wrappers.robust.wrapper import Robust
 
@@ -19,6 +20,7 @@ __all__ = [
     "Reduction",
     "Robust",
     "TrimmedMean",
+    "WithoutOutliers",
 ]
 
 

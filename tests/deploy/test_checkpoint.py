@@ -71,7 +71,9 @@ def test_the_checkpoint_before_is_taken(kind, tmp_path, capsys):
 def test_without_another_it_is_an_error(tmp_path):
     run(tmp_path, 2)
     out = tmp_path / "server"
-    for path in (out / CHECKPOINT, out / PREVIOUS):
+    kept = list(out.glob("checkpoint*"))
+    assert {CHECKPOINT, PREVIOUS} < {path.name for path in kept}
+    for path in kept:
         bare(path)
     with pytest.raises(fs.InvalidInput, match="has no experiment: it is not of this version"):
         run(tmp_path, 3, resume=True)

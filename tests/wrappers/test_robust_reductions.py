@@ -33,6 +33,7 @@ EVERY = {
     "multi-krum": fs.robust.MultiKrum(1, 3),
     "norm clipping": fs.robust.NormClipping(),
     "centred clipping": fs.robust.CentredClipping(),
+    "without outliers": fs.robust.WithoutOutliers(),
 }
 
 
@@ -379,6 +380,7 @@ def test_names_in_a_configuration():
         "MultiKrum",
         "NormClipping",
         "CentredClipping",
+        "WithoutOutliers",
     }
     with pytest.raises(fs.InvalidInput, match="did you mean 'Median'"):
         build_reduction("x", "medain")

@@ -1,6 +1,7 @@
 """The server's checkpoint, replaced after every round, from which a run goes on with the same bits.
 
-The one before it stays beside it, for the day on which the newest cannot be read; the record of both is one file.
+The one before it stays beside it, for the day on which the newest cannot be read, and two older ones (`kept`), for the
+day on which a model turns out to be spoiled; the record of all is one file.
 States of clients that the server tracks have files of their own, one a client and round, so that a save costs what
 has changed. The names on disk ("used", "followed") are those of earlier versions, whose folders can be resumed.
 """
@@ -19,15 +20,18 @@ import jax
 import numpy as np
 
 from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.kept import is_kept, pinned
+from fedsolve.deploy.outliers import check_usual
 from fedsolve.deploy.server_state import ServerState, store_row
 from fedsolve.deploy.validation import reading
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RecordFile
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
-from fedsolve.run_folder import DEPLOYMENT, RunFolder
+from fedsolve.run_folder import DEPLOYMENT, RunFolder, held_already
 from fedsolve.store import load_tree, read_manifest, save_tree
 
+_KEPT = "checkpoint-round-"
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
 
 
@@ -36,7 +40,7 @@ class DeploymentCheckpoint:
 
     Attributes:
         experiment: the experiment's name: that of the checkpoint, or a new one.
-        notice: one line if the newest checkpoint could not be read and the one before it was taken, else "".
+        notice: one line if the newest checkpoint could not be read and an older one was taken, else "".
     """
 
     def __init__(self, folder: RunFolder, label: str) -> None:
@@ -45,13 +49,17 @@ class DeploymentCheckpoint:
         self._path, self._previous = folder.path, where / DEPLOYMENT.previous
         self._tracked = TrackedStates(where / "followed")
         self._manifest: dict[str, Any] | None = None
+        self._older = [self._previous, *_kept(where).values()]
         self._from, self.notice = self._path, ""
+        self._keeps: int | None = None  # rounds done of the newest, where it is one that stays
         if folder.resume:
             try:
                 self._manifest = _read(self._path)
             except InvalidInput as error:
                 self._manifest = self._fall_back(error)
             folder.check_same(self._from, self._manifest["identity"])
+        elif any(path.exists() for path in self._older):
+            raise held_already(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
         manifest = self._manifest or {}
         self.experiment: str = manifest.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
 
@@ -72,17 +80,18 @@ class DeploymentCheckpoint:
         """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none.
 
         Raises:
-            InvalidInput: neither the newest checkpoint nor the one before it can be read.
+            InvalidInput: no checkpoint can be read.
         """
         if self._manifest is None:
             return Recorder()
-        try:
-            return self._load(coordinator, self._manifest)
-        except InvalidInput as error:
-            if self._from == self._previous:
-                raise
-            self._manifest = self._fall_back(error)
-            return self._load(coordinator, self._manifest)
+        while True:
+            try:
+                recorder = self._load(coordinator, self._manifest)
+            except InvalidInput as error:
+                self._manifest = self._fall_back(error)
+            else:
+                self._note(coordinator.state)
+                return recorder
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
         """Write what has changed; the checkpoint itself is replaced atomically.
@@ -97,24 +106,49 @@ class DeploymentCheckpoint:
             "round": state.round,
             "record": self._record.append(recorder),
             "buffers": {name: [list(x.shape), str(x.dtype)] for name, x in state.buffers.items()},
+            "usual_norms": dict(state.usual),
         }
         tree = {"server": state.server, "buffers": state.buffers, "used": state.last_used_round}
         with coordinator.precision():
             self._tracked.save(state)
             if self._from == self._path:  # else the newest is the one that could not be read
-                self._link_previous()
+                self._link_older()
             self._folder.save(tree, manifest)
-            self._tracked.remove_unneeded(state.last_used_round)
+            self._tracked.remove_unneeded(state)
+            for done, path in _kept(self._path.parent).items():
+                if done > state.round:  # of before the run went back
+                    path.unlink(missing_ok=True)
         self._from = self._path
+        self._note(state)
+
+    def how_to_go_back(self, round: int) -> str:
+        """How a run is gone on with from before an update that was used in a round, counted from 1."""
+        kept = _kept(self._path.parent)
+        good = next((path for done, path in kept.items() if done < round), None)
+        if good is None:
+            return "no checkpoint is older: start anew without that client"
+        newer = [self._path, self._previous, *(path for done, path in kept.items() if done >= round)]
+        names = ", ".join(path.name for path in newer)
+        return f"to go on from {good.name}, which is older, remove {names} and resume without that client"
+
+    def _note(self, state: ServerState) -> None:
+        """Whether the newest checkpoint is to stay: only if a reply of its last round counts, so that rounds that are
+        skipped because a model is spoiled drop none of before."""
+        is_used = (state.last_used_round == state.round - 1).any()
+        self._keeps = state.round if is_used and is_kept(state.round) else None
 
     def _fall_back(self, error: InvalidInput) -> dict[str, Any]:
-        """The manifest of the checkpoint before the newest, which could not be read; that error if there is none."""
-        if not self._previous.exists():
-            raise error
-        self._from = self._previous
-        manifest = _read(self._previous)
-        self.notice = f"{error}; the checkpoint before it is taken, of round {manifest['round']}"
-        return manifest
+        """The manifest of the next older checkpoint that can be read; that error if there is none."""
+        while self._older:
+            path = self._older.pop(0)
+            with contextlib.suppress(InvalidInput):
+                manifest = _read(path)
+                self._folder.check_same(path, manifest["identity"])
+                which = "the checkpoint before it" if path == self._previous else path.name
+                self.notice = f"{error}; {which} is taken, of round {manifest['round']}"
+                self._from = path
+                return manifest
+        raise error
 
     def _load(self, coordinator: Coordinator, manifest: Mapping[str, Any]) -> Recorder:
         state = coordinator.state
@@ -126,22 +160,21 @@ class DeploymentCheckpoint:
             tracked = self._tracked.load(state.tracked, last_used_round)
             recorder = self._record.restore(manifest["record"])
         buffers = {name: np.asarray(x) for name, x in tree["buffers"].items()}
-        coordinator.state = ServerState(tree["server"], buffers, last_used_round, tracked, manifest["round"])
+        usual = check_usual(manifest.get("usual_norms"))
+        server, done = tree["server"], manifest["round"]
+        coordinator.state = ServerState(server, buffers, last_used_round, tracked, done, usual)
         return recorder
 
-    def _link_previous(self) -> None:
+    def _link_older(self) -> None:
+        """The newest checkpoint, about to be replaced, becomes the one before, and stays if it is one to keep."""
         if not self._path.exists():
             return
-        try:
-            self._previous.unlink(missing_ok=True)
-            try:
-                os.link(self._path, self._previous)
-            except OSError:  # a file system without links
-                shutil.copyfile(self._path, self._previous)
-        except OSError as error:
-            raise InvalidInput(
-                f"cannot write {self._previous}: {error.strerror}; the checkpoint is intact: free space and resume"
-            ) from None
+        _link(self._path, self._previous)
+        if self._keeps is not None:
+            folder = self._path.parent
+            _link(self._path, folder / f"{_KEPT}{self._keeps}.safetensors")
+            for path in list(_kept(folder).values())[2:]:
+                path.unlink(missing_ok=True)
 
 
 class TrackedStates:
@@ -165,12 +198,14 @@ class TrackedStates:
             save_tree(path, state.tracked_state(client), {"client": client, "round": round})
             self._rounds.setdefault(client, set()).add(round)
 
-    def remove_unneeded(self, last_used_round: np.ndarray) -> None:
-        """Remove what neither this checkpoint nor the one before it needs."""
+    def remove_unneeded(self, state: ServerState) -> None:
+        """Remove what neither this checkpoint nor the one before it needs, nor an older one that is kept."""
+        last_used_round = state.last_used_round
         previous = last_used_round if self._previous is None else self._previous
         for client in np.flatnonzero(last_used_round != previous).tolist():
-            needed = {int(last_used_round[client]), int(previous[client])}
-            for round in self._rounds.get(client, set()) - needed:
+            rounds = self._rounds.get(client, set())
+            needed = {int(last_used_round[client]), int(previous[client])} | pinned(rounds, state.round)
+            for round in rounds - needed:
                 self._path(client, round).unlink(missing_ok=True)
                 self._rounds[client].discard(round)
         self._previous = last_used_round.copy()
@@ -188,6 +223,26 @@ class TrackedStates:
 
     def _path(self, client: int, round: int) -> Path:
         return self._folder / f"client-{client}-round-{round}.safetensors"
+
+
+def _kept(folder: Path) -> dict[int, Path]:
+    """The older checkpoints that are kept by their rounds done, the newest first."""
+    found = {path.stem.removeprefix(_KEPT): path for path in folder.glob(f"{_KEPT}*.safetensors")}
+    return {int(n): found[n] for n in sorted((n for n in found if n.isdecimal()), key=int, reverse=True)}
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name; a file that has this name goes."""
+    try:
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, target)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write {target}: {error.strerror}; the checkpoint is intact: free space and resume"
+        ) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

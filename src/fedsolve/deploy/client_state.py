@@ -1,6 +1,7 @@
 """A client's own state on its machine, on disk, with that of the round before, so that a lost round can be undone.
 
-One file per experiment, client and round holds what the client became in that round; the last two that count are kept.
+One file per experiment, client and round holds what the client became in that round; the last two that count are kept,
+and those that go with the older checkpoints that the server keeps (`fedsolve.deploy.kept`).
 The server says in every order which update it used last: that is where the client goes on. So a round that is asked
 for twice is not applied twice, an update that never arrived, or was rejected, is forgotten, and a server that goes
 back by one round finds its clients' states of then, even where the newer file is damaged.
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.algorithm import Algorithm
+from fedsolve.deploy.kept import pinned
 from fedsolve.errors import InvalidInput
 from fedsolve.files import slug
 from fedsolve.store import load_tree, read_manifest, save_tree
@@ -64,15 +66,17 @@ class ClientState:
         return state
 
     def save(self, round: int, state: Any, last_used_round: int) -> None:
-        """Write the state after this round; of older ones only that of `last_used_round` stays.
+        """Write the state after this round; of older ones those stay that the server may go back to.
 
-        A newer one stays: an order that took so long that its round is over may end after the next one's.
+        They are that of `last_used_round` and those of the older checkpoints that the server keeps. A newer one
+        stays: an order that took so long that its round is over may end after the next one's.
         """
         path = self.path(round)
         save_tree(path, state, self._facts | {"round": round}, private=True)  # it follows from the data
-        for old in self._rounds() - {last_used_round}:
-            if old < round:
-                self.path(old).unlink(missing_ok=True)
+        older = {old for old in self._rounds() if old < round}
+        used = {old for old in older if old <= last_used_round}
+        for old in older - {last_used_round} - pinned(used, round):
+            self.path(old).unlink(missing_ok=True)
 
     def _rounds(self) -> set[int]:
         """Rounds of which a state lies here."""

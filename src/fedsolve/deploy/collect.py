@@ -18,7 +18,7 @@ from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server_state import Accepted
 from fedsolve.deploy.settings import Settings
 from fedsolve.deploy.transport import MARGIN, Mailbox, send_and_collect
-from fedsolve.deploy.validation import reading
+from fedsolve.deploy.validation import TooLarge, reading
 from fedsolve.errors import InvalidInput
 
 
@@ -31,6 +31,7 @@ class RoundReplies:
         wanted: replies that end the round at once.
         accepted: the replies that count, by client.
         rejected: clients that do not count, each with the reason, in the order in which that was found.
+        too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
         bytes_down, bytes_up: of all messages of the round.
     """
 
@@ -38,6 +39,7 @@ class RoundReplies:
     wanted: int
     accepted: dict[int, Accepted] = field(default_factory=dict)
     rejected: list[tuple[int, str]] = field(default_factory=list)
+    too_large: bool = False
     bytes_down: int = 0
     bytes_up: int = 0
 
@@ -90,7 +92,7 @@ class ReplyCollector:
         for client in clients:
             if client not in connected:
                 self._backoff.record_miss(client, None, self._round)
-                self._reject(replies, client, f"not connected within {self._settings.connect_seconds:g} s")
+                self.reject(replies, client, f"not connected within {self._settings.connect_seconds:g} s")
         by_node = {connected[client]: client for client in clients if client in connected}
         self._send_and_validate(by_node, replies)
         self._note_late_answers(connected)
@@ -107,7 +109,7 @@ class ReplyCollector:
         if len(clients) - len(skipped) < replies.needed:
             return clients
         for client in sorted(skipped):
-            self._reject(replies, client, "not asked: it left an earlier round without an answer")
+            self.reject(replies, client, "not asked: it left an earlier round without an answer")
         return [client for client in clients if client not in skipped]
 
     def _send_and_validate(self, by_node: dict[int, int], replies: RoundReplies) -> None:
@@ -131,7 +133,7 @@ class ReplyCollector:
     def _take(self, client: int, answer: RecordDict | str, replies: RoundReplies) -> None:
         """Accept or reject one answer; when the round closes follows from how many count then."""
         if isinstance(answer, str):
-            self._reject(replies, client, answer)
+            self.reject(replies, client, answer)
             return
         self._backoff.record_answer(client)
         replies.bytes_up += records.record_bytes(answer)
@@ -140,7 +142,8 @@ class ReplyCollector:
         try:
             replies.accepted[client] = read_and_validate(self._coordinator, client, answer)
         except InvalidInput as error:
-            self._reject(replies, client, str(error))
+            replies.too_large |= isinstance(error, TooLarge)
+            self.reject(replies, client, str(error))
         if replies.is_complete:
             self._closes = -math.inf
         elif self._settings.grace is not None and replies.is_enough:
@@ -154,7 +157,7 @@ class ReplyCollector:
         )
         for node in self._mailbox.waiting:
             self._backoff.record_miss(by_node[node], node, self._round)
-            self._reject(replies, by_node[node], f"no answer within {limit}")
+            self.reject(replies, by_node[node], f"no answer within {limit}")
 
     def _note_late_answers(self, connected: dict[int, int]) -> None:
         """An answer to an order that is over is no part of any round; it shows that its client is alive."""
@@ -169,7 +172,8 @@ class ReplyCollector:
     def _round(self) -> int:
         return self._coordinator.state.round + 1
 
-    def _reject(self, replies: RoundReplies, client: int, reason: str) -> None:
+    def reject(self, replies: RoundReplies, client: int, reason: str) -> None:
+        """Note, in the log too, that a client does not count in this round."""
         replies.rejected.append((client, reason))
         self._log(f"round {self._round}: client {client} does not count: {reason}")
 

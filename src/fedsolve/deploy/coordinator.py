@@ -21,6 +21,7 @@ from fedsolve.deploy import verbs
 from fedsolve.deploy.host_arrays import Buffers, all_finite, mean_buffers, stays_finite
 from fedsolve.deploy.measured import Question
 from fedsolve.deploy.message import Order, Reply, check_buffers, signature
+from fedsolve.deploy.outliers import find_outliers, norm_columns, part_norms, usual_after
 from fedsolve.deploy.reply_store import ReplyStore
 from fedsolve.deploy.secret_keys import new_secret, round_key, secret_key
 from fedsolve.deploy.server_method import ServerMethod
@@ -55,7 +56,7 @@ class Coordinator:
         seed: of cohorts, and of the clients' shuffles.
         experiment: name of the experiment, part of every message and of the clients' state files.
         buffers: what is averaged beside the model, such as BatchNorm's statistics.
-        norm_bound: largest norm of a message that is believed, None for any.
+        norm_bound: largest norm of a message that is believed, None to judge it by what is usual.
         max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
         reply_store: where a round's messages wait for its end.
         secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
@@ -89,7 +90,8 @@ class Coordinator:
         sampling.check(population)
         algorithm.check(sampling, population)
         check_buffers(algorithm, buffers)
-        self.population, self.experiment, self.norm_bound = population, experiment, norm_bound
+        self.population, self.experiment = population, experiment
+        self.norm_bound = None if norm_bound == math.inf else norm_bound  # a configuration has no None
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
         self._secret = (secret or new_secret()) if algorithm.secret_cohorts else None
         self._round: Any = None  # key, broadcast, encoded broadcast
@@ -233,7 +235,22 @@ class Coordinator:
             )
         check_buffer_values(self.state.buffers, reply.buffers)
         self._reply_store.put(client, received)
-        return Accepted(weight, norm, reply.buffers)
+        parts = part_norms(received[0], reply.buffers) if self._compares_norms else {}
+        return Accepted(weight, norm, parts, reply.buffers)
+
+    @property
+    def _compares_norms(self) -> bool:
+        """Whether norms are compared between clients: under central privacy nothing may follow from one client's."""
+        return self.algorithm.privacy != "central"
+
+    def exclude_outliers(self, accepted: dict[int, Accepted]) -> dict[int, str]:
+        """Take out of a round's replies those with a norm far beyond the usual; the clients, each with the reason."""
+        if self.norm_bound is not None or not self._compares_norms:
+            return {}
+        found = find_outliers(accepted, self.state.usual)
+        for client in found:
+            del accepted[client]
+        return found
 
     def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round with the replies that count (perhaps none); what is recorded of it.
@@ -260,8 +277,10 @@ class Coordinator:
             for client in clients:
                 state.store_tracked(client, self._reply_store.get(client)[1])
         self._reply_store.clear()
-        self.state = ServerState(server, buffers, used, state.tracked, state.round + 1)
+        usual = usual_after(accepted, state.usual) if self._compares_norms else state.usual
+        self.state = ServerState(server, buffers, used, state.tracked, state.round + 1, usual)
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
+        entry |= norm_columns(accepted) if self._compares_norms else {}
         # a private method's own loss is left out or not yet noisy
         if clients and not self.algorithm.privacy and (loss := verbs.reported_loss(reduced)) is not None:
             entry["client_loss"] = loss

@@ -25,6 +25,7 @@ from fedsolve.deploy.host_arrays import Buffers
 from fedsolve.deploy.measured import PARTS
 from fedsolve.deploy.message import signature
 from fedsolve.deploy.node_binding import BINDINGS, NodeBindings
+from fedsolve.deploy.outliers import LARGEST, WHOSE
 from fedsolve.deploy.plain_text import printable
 from fedsolve.deploy.reply_store import ReplyStore
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
@@ -242,9 +243,11 @@ def _round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     def report(entry: dict[str, Any]) -> None:
         _append(folder / ROUNDS, dumps({**entry, "time": time.time()}))
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
+        norm = entry[LARGEST]
+        largest = "" if norm is None else f", largest norm {norm:.4g} (client {entry[WHOSE]})"
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
-            f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}, {entry['seconds']:.1f} s"
+            f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, {entry['seconds']:.1f} s"
         )
 
     return report

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,11 +19,13 @@ class Accepted:
     Attributes:
         weight: the client's number of examples, or 1 where the method weights clients alike.
         norm: Euclidean norm of the message.
+        parts: norms of its fields and of what is averaged beside the model, by name.
         buffers: what is averaged beside the model, by name.
     """
 
     weight: float
     norm: float
+    parts: Mapping[str, float]
     buffers: Buffers
 
 
@@ -37,6 +40,7 @@ class ServerState:
         tracked: the clients' states as the server tracks them from messages, leaves of shape (clients, ...); `()`
             where the method's server need not.
         round: rounds done.
+        usual: the norms that are usual so far, by field of a message.
     """
 
     server: Any
@@ -44,6 +48,7 @@ class ServerState:
     last_used_round: np.ndarray
     tracked: Any
     round: int
+    usual: Mapping[str, float] = field(default_factory=dict)
 
     def tracked_state(self, client: int) -> Any:
         """One client's state as the server tracks it."""

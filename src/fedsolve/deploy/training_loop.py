@@ -16,6 +16,7 @@ from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.evaluation import Evaluate, Evaluation
 from fedsolve.deploy.found import Found
 from fedsolve.deploy.node_binding import NodeBindings
+from fedsolve.deploy.outliers import LARGEST, WHOSE, sharpest_rise
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server_state import Accepted
 from fedsolve.deploy.settings import Settings
@@ -132,6 +133,8 @@ class TrainingLoop:
                 "replies": len(replies.accepted),
                 **traffic,
                 "loss": entry.get("client_loss"),
+                LARGEST: entry.get(LARGEST),
+                WHOSE: entry.get(WHOSE),
                 "seconds": time.perf_counter() - begun,
                 "metrics": self._recorder.latest if self._recorder.evaluated else {},
                 "reasons": [f"client {client}: {reason}" for client, reason in replies.rejected],
@@ -147,22 +150,32 @@ class TrainingLoop:
         for attempt in range(settings.repeats + 1):
             missing = [client for client in cohort if client not in replies.accepted]
             self._collector.collect(missing, replies, is_retry=attempt > 0)
+            for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
+                self._collector.reject(replies, client, reason)
             if replies.is_enough:
                 break
             count = f"{len(replies.accepted)} of {wanted} replies count, {replies.needed} are needed"
             shortage = f"round {number}: {count}"
             if settings.shortfall == "skip":
-                self._log(f"{shortage}: the round is skipped")
+                self._log(f"{shortage}{self._why_too_large(replies)}: the round is skipped")
                 replies.accepted.clear()
                 break
             if attempt == settings.repeats:
                 last = replies.rejected[-len(cohort) :]
                 reasons = "; ".join(f"client {client}: {reason}" for client, reason in last)
                 raise Unavailable(
-                    f"{shortage}, after {attempt + 1} attempts ({reasons}): mend the clients and resume"
+                    f"{shortage}, after {attempt + 1} attempts ({reasons}){self._why_too_large(replies)}: mend the "
+                    "clients and resume"
                 )
             self._log(f"{shortage}: those missing are asked again")
         return replies
+
+    def _why_too_large(self, replies: RoundReplies | None = None) -> str:
+        """The update that a model was probably spoiled by, where numbers became too large; where to go back to."""
+        if replies is not None and not replies.too_large:
+            return ""
+        rise = sharpest_rise(self._recorder.rounds.columns)
+        return f"; {rise}; {self._checkpoint.how_to_go_back(rise.round)}" if rise else ""
 
     def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round, without any reply if the model would not be finite after it."""
@@ -175,7 +188,7 @@ class TrainingLoop:
             if self._void_rounds > self._settings.repeats:
                 raise Diverged(
                     f"{error}, as after the {self._void_rounds - 1} rounds before: the last checkpoint is kept; "
-                    "lower the rates, or set norm_bound if clients cannot be trusted"
+                    f"lower the rates, or set norm_bound if clients cannot be trusted{self._why_too_large()}"
                 ) from None
             self._log(f"{error}: the round is void, set norm_bound to refuse such replies")
             accepted.clear()

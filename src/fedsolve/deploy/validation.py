@@ -24,6 +24,10 @@ MOST_EXAMPLES = 2**31 - 1
 _AGREE = 0.01  # a sum of squares in float32 on another machine, relative
 
 
+class TooLarge(InvalidInput):
+    """The numbers of a reply are not finite, beyond a fixed bound or too large to be summed over a cohort."""
+
+
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
     """Within it, whatever goes wrong in reading what comes from outside becomes `InvalidInput`: no run ends by it."""
@@ -80,11 +84,11 @@ def check_message(
         InvalidInput: numbers that are not finite, too large, or not what their fields say that they must be.
     """
     if not (all_finite(sent) and all_finite(received)):
-        raise InvalidInput("it holds numbers that are not finite")
+        raise TooLarge("it holds numbers that are not finite")
     message, _ = received
     length = norm(message)
     if norm_bound is not None and length > norm_bound:
-        raise InvalidInput(f"its norm is {length:.6g}, above the bound {norm_bound:.6g}")
+        raise TooLarge(f"its norm is {length:.6g}, above the bound {norm_bound:.6g}")
     check_size(length, max_abs(message), weight, cohort, dtype)
     if not is_noisy:
         check_claims(sent)
@@ -150,7 +154,7 @@ def check_size(norm: float, largest: float, weight: float, cohort: int, dtype: A
     """
     most = float(jnp.finfo(dtype).max)
     if largest * weight * cohort > most or norm**2 > max(most, float(np.finfo(np.float32).max)):
-        raise InvalidInput(f"its norm is {norm:.6g}, too large for sums in {jnp.dtype(dtype)}")
+        raise TooLarge(f"its norm is {norm:.6g}, too large for sums in {jnp.dtype(dtype)}")
 
 
 def check_buffer_values(known: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray]) -> None:

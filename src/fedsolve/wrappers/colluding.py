@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 
 from fedsolve.algorithm import Algorithm
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Scalar, module, reduced, reductions
+from fedsolve.types import Scalar, module, reduced
 from fedsolve.wrappers.base import Wrapper
 from fedsolve.wrappers.collusion import Collusion
-from fedsolve.wrappers.robust.base import Reduction, column, joined, split, vector_of
+from fedsolve.wrappers.robust.base import column, joined, split, vector_of
+from fedsolve.wrappers.robust.means import Mean
 
 
 @module
@@ -97,27 +97,6 @@ class _Collude:
             for x, mark in zip(leaves, marks, strict=True)
         ]
         return self.then(structure.unflatten(sent), weight, used)
-
-
-@module
-class Mean(Reduction):
-    """As each field of the message says: what a method without a reduction of its own does."""
-
-    uses_weights: ClassVar[bool] = True
-
-    def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """Means by weight, means of all alike, maxima."""
-
-        def leaf(by: str, x: Array) -> Array:
-            if by == "max":
-                return jnp.max(jnp.where(column(used, x), x, -jnp.inf), axis=0)
-            share = (weight if by == "mean" else used).astype(x.dtype)
-            total = jnp.sum(share)
-            return jnp.tensordot(
-                share / jnp.where(total > 0, total, 1), x, 1, precision=lax.Precision.HIGHEST
-            )
-
-        return jax.tree.map(leaf, reductions(messages), messages)
 
 
 def client_numbers(given: Any) -> np.ndarray:

@@ -9,11 +9,21 @@ from fedsolve.geometry.catalogue import build_part
 from fedsolve.wrappers.robust.base import Reduction
 from fedsolve.wrappers.robust.clipping import CentredClipping
 from fedsolve.wrappers.robust.coordinates import Median, TrimmedMean
+from fedsolve.wrappers.robust.outliers import WithoutOutliers
 from fedsolve.wrappers.robust.vectors import GeometricMedian, Krum, MultiKrum, NormClipping
 
 REDUCTIONS = {
     cls.__name__: cls
-    for cls in (Median, TrimmedMean, GeometricMedian, Krum, MultiKrum, NormClipping, CentredClipping)
+    for cls in (
+        Median,
+        TrimmedMean,
+        GeometricMedian,
+        Krum,
+        MultiKrum,
+        NormClipping,
+        CentredClipping,
+        WithoutOutliers,
+    )
 }
 """Every robust reduction by its name."""
 
