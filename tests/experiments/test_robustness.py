@@ -89,7 +89,7 @@ def test_nothing_is_tuned_so_one_table_has_all_problems():
 
 
 def test_every_case_is_what_its_name_says():
-    assert len(STUDY.problems) == 1 + 5 * 3 + 1 + 3
+    assert len(STUDY.problems) == 1 + 6 * 3 + 1 + 3
     case = robustness.CASES["little 40 %"]
     assert (case.attack, case.attackers) == ("little", 12)
     colluding = case.method(fs.robust.Median())(0.5)

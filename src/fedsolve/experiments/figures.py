@@ -130,7 +130,7 @@ ITEMS = (
 )  # fmt: skip
 
 BESIDE = {
-    "robustness": "robust reductions against five attacks (Yin et al. 2018, Baruch et al. 2019 and others)",
+    "robustness": "robust reductions against six attacks (Yin et al. 2018, Baruch et al. 2019 and others)",
     "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
     "composite-league": "six methods for F + psi on ten problems, by the same budget of tuning: ours",
     "control-variates": "of whole batches, control variates make displacements equal, FedDuA's steps a half: ours",
