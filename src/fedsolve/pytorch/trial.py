@@ -10,6 +10,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fedsolve.errors import InvalidInput
+from fedsolve.pytorch.arrays import check_weights
 from fedsolve.pytorch.failures import first_line, where_raised
 from fedsolve.pytorch.seeds import seeded
 
@@ -21,6 +22,7 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
         InvalidInput: it fails in evaluation or in training mode (on which line), a buffer changes its shape, the module
             writes to its parameters, or gives something else when it is called again.
     """
+    check_weights(module)
     own = copy.deepcopy(module)
     with torch.no_grad():
         outputs = _twice(own.eval(), x, "evaluation")

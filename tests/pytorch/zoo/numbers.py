@@ -107,7 +107,7 @@ def by_index(m: Any, x: Tensor) -> Tensor:
     y = (
         x[:, at].sum(1)
         + x.index_select(1, at).prod(1)
-        + x.take_along_dim(x.sort(1, stable=True).indices, 1)[:, 1]
+        + x.gather(1, x.sort(dim=1, stable=True).indices)[:, 1]
     )
     added = torch.zeros_like(x).index_add(1, at, x[:, :4]).scatter_add(1, (x > 0).long(), x)
     put = x.scatter(1, at[:3].expand(x.shape[0], -1)[:, :1], m.k[0].expand(x.shape[0], 1))
@@ -173,6 +173,11 @@ ENTRIES = [
         for name in ("inv", "cholesky", "det", "eigvalsh", "qr")
     ),
     fitted("indices", by_index, integers),
+    fitted(
+        "taken along an axis",
+        lambda m, x: x.take_along_dim(x.sort(dim=1, stable=True).indices, 1),
+        verdict=noted("one size"),
+    ),
     fitted("along an axis", along, integers, 9),
     fitted("other types", in_other_types, integers),
     fitted("float32 in between", rounded_within, tolerance=1e-5),

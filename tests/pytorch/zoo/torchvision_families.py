@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -139,7 +140,13 @@ ENTRIES = [
     family("swin transformer", _swin),
     family("swin transformer v2", _swin2),
     family("maxvit", _maxvit),
-    family("googlenet", lambda m: _classes(m.googlenet.Inception(3, 4, 3, 4, 3, 4, 4), channels=16), size=8),
+    family(
+        "googlenet",
+        lambda m: _classes(
+            import_module("torchvision.models.googlenet").Inception(3, 4, 3, 4, 3, 4, 4), channels=16
+        ),
+        size=8,
+    ),
     family("inception", lambda m: _classes(m.inception.InceptionA(3, 4), channels=228), size=6),
     family(
         "head of segmentation",

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import TRANSLATED, Draw, Drawn, Entry, Net, Verdict
+from zoo.entry import TRANSLATED, Draw, Drawn, Entry, Net, Verdict, noted
 
 BERT = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": 3}
 BERT |= {"intermediate_size": 16, "max_position_embeddings": 16, "pad_token_id": 0}
@@ -24,6 +24,7 @@ BART |= {
     "decoder_ffn_dim": 16,
 }
 BART |= {"max_position_embeddings": 16, "pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}
+BY_VALUES = noted("values of tensors")  # layers dropped, experts chosen
 IN_FLOAT32 = 2e-5  # those norm in float32 inside, whatever they are given
 
 
@@ -181,6 +182,7 @@ ENTRIES = [
             "max_position_embeddings": 16,
             "word_embed_proj_dim": 8,
         },
+        verdict=BY_VALUES,
     ),
     language("BloomForCausalLM", {"vocab_size": 11, "hidden_size": 8, "n_layer": 1, "n_head": 2}),
     language("LlamaForCausalLM", LLAMA, IN_FLOAT32),
@@ -201,11 +203,16 @@ ENTRIES = [
         "MixtralForCausalLM",
         LLAMA | {"num_local_experts": 3, "num_experts_per_tok": 2, "experts_implementation": "eager"},
         IN_FLOAT32,
+        verdict=BY_VALUES,
     ),
-    classifier(
-        "T5ForSequenceClassification",
-        T5 | {"decoder_start_token_id": 0, "eos_token_id": 10, "pad_token_id": 0},
-        tolerance=IN_FLOAT32,
+    entry(
+        "words' classes",
+        "T5ForTokenClassification",
+        lambda: Net(lambda m, x: m.model(**x).logits.mean(1), model=made("T5ForTokenClassification", T5)),
+        tokens,
+        F.cross_entropy,
+        TRANSLATED,
+        IN_FLOAT32,
     ),
     entry(
         "encoder",
@@ -218,7 +225,7 @@ ENTRIES = [
         TRANSLATED,
         IN_FLOAT32,
     ),
-    language("BartForConditionalGeneration", BART),
+    language("BartForConditionalGeneration", BART, verdict=BY_VALUES),
     vision("ViTForImageClassification", VISION),
     vision("DeiTForImageClassification", VISION),
     vision("BeitForImageClassification", VISION),
@@ -257,5 +264,5 @@ ENTRIES = [
             "num_labels": 3,
         },
     ),
-    entry("encoder of sound", "Whisper", whisper, pictures, F.cross_entropy, TRANSLATED, 1e-8),
+    entry("encoder of sound", "Whisper", whisper, pictures, F.cross_entropy, BY_VALUES, 1e-8),
 ]

@@ -111,6 +111,23 @@ def var_mean(
     return spread, mean(x, dim, keepdim, weights=weights)
 
 
+@operation("aten.std.default", "aten.std.dim", mixing=along_dim)
+def std_unbiased(
+    x: Array, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, weights: Weights = None
+) -> Array:
+    """The root of the variance, by n - 1 if unbiased; the gradient of one that is 0 is 0."""
+    return _safe_root(var_unbiased(x, dim, unbiased, keepdim, weights=weights))
+
+
+@operation("aten.std_mean.default", "aten.std_mean.dim", mixing=along_dim)
+def std_mean_unbiased(
+    x: Array, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, weights: Weights = None
+) -> tuple[Array, Array]:
+    """The root of the variance, by n - 1 if unbiased, and the mean."""
+    axes = None if isinstance(dim, bool) else dim
+    return std_unbiased(x, dim, unbiased, keepdim, weights=weights), mean(x, axes, keepdim, weights=weights)
+
+
 @operation("aten.std.correction", mixing=along_dim)
 def std(
     x: Array,
