@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -222,6 +222,7 @@ class EachClient:
         InvalidInput: rounds that are none.
     """
 
+    only_looks: ClassVar[bool] = True  # and ends no run
     rounds: Collection[int] | None = None
     unseen: bool = False
     validation: bool = False
@@ -260,6 +261,7 @@ class FineTuning:
         InvalidInput: a number out of its range; of a run, a task without such examples.
     """
 
+    only_looks: ClassVar[bool] = True  # and ends no run
     steps: int
     client_lr: float
     rounds: Collection[int] | None = None
@@ -298,6 +300,7 @@ class KeepBest:
         InvalidInput: a folder that is no path.
     """
 
+    only_looks: ClassVar[bool] = True  # and ends no run
     metric: str
     folder: str | Path
 

@@ -258,3 +258,28 @@ def test_examples_are_held_out_and_the_configuration_says_so(call, no_pictures):
     assert again.code == 0
     assert model("again") == model("r")
     assert call(*RUN, "--validation", "1.5").code == 2
+
+
+def test_an_edited_configuration_is_resumed_as_it_was_where_it_decides_a_bit(call, no_pictures):
+    """Rounds between evaluations: refused under a rate that reacts to them, else told."""
+    rate = 'client_lr={schedule="reduce_on_plateau", initial=0.1, metric="train_loss", patience=1}'
+    for words, code, says in (
+        (
+            ("--set", rate),
+            2,
+            "has eval_every = 2, this run 1, and its rate reacts to evaluations: give eval_every = 2",
+        ),
+        ((), 0, "evaluated every 2 rounds up to round 2, from there on every 1"),
+    ):
+        folder = Path(f"r{code}")
+        assert (
+            call(
+                "run", "digits", "FedAvg", *SMALL, "--rounds", 2, "--eval-every", 2, *words, "--out", folder
+            ).code
+            == 0
+        )
+        config = folder / "config.toml"
+        config.write_text(config.read_text().replace("eval_every = 2", "eval_every = 1"))
+        ended = call("run", "--resume", folder, "--rounds", 4)
+        assert ended.code == code
+        assert says in ended.out + ended.err

@@ -237,6 +237,8 @@ def test_a_rate_that_reacts_is_told_to_the_clients(tmp_path):
 
     given = {"sampling": sampling, "seed": 3, "eval_every": 2, "evaluate": evaluate}
     deploy(method, tmp_path, rounds=4, **given)
+    with pytest.raises(fs.InvalidInput, match="has eval_every = 2, this run 1, and its rate reacts"):
+        deploy(method, tmp_path, rounds=rounds, resume=True, **given | {"eval_every": 1})
     model, history, _ = deploy(method, tmp_path, rounds=rounds, resume=True, **given)
     assert history.notes == wanted.history.notes
     for mine, other in zip(jax.tree.leaves(model), jax.tree.leaves(wanted.params), strict=True):

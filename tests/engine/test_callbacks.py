@@ -77,7 +77,7 @@ def test_the_best_result_is_kept(tmp_path):
 def test_a_resumed_run_ends_as_an_undisturbed_one(tmp_path):
     stop = [EarlyStopping("train_loss", 1)]
     whole = run(40, callbacks=stop)
-    run(2, out=tmp_path / "run")
+    run(2, out=tmp_path / "run", callbacks=stop)
     for _ in range(2):  # the second time it is over already
         again = run(40, out=tmp_path / "run", resume=True, callbacks=stop)
         np.testing.assert_array_equal(again.params["w"], whole.params["w"])

@@ -12,6 +12,7 @@ import fedsolve as fs
 from fedsolve import run_folder
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checkpoint import Checkpoints
+from fedsolve.engine.looks import Looks
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.record import Recorder
 from fedsolve.lock import locked
@@ -22,6 +23,7 @@ from harness import make_clients, make_task
 
 CHECKPOINT = RUN.file
 TASK = make_task(make_clients())
+LOOKS = Looks(1, False, (), ())
 
 
 def run(folder, algorithm=None, task=TASK, rounds=2, **options):
@@ -212,7 +214,7 @@ def test_a_resumed_run_holds_its_states_once(tmp_path):
         checkpoints.save(prepared.state, Recorder())
     want = jax.tree.map(np.array, prepared.state)
     with Checkpoints.at(tmp_path, {}, True) as checkpoints:
-        loaded, _ = checkpoints.restore(prepared.state, Recorder(), 2)
+        loaded, _ = checkpoints.restore(prepared.state, Recorder(), 2, LOOKS)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(prepared.state))
     for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(want), strict=True):
         np.testing.assert_array_equal(a, b)

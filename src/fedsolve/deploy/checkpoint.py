@@ -24,6 +24,7 @@ from fedsolve.deploy.kept import is_kept, pinned
 from fedsolve.deploy.outliers import check_usual
 from fedsolve.deploy.server_state import ServerState, store_row
 from fedsolve.deploy.validation import reading
+from fedsolve.engine.looks import Looks
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RecordFile
 from fedsolve.errors import InvalidInput
@@ -52,6 +53,8 @@ class DeploymentCheckpoint:
         self._older = [self._previous, *_kept(where).values()]
         self._from, self.notice = self._path, ""
         self._keeps: int | None = None  # rounds done of the newest, where it is one that stays
+        self._looks: Looks | None = None
+        self._changes: list[str] = []
         if folder.resume:
             try:
                 self._manifest = _read(self._path)
@@ -93,6 +96,18 @@ class DeploymentCheckpoint:
                 self._note(coordinator.state)
                 return recorder
 
+    def looked_at(self, looks: Looks, rounds: int) -> list[str]:
+        """What differs in how a run of so many rounds is evaluated from how it was, in words.
+
+        Raises:
+            InvalidInput: something follows from it.
+        """
+        manifest, self._looks = self._manifest or {}, looks
+        self._changes = [str(line) for line in manifest.get("changes", ())]
+        if "looks" in manifest and manifest["round"] < rounds:
+            self._changes += looks.changed(self._from, manifest["looks"], manifest["round"])
+        return self._changes
+
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
         """Write what has changed; the checkpoint itself is replaced atomically.
 
@@ -107,7 +122,10 @@ class DeploymentCheckpoint:
             "record": self._record.append(recorder),
             "buffers": {name: [list(x.shape), str(x.dtype)] for name, x in state.buffers.items()},
             "usual_norms": dict(state.usual),
+            "changes": self._changes,
         }
+        if self._looks is not None:
+            manifest["looks"] = self._looks.facts()
         tree = {"server": state.server, "buffers": state.buffers, "used": state.last_used_round}
         with coordinator.precision():
             self._tracked.save(state)

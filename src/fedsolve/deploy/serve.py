@@ -33,6 +33,7 @@ from fedsolve.deploy.settings import Settings
 from fedsolve.deploy.simulation import watched_engine
 from fedsolve.deploy.training_loop import TrainingLoop
 from fedsolve.engine.identity import describe, digest
+from fedsolve.engine.looks import Looks
 from fedsolve.engine.rates import check_rates
 from fedsolve.engine.reacting import changes
 from fedsolve.engine.result import Result
@@ -166,6 +167,8 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     coordinator = deployment.coordinator(checkpoint.experiment)
     recorder = checkpoint.restore(coordinator)
     check_rounds(f"the run in {folder}", coordinator.state.round, settings.rounds)
+    looks = Looks.of(settings.eval_every, deployment.algorithm, deployment.callbacks)
+    looked = checkpoint.looked_at(looks, settings.rounds)
     if checkpoint.notice:
         say(checkpoint.notice)
     if is_secret:
@@ -191,6 +194,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         """The model and the record so far."""
         notes = () if loop.evaluation.measures_loss else (_LOSS,)
         notes += (_SECRET,) if is_secret else ()
+        notes += tuple(looked)
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (loop.ended,) if loop.ended else ()
         options = {**deployment.identity, **dataclasses.asdict(settings), "experiment": checkpoint.experiment}

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsolve import trees
 from fedsolve.engine.client_states import ClientStates
+from fedsolve.engine.looks import Looks
 from fedsolve.engine.processes import check_alone, here, is_first
 from fedsolve.engine.record import Recorder
 from fedsolve.engine.record_file import RecordFile
@@ -40,7 +41,8 @@ class Checkpoints:
         self._record = None if folder is None else RecordFile(folder.hold.folder)
         self._saved: int | None = None
         self.moves: list[str] = []
-        """What is to be said where rounds were computed on other devices than those before."""
+        """What is to be said where rounds were computed on other devices than those before, or looked at otherwise."""
+        self._looks: Looks | None = None
         self._stream, self._stack = stream, stack
         self._states: ClientStates | None = None
 
@@ -72,7 +74,9 @@ class Checkpoints:
         """Whether enough time has passed since the last one."""
         return self._folder is not None and is_first() and self._folder.due
 
-    def restore(self, state: RunState, recorder: Recorder, rounds: int) -> tuple[RunState, Recorder]:
+    def restore(
+        self, state: RunState, recorder: Recorder, rounds: int, looks: Looks
+    ) -> tuple[RunState, Recorder]:
         """The saved state and record when resuming a run of so many rounds, else those given.
 
         A state that another takes the place of is deleted first: all clients' states are in memory once.
@@ -81,6 +85,7 @@ class Checkpoints:
             InvalidInput: the checkpoint is missing, corrupt, of a run that differs (the first difference is named),
                 or of one that has done more rounds.
         """
+        self._looks = looks
         folder, manifest = self._folder, None if self._folder is None else self._folder.manifest()
         if folder is None or self._record is None or manifest is None:
             self._check_disk(self._open_states(state))
@@ -92,6 +97,8 @@ class Checkpoints:
         self.moves = [*manifest.get("moves", ())]
         if folder.has_moved(manifest["identity"]):
             self.moves.append(_MOVED.format(manifest["round"], folder.identity["devices"]))
+        if "looks" in manifest and manifest["round"] < rounds:
+            self.moves += looks.changed(folder.path, manifest["looks"], manifest["round"])
         streamed = self._stream is not None and bool(jax.tree.leaves(state.clients))
         if ("states" in manifest) != streamed:
             there, here = ("stream", "device") if "states" in manifest else ("device", "stream")
@@ -125,6 +132,8 @@ class Checkpoints:
         self._folder.hold.check()
         self._saved = int(state.round)
         manifest = {"round": self._saved, "record": self._record.append(recorder), "moves": self.moves}
+        if self._looks is not None:
+            manifest["looks"] = self._looks.facts()
         if self._stream is not None and self._states is not None:
             self._stream.write_back(state)
             self._states.commit()

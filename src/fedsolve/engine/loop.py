@@ -17,6 +17,7 @@ from fedsolve.engine.client_metrics import by_client
 from fedsolve.engine.clock import CompileClock
 from fedsolve.engine.diverged import cause, largest_value, rates
 from fedsolve.engine.left_out import first_evaluation, leave_out
+from fedsolve.engine.looks import Looks
 from fedsolve.engine.pace import Pace
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.processes import as_first, check_same, here, is_first, together
@@ -65,7 +66,8 @@ def loop(
         Diverged: a round in which every client's update was not finite, or a last model that is not.
         Interrupted: `interrupted` said so, after the state was saved.
     """
-    state, recorder = checkpoints.restore(prepared.state, Recorder(), prepared.rounds)
+    looks = Looks.of(prepared.eval_every, prepared.algorithm, callbacks)
+    state, recorder = checkpoints.restore(prepared.state, Recorder(), prepared.rounds, looks)
     check_same("round to go on from", int(state.round))
     prepared = replace(prepared, remarks=(*prepared.remarks, *checkpoints.moves))
     if not recorder.evaluated:

@@ -83,7 +83,9 @@ def run(
             the bits of the run with its seed alone.
         out: folder for the record, the model, a page, a configuration that `fedsolve show` reads, and checkpoints, so
             that the run can be interrupted and resumed; of several seeds each has its own folder in it.
-        resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run.
+        resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run. All else must
+            be as it was, but `rounds` may grow. Another `eval_every` is refused where a rate that reacts or a callback
+            that may end the run follows from it; elsewhere it is noted in the record, and so are other callbacks.
         label: the method's name in tables; default its name.
         progress: True for a line on standard error with rate and time left, or a function, called after each compiled
             call; with several seeds, rounds are those of all.
