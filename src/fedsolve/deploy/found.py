@@ -35,24 +35,27 @@ class Found:
     refused: Mapping[int, str]
 
     def columns(self) -> dict[str, float]:
-        """Means over all examples and of clients' own means, under the names that simulations have them by."""
+        """Means over all examples and of clients' own means, under the names that simulations have them by.
+
+        The mean over all is NaN of what is no mean over anything.
+        """
         found: dict[str, float] = {MEASURED: len(self.answers)}
         for part in PARTS:
             clients, _, means, counts = self._arrays(part)
             if not clients and part != "train":
                 continue
-            known = np.where(counts > 0, means, 0.0)
+            known = _known(counts)
             with np.errstate(invalid="ignore", divide="ignore"):
-                pooled = (known * counts).sum(0) / counts.sum(0)
+                pooled = (np.where(known, means, 0.0) * counts).sum(0) / counts.sum(0)
             columns = {f"train_{name}": float(x) for name, x in zip(self.metrics, pooled, strict=True)}
-            columns |= by_client(self.metrics, means, counts > 0)
+            columns |= by_client(self.metrics, means, known)
             found |= columns if part == "train" else as_part(part, columns)
         return found
 
     def clients(self, part: str) -> ClientMetrics:
         """Each client's own metrics on its examples of a part, in the order of numbers."""
         clients, examples, means, counts = self._arrays(part)
-        values = np.where(counts > 0, means, np.nan)
+        values = np.where(_known(counts), means, np.nan)
         names = tuple(f"client {client}" for client in clients)
         return ClientMetrics(names, examples, dict(zip(self.metrics, values.T, strict=True)))
 
@@ -72,3 +75,8 @@ class Found:
             for kind in ("means", "counts")
         )
         return clients, np.array([x.examples for x in own], np.int64), means, counts
+
+
+def _known(counts: np.ndarray) -> np.ndarray:
+    """Where there is a value: a mean over something, or what is no mean (NaN)."""
+    return (counts > 0) | np.isnan(counts)

@@ -19,12 +19,14 @@ class Measured:
     Attributes:
         examples: how many, at least 1.
         means: of each metric by name, finite where its count is not 0.
-        counts: what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens).
+        counts: what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens),
+            an int; the sum of their weights, a float, of a weighted mean; NaN of what is no mean, such as F1, whose
+            values of several clients make no value of all their examples.
     """
 
     examples: int
     means: Mapping[str, float]
-    counts: Mapping[str, int]
+    counts: Mapping[str, float]
 
 
 @dataclass(frozen=True)

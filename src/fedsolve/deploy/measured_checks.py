@@ -79,9 +79,9 @@ def check_answer(answer: Answer, question: Question) -> None:
 
 
 def _check_mean(what: str, mean: object, count: object, found: Measured) -> None:
-    if type(count) is not int or not 0 <= count <= _MOST_COUNT:
+    if type(count) not in (int, float) or not (math.isnan(count) or 0 <= count <= _MOST_COUNT):  # pyright: ignore
         raise InvalidInput(f"its {what} is a mean over {printable(repr(count), 80)}, which is no count")
     if type(mean) is not float or (count and not math.isfinite(mean)):
         raise InvalidInput(f"its {what} is {printable(repr(mean), 80)}, no finite number")
-    if what.endswith(" loss") and count != found.examples:
+    if what.endswith(" loss") and type(count) is int and count != found.examples:
         raise InvalidInput(f"its {what} is a mean over {count} of its {found.examples} examples")

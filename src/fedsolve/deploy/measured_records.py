@@ -73,6 +73,8 @@ def answer_to_record(answer: Answer) -> RecordDict:
     record = RecordDict({"answer": ConfigRecord(facts)})
     for part, found in answer.parts.items():
         means, counts = list(found.means.values()), [found.counts[name] for name in found.means]
+        if not all(isinstance(n, int) for n in counts):  # a list holds values of one type
+            counts = [float(n) for n in counts]
         record[part] = ConfigRecord({"examples": found.examples, "means": means, "counts": counts})
     return record
 

@@ -24,7 +24,12 @@ def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets:
     """
     value = function(outputs, targets)
     tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
-    if not torch.isnan(value) or not all(torch.isfinite(t).all() for t in tensors):
+    if (
+        not isinstance(value, Tensor)
+        or value.ndim
+        or not torch.isnan(value)
+        or not all(torch.isfinite(t).all() for t in tensors)
+    ):
         return value
     with torch.no_grad():
         others = pytree.tree_map_only(

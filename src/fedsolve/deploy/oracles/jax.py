@@ -17,7 +17,7 @@ from fedsolve.checks import check_same
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.measured import Measured
 from fedsolve.deploy.oracles.base import LocalProblem
-from fedsolve.deploy.oracles.jax_metrics import check_means, held_out, measured, own_validation, packed
+from fedsolve.deploy.oracles.jax_metrics import NONE, Asked, held_out, measured, own_validation, packed
 from fedsolve.engine.buffer_checks import check_buffers
 from fedsolve.engine.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work
@@ -46,8 +46,8 @@ class JaxOracle(LocalProblem):
         batch_size: examples of a minibatch, 1 .. examples; None sees all of them in each step.
         epochs: passes over the examples in a round, >= 1; or
         local_steps: local steps of a round, >= 1; exactly one of the two.
-        metrics: further means over a batch, name -> (params, batch) -> scalar, as `fs.Task` has them: what the client
-            can measure a model by beside `loss`.
+        metrics: further ones, name -> (params, batch) -> scalar, as `fs.Task` has them: what the client can measure a
+            model by beside `loss`. One that is no mean over examples is computed on all of them in one piece.
         validation: examples that the client holds out, of the fields of `examples`; None for none.
         matmul_dtype: "bfloat16" for products of local training as `fs.run` has them under that name.
 
@@ -142,7 +142,7 @@ class JaxOracle(LocalProblem):
             check_buffers(task, work, model, task.data.examples)
             new.beside = first
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
-        new._measures(task.metrics, own_validation(task, client))
+        new._measures(task.metrics, own_validation(task, client), task.whole)
         return new
 
     def _set(
@@ -158,9 +158,14 @@ class JaxOracle(LocalProblem):
         model = with_frozen(self.params, self._frozen)
         return model if self.beside is None else WithBuffers(model, self.beside)
 
-    def _measures(self, metrics: Mapping[str, Callable[..., Any]], validation: Batch | None) -> None:
-        self._metrics, self._validation = dict(metrics), validation
-        self.metrics = ("loss", *metrics)
+    def _measures(
+        self,
+        metrics: Mapping[str, Callable[..., Any]],
+        validation: Batch | None,
+        whole: Mapping[str, Any] = NONE,
+    ) -> None:
+        self._asked, self._validation = Asked(metrics, whole), validation
+        self.metrics = ("loss", *metrics, *whole)
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -194,19 +199,20 @@ class JaxOracle(LocalProblem):
         return self._oracle(replace(work, half=self._work.half), steps, key, client, dtype)
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
-        """Metrics of a model (see `LocalProblem.measure`), by the engine's program.
+        """Metrics of a model (see `LocalProblem.measure`), by the engine's programs.
+
+        What is no mean over examples is computed on all of the client's, in one piece.
 
         Raises:
-            InvalidInput: a metric that is no mean over examples: it has no value for one client.
+            InvalidInput: a metric that fails, or gives no real number.
         """
         dtype = jnp.dtype(dtype_of(params))
         model = params if self.beside is None else WithBuffers(params, self.beside)
         sets = {"train": self._on_device(dtype)}
         if self._validation is not None:
             sets["validation"] = packed(self._validation, self._frozen, dtype)
-        chosen = {name: self._metrics[name] for name in self._metrics if name in metrics}
-        check_means(chosen, self._start(), self._examples)
-        return measured(self._work.loss, chosen, sets, model, metrics)
+        means, whole = self._asked.among(metrics, self._start(), self._examples)
+        return measured(self._work.loss, means, sets, model, metrics, whole)
 
     def _oracle(self, work: LocalWork, steps: int, key: Array, client: Scalar, dtype: Any) -> ClientOracle:
         if self._work.half and jnp.dtype(dtype) == jnp.float64:

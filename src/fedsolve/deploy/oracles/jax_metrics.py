@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,11 +18,45 @@ from fedsolve.engine.evaluate import Metrics
 from fedsolve.engine.evaluate_blocks import means_of
 from fedsolve.engine.own_models import Owned
 from fedsolve.engine.preflight import check_metrics
+from fedsolve.engine.whole import OnWholeSets
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.task import Task
 from fedsolve.types import Batch, Params
 
 Functions = Mapping[str, Callable[..., Any]]
+NONE: Mapping[str, Any] = MappingProxyType({})
+_NO_COUNT = float("nan")
+
+
+class Asked:
+    """What a client can measure besides its loss.
+
+    Args:
+        metrics: functions of (params, batch) by name; means over examples, or not.
+        whole: metrics of whole sets, as a task has them.
+    """
+
+    def __init__(self, metrics: Functions, whole: Mapping[str, Any]) -> None:
+        self._metrics, self._whole = dict(metrics), dict(whole)
+        self._no_mean: dict[str, bool] = {}
+
+    def among(self, names: Collection[str], model: Any, examples: Batch) -> tuple[Functions, OnWholeSets]:
+        """Those of some names: which follow from the examples' own values, and which are computed on whole sets.
+
+        Args:
+            names: what is asked for.
+            model, examples: what they are tried on.
+
+        Raises:
+            InvalidInput: one that fails, or gives no real number.
+        """
+        chosen = {name: f for name, f in self._metrics.items() if name in names}
+        new = {name: f for name, f in chosen.items() if name not in self._no_mean}
+        seen = check_metrics(new, model, examples) if new else {}
+        self._no_mean |= {name: name in seen for name in new}
+        whole = {name: f for name, f in self._whole.items() if name in names}
+        mixing = {name: f for name, f in chosen.items() if self._no_mean[name]}
+        return {name: f for name, f in chosen.items() if name not in mixing}, OnWholeSets(whole, mixing)
 
 
 def packed(examples: Batch, frozen: Params, dtype: Any) -> PackedClients:
@@ -36,35 +72,41 @@ def measured(
     sets: Mapping[str, PackedClients],
     model: Params,
     metrics: Collection[str],
+    whole: OnWholeSets,
 ) -> dict[str, Measured]:
-    """A model's metrics on one client's sets of examples, by the engine's program.
+    """A model's metrics on one client's sets of examples, by the engine's programs.
 
     Args:
         loss: the client's.
-        functions: its further metrics that are asked for.
+        functions: its further metrics that are asked for and follow from those of examples.
         sets: its examples by part.
         model: with its buffers where the loss has some.
         metrics: names that are asked for, `loss` perhaps.
+        whole: those among them that are computed on whole sets.
     """
     judged = Metrics(loss, tuple(functions.items()))
     places = {name: k for k, name in enumerate(judged.all) if name in metrics}
     found = {}
     for part, examples in sets.items():
         count, means, counts = means_of(judged, Owned.of(examples, np.zeros(1, int)), model, None)
-        found[part] = Measured(
-            int(count[0]),
-            {name: float(means[0, k]) for name, k in places.items()},
-            {name: round(float(counts[0, k])) for name, k in places.items()},
-        )
+        values = {name: float(means[0, k]) for name, k in places.items()}
+        sizes = {name: _count(judged.all[name], float(counts[0, k])) for name, k in places.items()}
+        own = jax.tree.map(jnp.asarray, model)
+        found_whole = whole(examples.model(own), {part: examples.examples}, True) if whole else {}
+        values |= {name.removeprefix(f"{part}_"): value for name, value in found_whole.items()}
+        sizes |= {
+            name: _NO_COUNT if math.isfinite(values[name]) else 0.0 for name in values.keys() - sizes.keys()
+        }
+        found[part] = Measured(int(count[0]), values, sizes)
     return found
 
 
-def check_means(functions: Functions, model: Any, examples: Batch) -> None:
-    """Raise `InvalidInput` if a metric is no mean over examples: it has no value for one client."""
-    for name, seen in check_metrics(functions, model, examples).items():
-        raise InvalidInput(
-            f"metric {name} is no mean over examples ({seen}), and clients measure means alone: leave it out"
-        )
+def _count(function: Any, count: float) -> float:
+    """What a metric is a mean over, as `Measured` has it."""
+    if not hasattr(function, "of_sums"):
+        return round(count)
+    # a mean of values of several clients is no value of all, unless the function says what they count for
+    return _NO_COUNT if count and getattr(function, "size", None) is None else count
 
 
 def held_out(validation: Batch, examples: Batch) -> Batch:

@@ -51,14 +51,15 @@ class TorchOracle(LocalProblem):
 
     Args:
         module: the model, called with the inputs of a batch; its parameters float32 or float64.
-        loss: (outputs, targets) -> tensor of shape (), the mean over the batch.
+        loss: (outputs, targets) -> tensor of shape (), the mean over the batch; or what follows from sums over it, such
+            as a mean with weights or without ignored targets. A batch in which nothing counts moves nothing.
         loader: a DataLoader or anything that can be iterated again and again for batches (inputs, targets), tensors of
             shape (examples, ...), or a function from a seeded `torch.Generator` to one pass. One without a length is
             counted once.
         epochs: passes over the loader in a round, >= 1; 1 unless `steps` are given; or
         steps: local steps of a round, >= 1, each on one batch.
-        metrics: further means over a batch, name -> (outputs, targets) -> tensor of shape (), which the client can
-            measure a model by beside `loss`; None for the accuracy where targets are classes.
+        metrics: further ones, name -> (outputs, targets) -> tensor of shape (), which the client can measure a model by
+            beside `loss`, each on all of its examples; None for the accuracy where targets are classes.
         validation: a loader of examples that the client holds out, in the form of `loader`; None for none.
         device: where the module computes, such as "cpu" or "cuda:1"; None for CUDA if there is one, else the CPU.
         exact_loss: False if losses at one step cannot be compared (a module with random numbers of its own); methods
@@ -136,13 +137,14 @@ class TorchOracle(LocalProblem):
         return replace(self.begin(key, client, dtype), steps=steps)
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
-        """Metrics of a model (see `LocalProblem.measure`) in evaluation mode, each batch by its number of examples."""
+        """Metrics of a model (see `LocalProblem.measure`) in evaluation mode: PyTorch's own values of all examples."""
         functions = {name: f for name, f in self._functions.items() if name in metrics}
         tensors = {name: torch.tensor(np.asarray(p)) for name, p in params.items()}
         found = {}
         for part, batches in self._sets.items():
-            means, examples = self._module.measure(tensors, functions, batches)
-            found[part] = Measured(examples, means, dict.fromkeys(means, examples))
+            values, examples = self._module.measure(tensors, functions, batches)
+            means, counts = ({name: pair[k] for name, pair in values.items()} for k in (0, 1))
+            found[part] = Measured(examples, means, counts)
         return found
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fedsolve.checks import check_same
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
+from fedsolve.deploy.oracles.torch_metrics import Measuring, kind_of, loss_of_all
 from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.arrays import (
     as_tensor,
@@ -20,6 +22,8 @@ from fedsolve.pytorch.arrays import (
     trainable,
 )
 from fedsolve.pytorch.classes import are_classes
+from fedsolve.pytorch.judged import Judged, failure
+from fedsolve.pytorch.nothing import value_or_zero
 from fedsolve.pytorch.seeds import seed_of, seeded
 
 Tensors = dict[str, Tensor]
@@ -46,6 +50,7 @@ class Evaluations:
         self._params, self._buffers = trainable(module), buffer_tensors(module)
         self.buffers = {name: b.clone() for name, b in self._buffers.items()}
         self._updated: Any = None
+        self._kinds: dict[str, Judged] = {}
         self._batch: tuple[Any, tuple[Any, Any]] = (None, (None, None))
 
     def load(self, buffers: Mapping[str, np.ndarray]) -> None:
@@ -75,24 +80,45 @@ class Evaluations:
         key, (values, dtype) = words.tobytes(), self._on_device(params)
         total: Any = torch.zeros((), dtype=dtype, device=self._device)
         gradient = {name: torch.zeros_like(v) for name, v in values.items()}
-        examples = 0
+        examples, seen = 0, []
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
             self._module.eval()
             with seeded(seed_of(key, 5), self._device):
                 for batch in self._batches.all(key):
                     x, y = to_device(batch, self._device, dtype)
-                    loss, weight = self._scalar(x, y), num_examples(batch)
+                    outputs, weight = self._module(x), num_examples(batch)
+                    loss = self._value(outputs, y)
                     for name, g in self._gradient(loss).items():
                         gradient[name].add_(g, alpha=weight)
                     total += weight * loss.detach()
                     examples += weight
-        return _array(total / examples, dtype), {n: _array(g / examples, dtype) for n, g in gradient.items()}
+                    seen.append((pytree.tree_map_only(Tensor, Tensor.detach, outputs), y))
+            mean, slopes = total / examples, {n: g / examples for n, g in gradient.items()}
+            value, by_outputs = loss_of_all(self._loss, seen)
+            if not torch.isclose(mean, value, rtol=100 * torch.finfo(dtype).eps, atol=0):
+                # no mean over examples, such as one with weights: its gradient goes through the outputs of all
+                mean, slopes = value, self._through(key, by_outputs, dtype)
+        return _array(mean, dtype), {n: _array(g, dtype) for n, g in slopes.items()}
+
+    def _through(self, key: bytes, by_outputs: list[Any], dtype: torch.dtype) -> Tensors:
+        """The gradient from that by the outputs of each batch, which are computed once more."""
+        gradient = {name: torch.zeros_like(p) for name, p in self._params.items()}
+        with seeded(seed_of(key, 5), self._device):
+            for batch, slopes in zip(self._batches.all(key), by_outputs, strict=True):
+                outputs = self._module(to_device(batch, self._device, dtype)[0])
+                floats = [
+                    t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()
+                ]
+                value = torch.stack([(t * s).sum() for t, s in zip(floats, slopes, strict=True)]).sum()
+                for name, g in self._gradient(value).items():
+                    gradient[name].add_(g)
+        return gradient
 
     def measure(
         self, params: Tensors, functions: Mapping[str, Callable[[Any, Any], Tensor]], batches: Minibatches
-    ) -> tuple[dict[str, float], int]:
-        """Means of functions of outputs and targets over all examples, in evaluation mode, and how many these are."""
-        totals, examples = dict.fromkeys(functions, 0.0), 0
+    ) -> tuple[dict[str, tuple[float, float]], int]:
+        """Metrics of all examples in evaluation mode, each with what it is a mean over, and the number of examples."""
+        measuring, examples = {}, 0
         key, (values, dtype) = b"measure", self._on_device(params)
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
             self._module.eval()
@@ -101,9 +127,20 @@ class Evaluations:
                     x, y = to_device(batch, self._device, dtype)
                     outputs, weight = self._module(x), num_examples(batch)
                     for name, function in functions.items():
-                        totals[name] += weight * float(_checked(name, function(outputs, y)))
+                        if name not in measuring:
+                            measuring[name] = Measuring(
+                                name, function, self._kind(name, function, outputs, y)
+                            )
+                        measuring[name].add(outputs, y, weight)
                     examples += weight
-        return {name: total / examples for name, total in totals.items()}, examples
+        return {name: of.found() for name, of in measuring.items()}, examples
+
+    def _kind(self, name: str, function: Callable[[Any, Any], Tensor], outputs: Any, y: Any) -> Judged:
+        """What a metric is; found once."""
+        if name not in self._kinds:
+            what = "the loss" if name == "loss" else f"metric {name}"
+            self._kinds[name] = kind_of(what, function, outputs, y, next(iter(self._params.values())).dtype)
+        return self._kinds[name]
 
     def try_out(self) -> None:
         """One loss on the first batch, so that what is wrong with it is told before any round."""
@@ -129,7 +166,8 @@ class Evaluations:
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
             self._module.train()
             with seeded(seed_of(key, 0, step), self._device), torch.set_grad_enabled(with_gradient):
-                loss = self._scalar(*self._batch[1])
+                x, y = self._batch[1]
+                loss = self._value(self._module(x), y)
                 gradient = self._gradient(loss) if with_gradient else {}
             after = {name: b.data for name, b in self._buffers.items()}
         return _array(loss, dtype), {name: _array(g, dtype) for name, g in gradient.items()}, after
@@ -145,12 +183,14 @@ class Evaluations:
             n: b.to(dtype if b.is_floating_point() else b.dtype, copy=True) for n, b in self.buffers.items()
         }
 
-    def _scalar(self, x: Any, y: Any) -> Tensor:
-        outputs = self._module(x)
+    def _value(self, outputs: Any, y: Any) -> Tensor:
+        """The loss; 0 where nothing in the batch counts."""
         try:
-            return _checked("the loss", self._loss(outputs, y))
-        except (IndexError, RuntimeError) as error:
-            raise _no_class(outputs, y) or error from None
+            return _checked("the loss", value_or_zero(self._loss, outputs, y))
+        except InvalidInput:
+            raise
+        except Exception as error:  # whatever the user's code raises
+            raise _no_class(outputs, y) or failure("the loss", error, outputs, y) from error
 
     def _gradient(self, loss: Tensor) -> dict[str, Tensor]:
         """The gradient by name; 0 where a parameter plays no part in the loss."""

@@ -1,0 +1,120 @@
+"""What a metric of PyTorch is of a client's examples: means of batches, sums over them, or the value of all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from fedsolve.pytorch.judged import Judged, failure, judged
+from fedsolve.pytorch.nothing import value_or_zero
+from fedsolve.pytorch.on_sums import wide
+
+MOST_ROWS = 31  # on which a metric is judged
+
+Function = Callable[[Any, Any], Tensor]
+
+
+class Measuring:
+    """The value of one metric on some examples, batch after batch.
+
+    Args:
+        name: what errors call it.
+        function: (outputs, targets) -> scalar, the mean over a batch.
+        kind: what it is.
+    """
+
+    def __init__(self, name: str, function: Function, kind: Judged) -> None:
+        self._name, self._function, self._kind = name, function, kind
+        # a function that cannot be exported may be a mean of some examples and none of others
+        self._by_batch = kind.sums is None and not kind.no_mean and kind.rows is not None
+        self._examples, self._total = 0, 0.0
+        self._sums: Any = 0.0
+        self._batches: list[Any] = []
+
+    def add(self, outputs: Any, targets: Any, examples: int) -> None:
+        """Take in a batch."""
+        self._examples += examples
+        if self._by_batch:
+            self._total += examples * float(self._value(outputs, targets))
+        elif self._kind.sums is not None:
+            with jax.enable_x64(True):
+                self._sums = self._sums + np.asarray(self._kind.sums(*_flat(outputs, targets))).sum(0)
+        else:
+            self._batches.append(pytree.tree_map_only(Tensor, lambda t: t.cpu(), (outputs, targets)))
+
+    def found(self) -> tuple[float, float]:
+        """The value of all, and what it is a mean over (see `Measured.counts`)."""
+        if self._by_batch:
+            return self._total / self._examples, self._examples
+        if self._kind.sums is None:
+            value = float(self._value(*joined(self._batches)))
+            return value, self._examples if not self._kind.no_mean else _count(value, float("nan"))
+        with jax.enable_x64(True):
+            sums, size = jnp.asarray(self._sums), self._kind.sums.size
+            value = float(self._kind.sums.of_sums(sums))
+            return value, _count(value, float("nan") if size is None else float(size(sums)))
+
+    def _value(self, outputs: Any, targets: Any) -> Tensor:
+        try:
+            return self._function(outputs, targets)
+        except Exception as error:  # whatever the user's code raises
+            raise failure(self._name, error, outputs, targets) from error
+
+
+def kind_of(name: str, function: Function, outputs: Any, targets: Any, dtype: torch.dtype) -> Judged:
+    """What a metric is, by a few examples.
+
+    Raises:
+        InvalidInput: it fails, or gives no numbers.
+    """
+    rows = next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
+    if rows < 2:  # one example is too few to tell
+        return Judged(function)
+    few = lambda t: t[:MOST_ROWS].cpu() if t.ndim and len(t) == rows else t.cpu()  # noqa: E731
+    some = pytree.tree_map_only(Tensor, few, (outputs, targets))
+    return judged(name, function, some[0], some[1], dtype, only_means=False)
+
+
+def joined(batches: list[Any]) -> Any:
+    """Outputs and targets of several batches as those of one; what has no rows as in the first."""
+    trees = [pytree.tree_flatten(batch) for batch in batches]
+    columns = zip(*(leaves for leaves, _ in trees), strict=True)
+    whole = [torch.cat(c) if isinstance(c[0], Tensor) and c[0].ndim else c[0] for c in columns]
+    return pytree.tree_unflatten(whole, trees[0][1])
+
+
+def loss_of_all(function: Function, batches: list[Any]) -> tuple[Tensor, list[Any]]:
+    """The loss of all examples together, and its gradient by the outputs of each batch, flat.
+
+    Args:
+        function: (outputs, targets) -> scalar.
+        batches: outputs, apart from their graphs, and targets of each.
+    """
+    slopes = lambda t: t.detach().requires_grad_() if t.is_floating_point() else t  # noqa: E731
+    batches = [(pytree.tree_map_only(Tensor, slopes, outputs), targets) for outputs, targets in batches]
+    value = value_or_zero(function, *joined(batches))
+    leaves = [
+        [t for t in pytree.tree_leaves(o) if isinstance(t, Tensor) and t.requires_grad] for o, _ in batches
+    ]
+    flat = [t for own in leaves for t in own]
+    found = iter(torch.autograd.grad(value, flat, materialize_grads=True, allow_unused=True))
+    return value.detach(), [[next(found) for _ in own] for own in leaves]
+
+
+def _flat(outputs: Any, targets: Any) -> tuple[Any, Any]:
+    outputs, targets = wide(pytree.tree_map_only(Tensor, lambda t: t.detach().cpu(), (outputs, targets)))
+    leaves = pytree.tree_leaves(outputs)
+    return leaves[0] if len(leaves) == 1 else tuple(leaves), targets
+
+
+def _count(value: float, size: float) -> float:
+    """0 where there is no value."""
+    return size if math.isfinite(value) else 0.0
