@@ -228,3 +228,73 @@ def test_a_batch_in_which_nothing_counts_moves_nothing(translate):
         alone = [float(loss(own(torch.tensor(x)), torch.tensor(y))) for x, y in (wide[0], wide[2])]
     assert result.metrics["client_loss_mean"][-1] == pytest.approx(np.mean(alone), abs=1e-12)
     assert result.metrics["train_loss"][-1] == pytest.approx(np.mean(alone), abs=1e-12)
+
+
+class Frozen(nn.Module):
+    """With running statistics, a parameter that does not train, and two outputs."""
+
+    def __init__(self, translated):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)
+        self.last.bias.requires_grad_(False)
+        self.translated = translated
+
+    def forward(self, x):
+        if not self.translated and x.max() < -1e9:
+            x = -x
+        h = self.norm(self.first(x))
+        return self.last(h), h
+
+
+@pytest.mark.parametrize("translated", [True, False])
+def test_a_metric_of_no_sums_is_pytorchs_on_whole_sets(translated):
+    """The largest value of a set, of two outputs; beside a weighted loss, with buffers and a frozen parameter."""
+    draw = np.random.default_rng(0)
+    clients = [(draw.normal(size=(n, 2)).astype(np.float32), draw.integers(0, 2, n)) for n in (5, 3, 4)]
+    torch.manual_seed(0)
+    loss = lambda outputs, y: F.cross_entropy(outputs[0], y, torch.tensor([1.0, 9.0]).to(outputs[0]))  # noqa: E731
+    largest = lambda outputs, y: (outputs[0][:, 0] * outputs[1][:, 0] + y).max()  # noqa: E731
+    metrics = {"largest": largest}
+    task = fs.tasks.from_torch(
+        Frozen(translated), loss, clients, test=clients[1], metrics=metrics, batch_size=None
+    )
+    result = fs.run(fs.FedAvg(client_lr=0.1), task, rounds=2, clients_per_round=2)
+    trained = result.module().eval()
+    together = tuple(np.concatenate(part) for part in zip(*clients, strict=True))
+    with torch.no_grad():
+        for part, (x, y) in (("train", together), ("test", clients[1])):
+            outputs = trained(torch.tensor(x))
+            for name, function in (("loss", loss), ("largest", largest)):
+                wanted = float(function(outputs, torch.tensor(y)))
+                assert result.metrics[f"{part}_{name}"][-1] == pytest.approx(wanted, rel=1e-5)
+    assert "client_largest_mean" not in result.metrics
+    assert any("largest is no mean over examples" in note for note in result.history.notes)
+
+
+def images(y):
+    return [(np.zeros((len(y), 4), np.float32), y)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "words"),
+    [
+        (
+            nn.CrossEntropyLoss(),
+            np.array([1, 2, 7, 1]),
+            r"on outputs of shape \(31, 3\) float32 and targets of shape \(31,\) int64: IndexError: Target 7 is out of "
+            r"bounds.; the targets are 1 to 7",
+        ),
+        (
+            nn.BCEWithLogitsLoss(),
+            np.zeros((4, 3), int),
+            r"targets of shape \(31, 3\) int64: RuntimeError: result type",
+        ),
+        (nn.CrossEntropyLoss(), np.zeros(4), r"and targets of shape \(31,\) float32: RuntimeError: "),
+        (nn.CrossEntropyLoss(), np.zeros((4, 2), int), r"targets of shape \(31, 2\) int64"),
+        (None, np.zeros(4, int), r"^the loss = None must be a function \(outputs, targets\) -> tensor"),
+    ],
+)
+def test_a_loss_that_fails_says_on_what(loss, y, words):
+    with pytest.raises(fs.InvalidInput, match=words) as caught:
+        fs.tasks.from_torch(nn.Linear(4, 3), loss, images(y))
+    assert "\n" not in str(caught.value)

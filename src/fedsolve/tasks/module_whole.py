@@ -27,13 +27,14 @@ class Gathered:
     module: Model | Outputs
     asks = ("buffers",)
 
-    def __call__(self, params: Any, batch: Any, buffers: Any = None) -> tuple[Any, ...]:
-        """The outputs, flat, then the targets."""
+    def __call__(self, params: Any, batch: Any, buffers: Any = None) -> tuple[tuple[Any, ...], Any]:
+        """The outputs, flat, then the targets; and the buffers as they are."""
         if hasattr(self.module, "apply"):
             outputs = self.module.apply(params, buffers or self.module.buffers, batch[0], None)[0]  # pyright: ignore
         else:
             outputs = self.module(params, batch, buffers)  # pyright: ignore[reportArgumentType]
-        return *(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(batch[1])
+        flat = outputs if isinstance(outputs, tuple) else (outputs,)
+        return (*flat, *jax.tree.leaves(batch[1])), buffers
 
 
 @dataclass(frozen=True)
