@@ -94,7 +94,7 @@ def test_it_is_left_out_and_named(dtype, size, at, tmp_path):
     assert [len(line["reasons"]) for line in said] == [0, 1, 0, 0, 0, 0]
     field = ("delta", "delta", "loss")[at]
     assert said[1]["reasons"][0].startswith(
-        f"client 0: the norm of its {field} is {abs(size):.6g}, more than 10,000"
+        f"client 0: the norm of its {field} is {abs(size):.6g}, more than 100,000"
     )
 
 
@@ -121,14 +121,13 @@ def test_infinity_is_no_bound_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("clients", [(0,), (0, 1)])
-def test_an_attack_that_grows_tenfold_is_left_out_from_its_fifth_round(clients, tmp_path):
+def test_an_attack_that_grows_tenfold_is_left_out_from_its_seventh_round(clients, tmp_path):
     """Honest clients answer each with larger updates, which must make no room for the next one."""
     rounds = 14
     tamper = sends(lambda round: 10.0**round, range(1, rounds), clients)
     model, history, _ = run(tmp_path, tamper, rounds=rounds)
     rejected = history.rounds["rejected"]
-    assert rejected[:5].tolist() == [0, 0, 0, 0, 0]
-    assert (rejected[6:] == len(clients)).all()
+    assert rejected.tolist() == [0] * 7 + [len(clients)] * 7
     assert {reason.split(":")[0] for line in lines(tmp_path) for reason in line["reasons"]} == {
         f"client {client}" for client in clients
     }
@@ -169,7 +168,7 @@ def dies_after(rounds):
 def test_a_resumed_run_decides_the_same(tmp_path):
     """Norms fall by orders before the attack: only what earlier rounds had lets the larger honest one pass."""
     shrinks = fs.FedAvg(fs.schedules.Exponential(0.1, 0.05))
-    tamper = sends(lambda round: {2: 1e4, 3: 1e5}[round], (2, 3), (4,))
+    tamper = sends(lambda round: {2: 1e5, 3: 1e6}[round], (2, 3), (4,))
     whole, history, _ = run(tmp_path / "a", tamper, shrinks)
     assert history.rounds["rejected"].tolist() == [0, 0, 0, 1, 0, 0]
     folder = tmp_path / "b"

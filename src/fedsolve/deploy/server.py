@@ -98,7 +98,7 @@ def server_app(
         takeover: whether a client's number may go to another node once the node that had it is no longer connected.
             A node without a key of its own (`--auth-supernode-private-key`) is another one after each start.
         norm_bound: largest Euclidean norm of a message that counts, > 0; None leaves out messages with a norm that is
-            more than 10,000 times what is usual in this round and in earlier ones (docs/deployment.md).
+            more than 100,000 times what is usual in this round and in earlier ones (docs/deployment.md).
         max_share: largest share of a round's weights that one client may have, in (0, 1], where a method weighs by
             examples; None for any.
 

@@ -199,7 +199,7 @@ DEVIATIONS = (
     "deviation in a trial of 20 rounds on the first data set, by 40 %.",
     f"Where clients differ, each has {SORTED.removesuffix(' each')}, so mostly three classes; elsewhere examples are "
     "dealt at random, as the theorems want it.",
-    "The mean without outliers leaves out what is longer than 10^4 times the round's median: the rule that deployments "
+    "The mean without outliers leaves out what is longer than 10^5 times the round's median: the rule that deployments "
     "go by, but for the memory of earlier rounds that they have.",
     "Centred clipping starts at the coordinate-wise median in place of the last round's, its radius is the median "
     "distance, and clients keep no momentum, on which its paper's guarantee rests.",

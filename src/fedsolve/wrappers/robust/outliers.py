@@ -16,7 +16,7 @@ from fedsolve.types import is_module, module
 from fedsolve.wrappers.robust.base import Reduction
 from fedsolve.wrappers.robust.means import Mean
 
-FACTOR = 1e4
+FACTOR = 1e5
 """A norm that is more than so many times the usual one is far beyond it."""
 GROWTH = 2.0
 """How many times larger the usual norm may become in one round, unless most clients of the round are beyond."""
