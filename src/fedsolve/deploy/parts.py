@@ -11,8 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from numbers import Integral, Real
-from types import MappingProxyType, NoneType
+from types import MappingProxyType
 from typing import Any
 
 from fedsolve.algorithm import Algorithm
@@ -20,6 +19,7 @@ from fedsolve.algorithms.frank_wolfe_steps import FrankWolfeSteps
 from fedsolve.algorithms.split_sets import SplitSets
 from fedsolve.attacks import Attack
 from fedsolve.client.base import LocalSolver
+from fedsolve.deploy.kinds import fits, is_known, kinds_of
 from fedsolve.errors import InvalidInput
 from fedsolve.geometry.blocks import Block, Blocks
 from fedsolve.geometry.mirrors import Mirror
@@ -31,14 +31,6 @@ from fedsolve.wrappers.robust.base import Reduction
 
 _ROOTS = (Algorithm, ServerOptimizer, LocalSolver, Schedule, Regularizer, Mirror, Reduction, FrankWolfeSteps)
 _PARTS = (Block, Blocks, SplitSets, Attack, Transformation)
-_NUMBER = (Real, NoneType)
-_KINDS: dict[str, tuple[type, ...]] = {
-    **{cls.__name__: (cls,) for cls in (*_ROOTS, *_PARTS, str, bool)},
-    **{"int": (Integral,), "float": (Real,), "Scalar": _NUMBER, "Scalar | None": _NUMBER},
-    **{"Rate": (Real, Schedule), "SplitSets | None": (SplitSets, NoneType)},
-}
-"""What a field may hold, by how it is annotated. Elsewhere an array passes for a number that a trace has made, and
-keeps its range to itself; from a server it would be a way around the checks."""
 _ROOMS = ("algorithms", "server", "client", "geometry", "wrappers")
 
 OPTIMISERS = (
@@ -65,15 +57,17 @@ def classes() -> Mapping[str, type]:
 
 
 def check_fields(cls: type, given: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` unless the values for a class are of the kinds that its fields are annotated with."""
+    """Raise `InvalidInput` unless the values for a class are of the kinds that its fields are annotated with.
+
+    Of a class of the client's own, whose annotations may say anything, those that are known are checked.
+    """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    kinds, ours = kinds_of(cls), cls in classes().values()
     for name, value in given.items():
         if name not in fields:
             raise InvalidInput(f"{cls.__name__} of the server has {name[:80]!r}, ours has not: same version?")
-        wanted = _KINDS.get(str(fields[name].type))
-        if wanted is not None and (
-            not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)
-        ):
+        kind = kinds.get(name)
+        if (ours or is_known(kind)) and not fits(value, kind):
             raise InvalidInput(
                 f"{cls.__name__} of the server has {name} of type {type(value).__name__}, ours takes "
                 f"{fields[name].type}: same version?"
