@@ -31,7 +31,7 @@ from fedsolve.engine.preflight import check_loss
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.geometry.blocks import Blocks, check_start, require
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params, Scalar, module
+from fedsolve.types import Params, Scalar, Traced, module
 
 __all__ = [
     "Gradient",
@@ -237,7 +237,7 @@ def _fista(
         def trial(step: Scalar) -> Params:
             return psi.prox(trees.axpy(-step, g, s.y), step)
 
-        def too_long(step: Scalar) -> Scalar:
+        def too_long(step: Scalar) -> Traced:
             x = trial(step)
             move = trees.sub(x, s.y)
             bound = f + trees.dot(g, move) + trees.squared_norm(move) / (2 * step)
@@ -289,7 +289,7 @@ def _frank_wolfe(
         def size(curvature: Scalar) -> Scalar:
             return jnp.minimum(gap / jnp.maximum(curvature * length, 1e-30), 1)
 
-        def too_flat(curvature: Scalar) -> Scalar:
+        def too_flat(curvature: Scalar) -> Traced:
             eta = size(curvature)
             bound = f - eta * gap + eta**2 * curvature * length / 2
             return (value(trees.axpy(eta, direction, s.x)) > bound + slack) & (curvature < 1e12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,11 @@ class Schedule(ABC):
         """
 
 
-Rate = Scalar | Schedule
-"""A constant rate, or a schedule."""
+if TYPE_CHECKING:
+    Rate: TypeAlias = Scalar | Schedule | Callable[[Any], Any]
+else:
+    Rate = Scalar | Schedule
+    """A constant rate, or a schedule; where a user gives it, a function of the round as optax's schedules are, too."""
 
 
 @module
@@ -240,7 +243,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 """Every schedule that a configuration can name."""
 
 
-def as_rate(name: str, value: Rate | Callable[[Scalar], Scalar]) -> Rate:
+def as_rate(name: str, value: Rate) -> Rate:
     """A checked rate: numbers must be finite and positive, plain callables become schedules.
 
     Args:
@@ -293,7 +296,7 @@ def rate_at(value: Rate, round: Scalar) -> Scalar:
         A scalar; the number itself where it is no schedule.
     """
     if not isinstance(value, Schedule):
-        return value
+        return cast("Scalar", value)  # a function is a schedule where a method keeps it: see `as_rate`
     return value(as_count(round) if isinstance(round, jax.Array) else round)
 
 

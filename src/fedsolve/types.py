@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 if TYPE_CHECKING:  # to type checkers jaxtyping's is an unknown type, which strict users are told of
     Params: TypeAlias = Any
     Batch: TypeAlias = Any
+    Scalar: TypeAlias = float | np.floating[Any] | np.integer[Any] | Array
 else:
     Params = PyTree
     """Model parameters: any pytree of floating-point arrays."""
     Batch = PyTree
     """Examples: any pytree of arrays that share their first axis."""
-Scalar = Any
-"""A real number: a Python float, a traced or a concrete array of shape ()."""
+    Scalar = Any
+    """A real number: of Python or NumPy, a traced or a concrete array of shape ()."""
+Traced: TypeAlias = Any
+"""A number or truth inside a program: an array of shape (), of the type of the model where it is a number."""
 
 T = TypeVar("T")
 _REDUCTIONS = ("mean", "average", "max")
@@ -66,6 +70,11 @@ def claimed(claim: Claim) -> Any:
     return dataclasses.field(metadata={"claim": claim})
 
 
+def given(*, converter: Callable[[Any], Any]) -> Any:
+    """A field that is given as one type and kept as another: to type checkers it takes what `converter` takes."""
+    return dataclasses.field()
+
+
 def reported(warn: str = "") -> Any:
     """A scalar field of a server state that the engine logs each round under its name.
 
@@ -75,7 +84,7 @@ def reported(warn: str = "") -> Any:
 
 
 @dataclass_transform(
-    frozen_default=True, field_specifiers=(static, reduced, claimed, reported, dataclasses.field)
+    frozen_default=True, field_specifiers=(static, reduced, claimed, reported, given, dataclasses.field)
 )
 def module(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree of its non-static fields.

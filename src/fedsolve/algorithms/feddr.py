@@ -13,7 +13,7 @@ from fedsolve.client.conjugate import ConjugateGradient
 from fedsolve.client.sgd import ClientOptions, local_sgd
 from fedsolve.diagnostics.optimality import measures_of
 from fedsolve.errors import InvalidInput, unknown
-from fedsolve.geometry.blocks import Geometry, as_blocks, require
+from fedsolve.geometry.blocks import WithProx, as_blocks, require
 from fedsolve.oracle import Oracle
 from fedsolve.schedules import Rate
 from fedsolve.server.fedopt import FedOptBroadcast
@@ -125,7 +125,7 @@ class DouglasRachford(Algorithm):
 
 
 def FedDR(
-    psi: Geometry,
+    psi: WithProx,
     client_lr: Rate = 0.1,
     *,
     eta: Scalar = 1.0,

@@ -13,13 +13,18 @@ from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
 from fedsolve.client.base import local_loop
 from fedsolve.diagnostics.optimality import measures_of
 from fedsolve.errors import InvalidInput
-from fedsolve.geometry.blocks import Geometry, as_blocks
+from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
 from fedsolve.geometry.mirrors import Euclidean, Mirror
 from fedsolve.oracle import Oracle
 from fedsolve.schedules import Rate, as_rate, rate_at
-from fedsolve.types import Claim, Params, Scalar, claimed, module, static
+from fedsolve.types import Claim, Params, Scalar, Traced, claimed, given, module, static
 
 _EUCLIDEAN = Euclidean()
+
+
+def _psi(psi: WithProx) -> Any:
+    """As it is kept."""
+    return psi
 
 
 @module
@@ -29,9 +34,9 @@ class FedDualAvgServer:
     """
 
     dual: Params
-    rate_sum: Scalar
+    rate_sum: Traced
     total: Params
-    count: Scalar
+    count: Traced
 
 
 @module
@@ -39,7 +44,7 @@ class FedDualAvgBroadcast:
     """z, e and the number of the round."""
 
     dual: Params
-    rate_sum: Scalar
+    rate_sum: Traced
     round: Scalar
 
 
@@ -51,7 +56,7 @@ class FedDualAvgMessage:
     """
 
     delta: Params
-    rate_sum: Scalar = claimed(Claim(at_least=0))
+    rate_sum: Traced = claimed(Claim(at_least=0))
     path: Params
     times: Any = claimed(Claim(at_least=0))
 
@@ -88,7 +93,7 @@ class FedDualAvg(Algorithm):
     Reference: Yuan, Zaheer and Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3.
     """
 
-    psi: Annotated[Any, Geometry]
+    psi: Annotated[Any, Geometry] = given(converter=_psi)
     client_lr: Rate = 0.1
     _: KW_ONLY
     server_lr: Rate = 1.0
@@ -193,7 +198,7 @@ class FedDualAvg(Algorithm):
 
 
 def FedDualAvgOSP(
-    psi: Geometry,
+    psi: WithProx,
     client_lr: Rate = 0.1,
     *,
     server_lr: Rate = 1.0,

@@ -7,14 +7,14 @@ from typing import Literal
 from fedsolve.algorithms.frank_wolfe import FrankWolfe
 from fedsolve.algorithms.frank_wolfe_steps import Convex, FrankWolfeSteps, Stochastic
 from fedsolve.algorithms.split_sets import SplitSets
-from fedsolve.geometry.blocks import Geometry
+from fedsolve.geometry.blocks import WithLmo
 
 Start = Literal["given", "projected"]
 _CONVEX, _STOCHASTIC = Convex(), Stochastic()
 
 
 def FedFW(
-    constraint: Geometry,
+    constraint: WithLmo,
     *,
     steps: FrankWolfeSteps = _CONVEX,
     start: Start = "given",
@@ -51,7 +51,7 @@ def FedFW(
 
 
 def FedFWPlus(
-    constraint: Geometry,
+    constraint: WithLmo,
     *,
     steps: FrankWolfeSteps = _CONVEX,
     start: Start = "given",
@@ -85,7 +85,7 @@ def FedFWPlus(
 
 
 def FedFWSto(
-    constraint: Geometry,
+    constraint: WithLmo,
     *,
     steps: FrankWolfeSteps = _STOCHASTIC,
     start: Start = "given",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from fedsolve.algorithm import Weighting
 from fedsolve.client.armijo import Armijo
@@ -121,7 +121,7 @@ def FedLiLU(
     if preset not in _LU:
         raise unknown("preset", preset, _LU)
     names = ("eta", "lam", "momentum", "eps")
-    constants = dict(zip(names, _LU[preset], strict=True))
+    constants: dict[str, Any] = dict(zip(names, _LU[preset], strict=True))
     given = dict(zip(names, (server_lr, lam, momentum, eps), strict=True))
     constants |= {name: value for name, value in given.items() if value is not None}
     server_optimizer = DeepFrankWolfe(**constants, f=f, loss_weights=loss_weights)

@@ -12,14 +12,19 @@ from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
 from fedsolve.client.base import local_loop
 from fedsolve.diagnostics.optimality import measures_of
 from fedsolve.errors import InvalidInput, shown
-from fedsolve.geometry.blocks import Geometry, as_blocks
+from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
 from fedsolve.geometry.mirrors import Euclidean, Mirror
 from fedsolve.oracle import Oracle
 from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.server.fedopt import FedOptBroadcast
-from fedsolve.types import Claim, Params, Scalar, claimed, module, static
+from fedsolve.types import Claim, Params, Scalar, Traced, claimed, given, module, static
 
 _EUCLIDEAN = Euclidean()
+
+
+def _psi(psi: WithProx) -> Any:
+    """As it is kept."""
+    return psi
 
 
 @module
@@ -34,7 +39,7 @@ class FedMiDMessage:
     """Displacement w_K - w (shapes of the model), and the sum of the rates of its steps (K eta_c)."""
 
     delta: Params
-    rate_sum: Scalar = claimed(Claim(at_least=0))
+    rate_sum: Traced = claimed(Claim(at_least=0))
 
 
 @module
@@ -66,7 +71,7 @@ class FedMiD(Algorithm):
     Reference: Yuan, Zaheer and Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
     """
 
-    psi: Annotated[Any, Geometry]
+    psi: Annotated[Any, Geometry] = given(converter=_psi)
     client_lr: Rate = 0.1
     _: KW_ONLY
     server_lr: Rate = 1.0
@@ -134,7 +139,7 @@ class FedMiD(Algorithm):
 
 
 def FedMiDOSP(
-    psi: Geometry,
+    psi: WithProx,
     client_lr: Rate = 0.1,
     *,
     server_lr: Rate = 1.0,

@@ -13,7 +13,7 @@ from fedsolve.checks import check_range
 from fedsolve.client.base import LocalSolver, Search, Solution, local_loop, mean_loss
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module, static
+from fedsolve.types import Params, Scalar, Traced, module, static
 
 TRIES = 100
 """Trials of one search at most."""
@@ -95,7 +95,7 @@ class Armijo(LocalSolver):
         return Solution(y, mean_loss(total, oracle), rate_sum, Search(eta, evaluations))
 
     def search(
-        self, oracle: Oracle, y: Params, k: Scalar, loss: Scalar, g: Params, start: Scalar, moves: Scalar
+        self, oracle: Oracle, y: Params, k: Scalar, loss: Scalar, g: Params, start: Traced, moves: Traced
     ) -> tuple[Scalar, Scalar]:
         """The accepted step from the first trial `start`, and the number of trials; none if it does not move.
 
@@ -113,10 +113,10 @@ class Armijo(LocalSolver):
         """
         slope = self.c * trees.squared_norm(g)
 
-        def unfinished(carry: tuple[Scalar, Scalar, Scalar]) -> Scalar:
+        def unfinished(carry: tuple[Scalar, Scalar, Traced]) -> Traced:
             return moves & ~carry[2] & (carry[1] < TRIES)
 
-        def trial(carry: tuple[Scalar, Scalar, Scalar]) -> tuple[Scalar, Scalar, Scalar]:
+        def trial(carry: tuple[Traced, Traced, Traced]) -> tuple[Traced, Traced, Traced]:
             eta, tries, _ = carry
             eta = jnp.where(tries > 0, self.beta * eta, eta).astype(start.dtype)
             reached = oracle.loss(trees.axpy(-eta, g, y), k)

@@ -12,23 +12,23 @@ from jax import lax
 from fedsolve import trees
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Claim, Params, Scalar, module, reduced, reported
+from fedsolve.types import Claim, Params, Scalar, Traced, module, reduced, reported
 
 
 @module
 class Search:
     """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
 
-    step: Scalar = reduced("max", Claim(at_least=0))
-    evaluations: Scalar = reduced("average", Claim(at_least=0))
+    step: Traced = reduced("max", Claim(at_least=0))
+    evaluations: Traced = reduced("average", Claim(at_least=0))
 
 
 @module
 class SearchLog:
     """What the server logs of it: the cohort's largest step, and evaluations of a participant on average."""
 
-    client_step: Scalar = reported()
-    loss_evaluations: Scalar = reported()
+    client_step: Traced = reported()
+    loss_evaluations: Traced = reported()
 
 
 @module

@@ -9,7 +9,7 @@ from fedsolve import trees
 from fedsolve.checks import check_integer
 from fedsolve.client.base import LocalSolver, Solution
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module, static
+from fedsolve.types import Params, Scalar, Traced, module, static
 
 
 @module
@@ -39,7 +39,7 @@ class ConjugateGradient(LocalSolver):
         first = trees.squared_norm(residual)
         enough = first * (jnp.finfo(first.dtype).eps / 8) ** 2
 
-        def unfinished(carry: tuple[Params, Params, Params, Scalar, Scalar]) -> Scalar:
+        def unfinished(carry: tuple[Params, Params, Params, Scalar, Scalar]) -> Traced:
             return (carry[4] < self.iterations) & (carry[3] > enough)
 
         def step(

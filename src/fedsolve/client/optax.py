@@ -16,7 +16,7 @@ from fedsolve.checks import check_flag
 from fedsolve.client.base import LocalSolver, Solution, local_loop, mean_loss
 from fedsolve.optax_bridge import Transformation, transformation
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module, static
+from fedsolve.types import Params, Scalar, Traced, module, static
 
 if TYPE_CHECKING:
     import optax
@@ -87,7 +87,7 @@ def _moves(transformation: Transformation, params: Params, steps: Scalar, round:
         leaves = [jnp.any(x != 0) for x in jax.tree.leaves(change)]
         return state, k + 1, jnp.any(jnp.array(leaves))
 
-    def goes_on(carry: tuple[Any, Scalar, Array]) -> Array:
+    def goes_on(carry: tuple[Any, Scalar, Array]) -> Traced:
         return (carry[1] < steps) & ~carry[2]
 
     return lax.while_loop(goes_on, step, (tx.init(params), jnp.int32(0), jnp.array(False)))[2]

@@ -18,7 +18,7 @@ from fedsolve.engine.clients import Loss, PackedClients
 from fedsolve.engine.compiled import compiler_options
 from fedsolve.engine.mean_loss import per_example
 from fedsolve.tasks.sums import value_or_zero
-from fedsolve.types import Batch, Params, Scalar
+from fedsolve.types import Batch, Params, Scalar, Traced
 
 _BYTES_AT_ONCE = 2**24  # of examples: enough for whole matrix products, little beside the data
 
@@ -53,7 +53,7 @@ def measured(
 
 def objective(
     loss: Loss, uniform: bool, packed: PackedClients, params: Params, needs_gradient: bool
-) -> tuple[Scalar, Params]:
+) -> tuple[Traced, Params]:
     """F = sum_i p_i f_i over all examples, and its gradient if it is needed; a few rows at a time."""
     total = jax.tree.leaves(packed.examples)[0].shape[0]
     dtype = trees.dtype_of(params)

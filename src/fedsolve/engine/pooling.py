@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from fedsolve.engine.clients import PackedClients
 from fedsolve.tasks.sums import nothing_counts
-from fedsolve.types import Batch, Scalar
+from fedsolve.types import Batch
 
 Functions = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ def counts_of(functions: Functions, examples: Batch) -> dict[str, Array]:
     return {name: counts(examples) for name, counts in found.items() if counts is not None}
 
 
-def pooled(function: Any, values: Array, counts: Array | None) -> Scalar:
+def pooled(function: Any, values: Array, counts: Array | None) -> Array:
     """The mean over examples, or over their parts where these are counted; NaN if there is no part.
 
     Args:

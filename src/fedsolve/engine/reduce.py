@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int
 
 from fedsolve.algorithm import Algorithm
-from fedsolve.types import Scalar, module, reductions
+from fedsolve.types import Scalar, Traced, module, reductions
 
 
 @module
@@ -29,8 +29,8 @@ class Totals:
     """
 
     message: Any
-    weight: Scalar
-    size: Scalar
+    weight: Traced
+    size: Traced
     sent: Int[Array, " variants"]
 
     def reduce(self) -> Any:

@@ -24,7 +24,7 @@ from fedsolve.engine.program import AXIS, MODEL, Program
 from fedsolve.engine.train import train_cohort
 from fedsolve.errors import InvalidInput
 from fedsolve.sampling import Sampling
-from fedsolve.types import Params, Scalar, module, replace, reports
+from fedsolve.types import Params, Scalar, Traced, module, replace, reports
 
 TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
 SENT = "sent"
@@ -46,8 +46,8 @@ class RunState:
     server: Any
     clients: Any
     previous: Params
-    round: Scalar
-    failed: Scalar
+    round: Traced
+    failed: Traced
 
 
 def start(
@@ -201,7 +201,7 @@ def simulate(
         state, entry = one(state)
         return state, jax.tree.map(lambda log, x: log.at[place].set(x), logs, entry)
 
-    def unfinished(carry: tuple[RunState, Any]) -> Scalar:
+    def unfinished(carry: tuple[RunState, Any]) -> Traced:
         state, _ = carry
         return (state.round - first < rounds) & (state.failed < 0)
 

@@ -25,7 +25,7 @@ from fedsolve.engine.pooling import counts_of, pooled
 from fedsolve.engine.program import Program
 from fedsolve.engine.round import RunState, initial, one_round
 from fedsolve.sampling import Sampling
-from fedsolve.types import Batch, Params, Scalar, replace, reports
+from fedsolve.types import Batch, Params, Scalar, Traced, replace, reports
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _compiled_advance() -> Any:
     ) -> RunState:
         first = jnp.max(states.round)
 
-        def unfinished(carry: tuple[Scalar, RunState]) -> Scalar:
+        def unfinished(carry: tuple[Scalar, RunState]) -> Traced:
             return (carry[0] < rounds) & jnp.any(carry[1].failed < 0)
 
         def one_more(carry: tuple[Scalar, RunState]) -> tuple[Scalar, RunState]:

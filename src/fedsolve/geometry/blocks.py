@@ -12,7 +12,7 @@ stands for anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -184,7 +184,7 @@ class Blocks:
         Returns:
             bool ().
         """
-        return self.violation(w) <= tolerance
+        return jnp.asarray(self.violation(w)) <= tolerance
 
     def violation(self, w: Params) -> Scalar:
         """The largest violation of the parts that are sets, 0 inside.
@@ -323,6 +323,28 @@ class _Group:
 
 Geometry = ArrayFunction | Blocks
 """A penalty or a set for the whole parameter vector, or several on chosen leaves."""
+
+if TYPE_CHECKING:  # of blocks a type checker cannot know the faces: they have those that all parts have
+
+    class WithProx(Protocol):
+        """A penalty or a set with a prox."""
+
+        def prox(self, w: Any, step: Any, /) -> Any:
+            """argmin_u step psi(u) + |u - w|^2 / 2."""
+
+    class WithLmo(Protocol):
+        """A set with a linear minimisation oracle."""
+
+        def lmo(self, g: Any, /) -> Any:
+            """A minimiser of <g, s> over the set."""
+
+    class WithSubgradient(Protocol):
+        """A penalty with a subgradient."""
+
+        def subgradient(self, w: Any, /) -> Any:
+            """One subgradient at w."""
+else:
+    WithProx = WithLmo = WithSubgradient = Geometry
 
 
 def as_blocks(psi: Any) -> Blocks:

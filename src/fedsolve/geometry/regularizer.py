@@ -180,7 +180,7 @@ class ConvexSet(Regularizer):
         Returns:
             bool ().
         """
-        return self.violation(w) <= tolerance
+        return jnp.asarray(self.violation(w)) <= tolerance
 
     def value(self, w: Array) -> Scalar:
         """0 inside (to 1e-6), infinite outside."""

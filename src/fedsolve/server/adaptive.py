@@ -17,7 +17,7 @@ from fedsolve.errors import unknown
 from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.server.fedopt import FedOpt, compose
-from fedsolve.types import Params, Scalar, module, reported, static
+from fedsolve.types import Params, Scalar, Traced, module, reported, static
 
 SecondMoment = Literal["adagrad", "adam", "yogi"]
 Preset = Literal["paper", "flower", "tff"]
@@ -35,7 +35,7 @@ class AdaptiveState:
 
     m: Params
     v: Params
-    server_lr: Scalar = reported()
+    server_lr: Traced = reported()
 
 
 @module

@@ -16,7 +16,7 @@ from fedsolve.errors import unknown
 from fedsolve.oracle import Oracle
 from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.server.base import ServerOptimizer
-from fedsolve.types import Params, Scalar, module, reduced, reported, static
+from fedsolve.types import Params, Scalar, Traced, module, reduced, reported, static
 
 LossPoint = Literal["start", "end", "last", "mean"]
 LossWeights = Literal["same", "plain", "examples"]
@@ -26,22 +26,22 @@ LossWeights = Literal["same", "plain", "examples"]
 class Objective:
     """What a client adds to its displacement: its loss, averaged as D is."""
 
-    f: Scalar
+    f: Traced
 
 
 @module
 class PlainObjective:
     """The same, every participant counted alike."""
 
-    f: Scalar = reduced("average")
+    f: Traced = reduced("average")
 
 
 @module
 class WeightedObjective:
     """n_i f_i and n_i, every participant counted alike: their quotient is the mean by examples, whatever D's is."""
 
-    f: Scalar = reduced("average")
-    examples: Scalar = reduced("average")
+    f: Traced = reduced("average")
+    examples: Traced = reduced("average")
 
 
 @module
@@ -49,9 +49,9 @@ class DeepFrankWolfeState:
     """Nesterov momentum z (shapes of the model, `()` if none), gamma, f, and the last rate eta gamma."""
 
     z: Params
-    gamma: Scalar = reported()
-    f: Scalar = reported()
-    server_lr: Scalar = reported()
+    gamma: Traced = reported()
+    f: Traced = reported()
+    server_lr: Traced = reported()
 
 
 @module
@@ -124,7 +124,7 @@ class DeepFrankWolfe(ServerOptimizer):
         else:
             f = solution.loss
         if self.loss_weights == "examples":
-            count = jnp.asarray(oracle.num_examples).astype(f.dtype)
+            count = jnp.asarray(oracle.num_examples).astype(jnp.asarray(f).dtype)
             return WeightedObjective(count * f, count)
         return Objective(f) if self.loss_weights == "same" else PlainObjective(f)
 

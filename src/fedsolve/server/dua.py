@@ -23,7 +23,7 @@ from fedsolve.schedules import Rate
 from fedsolve.server.adaptive import SECOND_MOMENTS, quotient
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.server.fedopt import FedOpt, compose
-from fedsolve.types import Claim, Params, Scalar, claimed, module, reported, static
+from fedsolve.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
 
 Preconditioner = Literal["identity", "adagrad", "adam"]
 
@@ -34,7 +34,7 @@ class Spread:
     are apart.
     """
 
-    squared_norm: Scalar = claimed(Claim(at_least=0, of_delta=trees.squared_norm))
+    squared_norm: Traced = claimed(Claim(at_least=0, of_delta=trees.squared_norm))
 
 
 @module
@@ -46,8 +46,8 @@ class DoublyAdaptiveState:
 
     s: Params
     v: Params
-    m: Scalar
-    server_lr: Scalar = reported()
+    m: Traced
+    server_lr: Traced = reported()
 
 
 @module
@@ -123,8 +123,8 @@ class DoublyAdaptive(ServerOptimizer):
 
 
 def moments(
-    beta1: Scalar | None, v: Params, m: Scalar, delta: Params, squared_norm: Scalar
-) -> tuple[Params, Scalar]:
+    beta1: Scalar | None, v: Params, m: Traced, delta: Params, squared_norm: Traced
+) -> tuple[Params, Traced]:
     """v and m after a round (Theorems 3.2 and 3.3)."""
     if beta1 is None:
         return delta, squared_norm / 2

@@ -16,22 +16,22 @@ from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.server.adaptive import quotient
 from fedsolve.server.base import Needs, ServerOptimizer
 from fedsolve.server.fedopt import FedOpt, compose
-from fedsolve.types import Claim, Params, Scalar, claimed, module, reported
+from fedsolve.types import Claim, Params, Traced, claimed, module, reported
 
 
 @module
 class LocalRates:
     """What a client adds to its message: the sum of the rates of its steps, eta |a_i|_1."""
 
-    rate_sum: Scalar = claimed(Claim(at_least=0))
+    rate_sum: Traced = claimed(Claim(at_least=0))
 
 
 @module
 class NormalizedAveragingState:
     """The last rate of the server, and eta tau_eff, by which it multiplied the mean direction."""
 
-    server_lr: Scalar = reported()
-    effective_rate: Scalar = reported()
+    server_lr: Traced = reported()
+    effective_rate: Traced = reported()
 
 
 @module

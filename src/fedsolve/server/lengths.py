@@ -13,14 +13,14 @@ from fedsolve.oracle import Oracle
 from fedsolve.server.adaptive import quotient
 from fedsolve.server.base import Needs, ServerOptimizer
 from fedsolve.server.dua import Spread
-from fedsolve.types import Claim, Params, Scalar, module, reduced, reported
+from fedsolve.types import Claim, Params, Traced, module, reduced, reported
 
 
 @module
 class LengthState:
     """The last rate."""
 
-    server_lr: Scalar = reported()
+    server_lr: Traced = reported()
 
 
 @module
@@ -52,7 +52,7 @@ class GradientDiversity(ServerOptimizer):
 class ClientStep:
     """What a client adds to its displacement: the last step that its line search accepted."""
 
-    step: Scalar = reduced("max", Claim(at_least=0))
+    step: Traced = reduced("max", Claim(at_least=0))
 
 
 @module

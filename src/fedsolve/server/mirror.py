@@ -20,7 +20,7 @@ from fedsolve.schedules import Rate
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.server.dua import Spread, moments
 from fedsolve.server.fedopt import FedOpt, compose
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.types import Params, Scalar, Traced, module, reported
 
 
 @module
@@ -28,10 +28,10 @@ class MirrorDescentState:
     """Momentum v (`()` for none), bound m, the last step eta, and how well its equation was solved."""
 
     v: Params
-    m: Scalar
-    server_lr: Scalar = reported()
-    step_residual: Scalar = reported()
-    step_status: Scalar = reported(
+    m: Traced
+    server_lr: Traced = reported()
+    step_residual: Traced = reported()
+    step_status: Traced = reported(
         warn="the step size equation h(eta) = m was not solved to tolerance in some rounds (status 1: h stays"
         " below m, the largest bracketed step was taken; 2: rounding limits it, see step_residual)"
     )

@@ -11,7 +11,7 @@ from fedsolve import trees
 from fedsolve.algorithm import Cohort
 from fedsolve.optax_bridge import Transformation, transformation
 from fedsolve.server.base import ServerOptimizer
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.types import Params, Traced, module, reported
 
 if TYPE_CHECKING:
     import optax
@@ -22,7 +22,7 @@ class OptaxRuleState:
     """The transformation's own state, and its learning rate where it names one (else NaN)."""
 
     optax: Any
-    server_lr: Scalar = reported()
+    server_lr: Traced = reported()
 
 
 @module

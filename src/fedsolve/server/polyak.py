@@ -14,23 +14,23 @@ from fedsolve.client.base import Solution
 from fedsolve.oracle import Oracle
 from fedsolve.server.adaptive import quotient
 from fedsolve.server.base import Needs, ServerOptimizer
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.types import Params, Scalar, Traced, module, reported
 
 
 @module
 class Excess:
     """What a client adds to its displacement: its loss f_i, and tau_i (f_i - f_star)."""
 
-    loss: Scalar
-    excess: Scalar
+    loss: Traced
+    excess: Traced
 
 
 @module
 class PolyakState:
     """The last rate, and the mean of the losses it came from."""
 
-    server_lr: Scalar = reported()
-    f: Scalar = reported()
+    server_lr: Traced = reported()
+    f: Traced = reported()
 
 
 @module

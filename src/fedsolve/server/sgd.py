@@ -15,7 +15,7 @@ from fedsolve.errors import InvalidInput
 from fedsolve.schedules import Rate, as_rate, rate_at
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.server.fedopt import FedOpt, compose
-from fedsolve.types import Params, Scalar, module, reported, static
+from fedsolve.types import Params, Scalar, Traced, module, reported, static
 
 
 @module
@@ -23,7 +23,7 @@ class ServerSGDState:
     """Momentum (the shapes of the model, `()` if none) and the last rate."""
 
     momentum: Params
-    server_lr: Scalar = reported()
+    server_lr: Traced = reported()
 
 
 @module

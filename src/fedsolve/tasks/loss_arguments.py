@@ -22,7 +22,7 @@ from jaxtyping import Array
 
 from fedsolve.buffers import WithBuffers
 from fedsolve.errors import unknown
-from fedsolve.types import Batch, Params, Scalar
+from fedsolve.types import Batch, Params
 
 NAMES = ("key", "weights", "buffers")
 Function = Callable[..., Any]
@@ -92,6 +92,6 @@ def call(
     return found if isinstance(found, tuple) and "buffers" in names else (found, buffers)
 
 
-def mean_of(value: Array) -> Scalar:
+def mean_of(value: Array) -> Array:
     """The mean over the batch of what `call` gives."""
     return value if jnp.ndim(value) == 0 else jnp.mean(value)

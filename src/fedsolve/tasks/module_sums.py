@@ -13,7 +13,6 @@ from fedsolve.tasks.losses import OfOutputs
 from fedsolve.tasks.module_losses import alone
 from fedsolve.tasks.sums import of_batch
 from fedsolve.tasks.task import Examples
-from fedsolve.types import Scalar
 
 if TYPE_CHECKING:
     from fedsolve.pytorch.behind import HostLoss, Outputs
@@ -28,7 +27,7 @@ class _OfSums:
 
     sums: OnSums
 
-    def of_sums(self, sums: Array) -> Scalar:
+    def of_sums(self, sums: Array) -> Array:
         """The value, shape (), from the sums of what examples add, shape (k,)."""
         return self.sums.of_sums(sums)
 

@@ -80,7 +80,7 @@ class OfSums:
         return of_batch(self, self.each(params, batch, key), weights)
 
 
-def of_batch(function: Any, each: Array, weights: Array | None = None) -> Scalar:
+def of_batch(function: Any, each: Array, weights: Array | None = None) -> Array:
     """The value of a batch from what its examples add; 0, without a gradient, where nothing of them counts.
 
     Args:

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from fedsolve.algorithm import Algorithm
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Scalar, module, reduced
+from fedsolve.types import Scalar, Traced, module, reduced
 from fedsolve.wrappers.base import Wrapper
 from fedsolve.wrappers.collusion import Collusion
 from fedsolve.wrappers.robust.base import column, joined, split, vector_of
@@ -24,7 +24,7 @@ class Marked:
     """A message, and whether it comes from an attacker (1) or not (0)."""
 
     message: Any
-    attacks: Scalar = reduced("max")
+    attacks: Traced = reduced("max")
 
 
 @module

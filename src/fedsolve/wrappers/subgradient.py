@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Weighting, check_weighting
 from fedsolve.diagnostics.optimality import measures_of
-from fedsolve.geometry.blocks import Blocks, Geometry, require
+from fedsolve.geometry.blocks import Blocks, Geometry, WithSubgradient, require
 from fedsolve.oracle import Oracle, WrappedOracle
-from fedsolve.types import Params, Scalar, module, static
+from fedsolve.types import Params, Scalar, given, module, static
 from fedsolve.wrappers.base import Wrapper
 
 
@@ -27,6 +27,11 @@ class SubgradientOracle(WrappedOracle):
     def extra(self, params: Params) -> Scalar:
         """psi(y)."""
         return self.psi.value(params)
+
+
+def _psi(psi: WithSubgradient) -> Any:
+    """As it is kept."""
+    return psi
 
 
 @module
@@ -52,7 +57,7 @@ class Subgradient(Wrapper):
 
     title: ClassVar[str] = "Subgradient"
     inner: Algorithm
-    psi: Annotated[Any, Geometry]
+    psi: Annotated[Any, Geometry] = given(converter=_psi)
     _: KW_ONLY
     weighting: Weighting = static(default="uniform")  # pyright: ignore
 

@@ -15,7 +15,7 @@ from fedsolve.diagnostics import Diagnostic, Point
 from fedsolve.geometry import Blocks
 from fedsolve.studies import Method
 from fedsolve.tasks.task import Task
-from fedsolve.types import Scalar, module
+from fedsolve.types import module
 
 PAPER_GRID = {
     "client_lr": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0),
@@ -49,7 +49,7 @@ def method(build: Builder, psi: Blocks, grid: Mapping[str, tuple[float, ...]] = 
 class Known(Diagnostic):
     """Numbers that are the same at every model: what the centralised solution has."""
 
-    numbers: dict[str, Scalar]
+    numbers: dict[str, Any]
 
     def __call__(self, point: Point) -> dict[str, Array]:
         """As they were given."""

@@ -76,7 +76,7 @@ def convex(data_dir: Path | None, seed: int, name: str) -> Task:
         smooth=max(2 * np.linalg.norm(e.x, 2) ** 2 / EXAMPLES for e in clients),
         dual=np.linalg.norm(gradients - gradients.mean(0)) / CLIENTS,
         gradient=np.linalg.norm(gradients) / CLIENTS,
-        variance=max(_variance(e, ball.radius) for e in clients),
+        variance=max(_variance(e, float(ball.radius)) for e in clients),
         height=0.0,
     )
     return replace(plain, diagnostics=(FrankWolfeGap(ball), Suboptimality(None, best.value), known))

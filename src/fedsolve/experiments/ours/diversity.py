@@ -13,7 +13,7 @@ from fedsolve.oracle import Oracle
 from fedsolve.server.adaptive import quotient
 from fedsolve.server.base import ServerOptimizer
 from fedsolve.server.dua import Spread
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.types import Params, Traced, module, reported
 
 
 @module
@@ -21,7 +21,7 @@ class DiversityState:
     """The inner optimiser's state, and the last round's diversity, at least 1; 0 if D = 0."""
 
     inner: Any
-    diversity: Scalar = reported()
+    diversity: Traced = reported()
 
 
 @module

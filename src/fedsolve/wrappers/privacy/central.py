@@ -13,7 +13,7 @@ from fedsolve.algorithm import Algorithm, Cohort, Privacy, Weighting
 from fedsolve.checks import check_range, is_plain_number
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Claim, Params, Scalar, claimed, module, reported, static
+from fedsolve.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
 from fedsolve.wrappers.base import Wrapper
 from fedsolve.wrappers.privacy.accounting import Sampling, check_setting, renyi
 from fedsolve.wrappers.privacy.parts import (
@@ -36,7 +36,7 @@ class PrivateServer:
     """The inner server, epsilon of all rounds so far, and with adaptive clipping the clip norm (else `()`)."""
 
     inner: Any
-    epsilon: Scalar = reported()
+    epsilon: Traced = reported()
     clipping: Any = ()
 
 
@@ -44,7 +44,7 @@ class PrivateServer:
 class ClipNorm:
     """The clip norm C of the next round."""
 
-    clip_norm: Scalar = reported()
+    clip_norm: Traced = reported()
 
 
 @module
@@ -239,7 +239,7 @@ class DifferentialPrivacy(Wrapper):
         if adaptive:
             b = part * (message.within - 0.5) + count / self.cohort * bit + 0.5
             new = clip_norm * jnp.exp(-self.quantile_lr * (b - self.quantile))
-            clipping = ClipNorm(new.astype(clip_norm.dtype))
+            clipping = ClipNorm(new.astype(jnp.asarray(clip_norm).dtype))
         return PrivateServer(
             inner, self.epsilon_after(cohort.round + 1).astype(server.epsilon.dtype), clipping
         )

@@ -13,7 +13,7 @@ from fedsolve.algorithm import Algorithm, Cohort, Privacy
 from fedsolve.checks import check_range
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
-from fedsolve.types import Params, Scalar, module, reported, static
+from fedsolve.types import Params, Scalar, Traced, module, reported, static
 from fedsolve.wrappers.base import Wrapper
 from fedsolve.wrappers.privacy.gaussian import gaussian_epsilon, gaussian_multiplier
 from fedsolve.wrappers.privacy.parts import (
@@ -35,8 +35,8 @@ class LocallyPrivateServer:
     """The inner server, epsilon of one message, and of a client that took part in every round so far."""
 
     inner: Any
-    epsilon_round: Scalar = reported()
-    epsilon: Scalar = reported()
+    epsilon_round: Traced = reported()
+    epsilon: Traced = reported()
 
 
 @module

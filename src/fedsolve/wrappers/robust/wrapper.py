@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Any, ClassVar
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, name_of
 from fedsolve.errors import InvalidInput
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.types import Params, Traced, given, module, reported
 from fedsolve.wrappers.base import Wrapper
 from fedsolve.wrappers.robust.base import Reduction
 from fedsolve.wrappers.robust.cohorts import check_cohorts
@@ -21,10 +20,15 @@ class RobustServer:
     """The inner server, and whether the last round had too few messages for the reduction (1) or not (0)."""
 
     inner: Any
-    too_few: Scalar = reported(
+    too_few: Traced = reported(
         "in some rounds fewer messages could be used than the robust reduction needs: they left the model as it was "
         "(column too_few)"
     )
+
+
+def _reduction(reduction: Reduction) -> Any:
+    """As it is kept: a wrapper's own reduction is a property."""
+    return reduction
 
 
 @module
@@ -56,7 +60,7 @@ class Robust(Wrapper):
 
     title: ClassVar[str] = "Robust"
     inner: Algorithm
-    reduction: Annotated[Any, Reduction] = dataclasses.field()
+    reduction: Annotated[Any, Reduction] = given(converter=_reduction)
 
     def __post_init__(self) -> None:
         super().__post_init__()
