@@ -7,29 +7,6 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.geometry import L1, L1Ball, L2Ball, LpBall
 
-fs.FedAvg("0.1")  # wrong
-fs.FedAvg([0.1, 0.2])  # wrong
-fs.FedAvg(0.1, clip_norm="x")  # wrong
-fs.SCAFFOLD(None)  # wrong
-fs.FedFW(L1(0.1))  # wrong
-fs.FedFWPlus(3)  # wrong
-fs.FedDualAvg(3)  # wrong
-fs.FedMiD("l1")  # wrong
-fs.FedDR(LpBall(1.5, 2.0))  # wrong
-fs.Subgradient(fs.FedAvg(0.1), L1Ball(1.0))  # wrong
-fs.Proximal(0.1, 0.1)  # wrong
-fs.ControlVariates(fs.FedAvg)  # wrong
-fs.FedProx(0.1, mu="x")  # wrong
-fs.robust.Robust(fs.FedAvg(0.1), 3)  # wrong
-fs.robust.TrimmedMean("0.1")  # wrong
-fs.robust.Krum("x")  # wrong
-fs.server.Adaptive("0.1")  # wrong
-fs.client.SGD(0.1, momentum="x")  # wrong
-fs.geometry.L1("x")  # wrong
-fs.geometry.L1Ball([1.0])  # wrong
-fs.schedules.Exponential("x", 0.9)  # wrong
-fs.sampling.Bernoulli("x")  # wrong
-
 
 def halved(round: jax.Array) -> jax.Array:
     """A schedule as optax's are."""
@@ -41,14 +18,42 @@ def swept(lr: jax.Array) -> fs.Algorithm:
     return fs.FedAvg(lr, server_lr=lr)
 
 
-fs.FedAvg(1)
-fs.FedAvg(np.float32(0.1), server_lr=np.float64(1.0), clip_norm=np.int64(3))
-fs.FedAvg(jnp.float32(0.1), server_lr=halved)
-fs.FedAvg(lambda t: 0.1 * t, server_lr=fs.schedules.Exponential(jnp.float32(0.1), 0.9))
-fs.FedFW(L1Ball(2.0).on("w") + L2Ball(1.0).on("b"))
-fs.FedDualAvg(L1(np.float32(0.1)).on("w"), client_lr=halved)
-fs.FedMiD(L1Ball(1.0), 0.1)
-fs.FedDR(L1(0.1))
-fs.Subgradient(fs.FedAvg(0.1), L1(0.1))
-fs.robust.Robust(fs.ControlVariates(fs.FedDuAdam(0.1)) and fs.FedAvg(0.1), fs.robust.Krum(1))
-fs.FedOpt(fs.client.SGD(halved), fs.server.Adaptive(0.1, beta1=jnp.float32(0.5)))
+def wrong() -> None:
+    """Never called."""
+    fs.FedAvg("0.1")  # wrong
+    fs.FedAvg([0.1, 0.2])  # wrong
+    fs.FedAvg(0.1, clip_norm="x")  # wrong
+    fs.SCAFFOLD(None)  # wrong
+    fs.FedFW(L1(0.1))  # wrong
+    fs.FedFWPlus(3)  # wrong
+    fs.FedDualAvg(3)  # wrong
+    fs.FedMiD("l1")  # wrong
+    fs.FedDR(LpBall(1.5, 2.0))  # wrong
+    fs.Subgradient(fs.FedAvg(0.1), L1Ball(1.0))  # wrong
+    fs.Proximal(0.1, 0.1)  # wrong
+    fs.ControlVariates(fs.FedAvg)  # wrong
+    fs.FedProx(0.1, mu="x")  # wrong
+    fs.robust.Robust(fs.FedAvg(0.1), 3)  # wrong
+    fs.robust.TrimmedMean("0.1")  # wrong
+    fs.robust.Krum("x")  # wrong
+    fs.server.Adaptive("0.1")  # wrong
+    fs.client.SGD(0.1, momentum="x")  # wrong
+    fs.geometry.L1("x")  # wrong
+    fs.geometry.L1Ball([1.0])  # wrong
+    fs.schedules.Exponential("x", 0.9)  # wrong
+    fs.sampling.Bernoulli("x")  # wrong
+
+
+def right() -> None:
+    """Never called either."""
+    fs.FedAvg(1)
+    fs.FedAvg(np.float32(0.1), server_lr=np.float64(1.0), clip_norm=np.int64(3))
+    fs.FedAvg(jnp.float32(0.1), server_lr=halved)
+    fs.FedAvg(lambda t: 0.1 * t, server_lr=fs.schedules.Exponential(jnp.float32(0.1), 0.9))
+    fs.FedFW(L1Ball(2.0).on("w") + L2Ball(1.0).on("b"))
+    fs.FedDualAvg(L1(np.float32(0.1)).on("w"), client_lr=halved)
+    fs.FedMiD(L1Ball(1.0), 0.1)
+    fs.FedDR(L1(0.1))
+    fs.Subgradient(fs.FedAvg(0.1), L1(0.1))
+    fs.robust.Robust(fs.Proximal(fs.FedAvg(0.1), np.float32(0.1)), fs.robust.Krum(1))
+    fs.FedOpt(fs.client.SGD(halved), fs.server.Adaptive(0.1, beta1=jnp.float32(0.5)))

@@ -62,7 +62,7 @@ class OfSums:
         """
         return self.adds(params, batch, **({"key": key} if "key" in asked(self.adds) else {}))
 
-    def of_sums(self, sums: Array) -> Scalar:
+    def of_sums(self, sums: Array) -> Array:
         """The value of any examples.
 
         Args:
@@ -93,7 +93,7 @@ def of_batch(function: Any, each: Array, weights: Array | None = None) -> Array:
     return value_or_zero(function, jnp.sum(each, axis=0))
 
 
-def value_or_zero(function: Any, sums: Array) -> Scalar:
+def value_or_zero(function: Any, sums: Array) -> Array:
     """The value from sums, shape (k,); 0, without a gradient, where nothing counts."""
     empty = nothing_counts(function.of_sums(sums), sums)
     # at sums of 1 the value has a derivative, which is then multiplied by 0
