@@ -71,7 +71,7 @@ class OfSums:
         Returns:
             Shape (); NaN where nothing of them counts.
         """
-        return self.value(sums)
+        return jnp.asarray(self.value(sums))
 
     def __call__(
         self, params: Params, batch: Batch, key: Array | None = None, weights: Array | None = None
