@@ -160,3 +160,20 @@ def test_long_lines_that_are_no_keys_are_read(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text(f"# {'.' * 119}\ngrid = [{', '.join(['0.1'] * 300)}]\ntitle = 'a. b. c.'\n")
     assert len(read_toml(path)["grid"]) == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("fedsolve-data.json", fs.data.open),
+        ("state.json", lambda folder: fs.data.from_table(folder, x=["a"], y="b", client="c")),
+    ],
+)
+def test_data_of_others_are_refused_in_one_line(tmp_path, name, read):
+    """A folder of data, and one of Hugging Face's datasets."""
+    pytest.importorskip("pyarrow")
+    (tmp_path / name).write_text('{"a":' * DEEP)
+    with pytest.raises(fs.InvalidInput) as error:
+        read(tmp_path)
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)

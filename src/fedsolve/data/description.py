@@ -20,6 +20,7 @@ from fedsolve.checks import is_integer
 from fedsolve.data.examples import Examples, SparseRows
 from fedsolve.errors import InvalidInput, shown, with_article
 from fedsolve.types import Batch
+from fedsolve.untrusted import loads
 
 DESCRIPTION = "fedsolve-data.json"
 COUNTS, NAMES, NAME_ENDS = "counts.npy", "names.txt", "name-ends.npy"
@@ -101,11 +102,11 @@ def read_description(folder: Path) -> Description:
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(path, str(error)) from None
     try:
-        outer = json.loads(text)
+        outer = loads(text)
         body = outer["data"]
         if outer["seal"] != f"{zlib.crc32(body.encode()):08x}":
             raise damaged(path, "its seal is another")
-        return _checked(json.loads(body))
+        return _checked(loads(body))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, InvalidInput):
             raise

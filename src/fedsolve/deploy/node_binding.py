@@ -10,6 +10,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
+from fedsolve.untrusted import loads
 
 BINDINGS = "clients.json"
 """The file in a run's folder: experiment, and each client's number with the digest of its node's key."""
@@ -40,7 +41,7 @@ class NodeBindings:
         self._keys: dict[int, str] = {}
         self._saved: dict[int, str] = {}
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = loads(path.read_text(encoding="utf-8"))
             if content["experiment"] == experiment:
                 self._keys = {int(client): str(key) for client, key in content["keys"].items()}
         except FileNotFoundError:
