@@ -189,6 +189,8 @@ def test_the_log_of_rounds_is_standard_json_where_a_loss_is_not_finite(tmp_path)
         "bytes_up": 1,
         "bytes_down": 1,
         "seconds": 0.1,
+        "largest_norm": None,
+        "largest_norm_client": None,
     }
     _round_reporter(tmp_path)(entry | {"loss": float("nan")})
     (line,) = (tmp_path / "rounds.jsonl").read_text().splitlines()
