@@ -132,7 +132,7 @@ def jump(round):
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_all_clients_fail():
-    """No client is finite in the round after a jump of the rate: Diverged names round, method and rates; exit code 3."""
+    """No client is finite after a jump of the rate: Diverged names round, method and rates; exit code 3."""
     with pytest.raises(fs.Diverged) as error:
         fs.run(
             fs.FedAvg(jump, server_lr=0.5), make_task(make_clients()), rounds=8, eval_every=8, label="FedAvg"
