@@ -23,6 +23,7 @@ from fedsolve.deploy.oracles.base import LocalProblem
 from fedsolve.deploy.order_checks import check_order
 from fedsolve.deploy.parts import trusted_parts
 from fedsolve.deploy.plain_text import printable
+from fedsolve.deploy.threads import share_threads
 from fedsolve.deploy.worker import train_client
 from fedsolve.errors import FedsolveError, InvalidInput
 
@@ -186,6 +187,7 @@ def _introduction(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeC
 
 
 def _problem(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> LocalProblem:
+    share_threads()  # before the owner's code, which may set another number
     problem = oracle_for(node)
     if not isinstance(problem, LocalProblem):
         raise InvalidInput(

@@ -27,6 +27,7 @@ from fedsolve.cli.federation.processes import (
     is_taken,
     send_signal,
 )
+from fedsolve.deploy.threads import VARIABLE, share_of_cores
 from fedsolve.errors import InvalidInput
 from fedsolve.files import write_atomically
 
@@ -86,7 +87,8 @@ class LocalFederation:
         variables = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": path, "PYTHONUNBUFFERED": "1"}
         # what notebooks and some CI set would put colours into the JSON that Flower's commands answer
         inherited = {k: v for k, v in os.environ.items() if k not in _COLOURS}
-        return {**inherited, **OFFLINE, **variables, **self.environment}
+        threads = {VARIABLE: str(share_of_cores(self.clients))}
+        return {**threads, **inherited, **OFFLINE, **variables, **self.environment}
 
     def __enter__(self) -> LocalFederation:
         try:
