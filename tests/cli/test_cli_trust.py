@@ -189,6 +189,13 @@ def test_a_link_out_of_the_folder_and_another_module_of_the_name_are_refused(cal
     assert f"no {own}.py lies beside it" in call("run", "--config", "here/c.toml").err
     assert not Path("imported").exists()
     Path(f"here/{own}.py").unlink()
+    Path("here/package").mkdir()
+    Path("here/package/__init__.py").touch()
+    Path("here/package/part.py").symlink_to(Path(f"home/{own}.py").resolve())
+    Path("here/c.toml").write_text('task = "package.part:small"\n[[method]]\nname = "FedAvg"\n')
+    assert "no package/part.py lies beside it" in call("run", "--config", "here/c.toml").err
+    assert not Path("imported").exists()
+    Path("here/c.toml").write_text(f'task = "{own}:small"\n[[method]]\nname = "FedAvg"\n')
     Path(f"here/{own}.py").write_text(OWN)
     sys.path.insert(0, str(Path("home").resolve()))
     __import__(own)

@@ -76,7 +76,7 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
     if file is None and not _is_below(module, trusted):
         top = module.partition(".")[0]
         raise InvalidInput(
-            f"{origin} names the {kind} {reference}, and no {top}.py lies beside it: "
+            f"{origin} names the {kind} {reference}, and no {module.replace('.', '/')}.py lies beside it: "
             f"give --trust {top} if you trust what that module runs"
         )
     if module not in sys.modules:
@@ -93,12 +93,16 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
 
 
 def _beside(module: str, folder: Path) -> Path | None:
-    """The Python file of a module in a folder; None if there is none, or a link that leads out of it."""
-    first = folder / module.partition(".")[0]
-    for file in (first.with_suffix(".py"), first / "__init__.py"):
-        if file.is_file() and file.resolve().is_relative_to(folder):
-            return file
-    return None
+    """The Python file of a module in a folder; None if it or a package above it is not there, or a link out of it."""
+    found, path = None, folder
+    for part in module.split("."):
+        path = path / part
+        files = (path.with_name(f"{part}.py"), path / "__init__.py")
+        inside = (file for file in files if file.is_file() and file.resolve().is_relative_to(folder))
+        found = next(inside, None)
+        if found is None:
+            return None
+    return found
 
 
 def _check_place(what: str, module: str, folder: Path) -> None:
