@@ -94,10 +94,14 @@ Ranked = Callable[[Cells], Ranks]
 def rank(losses: Mapping[str, Sequence[float]]) -> Ranks:
     """Ranks of the methods by a loss on each problem: the least is first, what is not finite shares the last places.
 
+    Losses with the same nine significant digits are equal: more digits depend on the processor.
+
     >>> rank({"a": [2.0, 1.0], "b": [1.0, 1.0], "c": [np.nan, np.inf]}).by_problem.tolist()
     [[2.0, 1.5], [1.0, 1.5], [3.0, 3.0]]
+    >>> rank({"a": [0.3, 1.0], "b": [0.1 + 0.2, 2.0], "c": [1.0, 3.0]}).by_problem.tolist()
+    [[1.5, 1.0], [1.5, 2.0], [3.0, 3.0]]
     """
-    values = np.array(list(losses.values()), float)
+    values = np.array([[float(f"{loss:.9g}") for loss in row] for row in losses.values()])
     return Ranks(tuple(losses), rankdata(np.where(np.isfinite(values), values, np.inf), axis=0))
 
 
