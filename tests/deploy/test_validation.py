@@ -7,7 +7,7 @@ import pytest
 from fedsolve.algorithms.fedmid import FedMiDMessage
 from fedsolve.client.base import Search
 from fedsolve.deploy import records
-from fedsolve.deploy.plain_text import printable
+from fedsolve.deploy.plain_text import printable, without_folders
 from fedsolve.deploy.validation import check_buffer_values, check_claims, check_examples, check_size, reading
 from fedsolve.errors import InvalidInput
 from fedsolve.server.dua import Spread
@@ -109,3 +109,20 @@ def test_words_of_others():
         reading("the reply"),
     ):
         raise ZeroDivisionError("secret")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/home/ann/x/", "~ann/x/", "../ann/x/", "C:\\Users\\ann\\", "file:///home/ann/", "/home/ann lee/x/"],
+)
+@pytest.mark.parametrize(
+    "around", ["{}", "'{}'", "[{}]", "<{}>", "`{}`", "data={}", "at:{}", "1,{}", "“{}”", "->{}"]
+)
+def test_no_folder_leaves_the_node_however_it_is_written(path, around):
+    """What is no path stays."""
+    assert (
+        without_folders(f"cannot read {around.format(path + 'y.bin')}")
+        == f"cannot read {around.format('y.bin')}"
+    )
+    for words in ("1/2 of it, 3 / 4, (a + b)/2", "loss/accuracy", "see https://host.example/a/b"):
+        assert without_folders(words) == words

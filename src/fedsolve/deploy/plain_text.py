@@ -6,7 +6,8 @@ import re
 
 _LONGEST = 300
 # from the slash that begins a path to the last one before a mark, since folders may have spaces in their names
-_FOLDERS = re.compile(r"""(?:(?<=^)|(?<=[\s'"(=]))(?:~|\.{1,2}|[A-Za-z]:)?[/\\](?=\S)(?:[^'"():,;]*[/\\])?""")
+_BEGINS = r"""(?:(?<=^)|(?<=[\s'"(=\[{<>|`,“‘«])|(?<=:)(?!//))"""
+_FOLDERS = re.compile(_BEGINS + r"""(?:file://|~\w*|\.{1,2}|[A-Za-z]:)?[/\\](?=\S)(?:[^'"():,;]*[/\\])?""")
 
 
 def printable(text: object, longest: int = _LONGEST) -> str:
