@@ -8,6 +8,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.engine.gather_checks import check_gathers
+from fedsolve.engine.preflight import check_metrics
 from fedsolve.tasks import CausalTransformer, NextToken
 
 RNG = np.random.default_rng(0)
@@ -126,6 +127,23 @@ def test_a_run_looks_at_all_sets(where):
     task = fs.Task.from_arrays(own, START, clients, name="mine", **sets)
     with pytest.raises(fs.InvalidInput, match=f"loss of task mine looks up .* by integers of the {where}"):
         fs.run(fs.FedAvg(0.1), task, rounds=1)
+
+
+def test_metrics_look_up_too():
+    """The loss compares labels, so that only the metric reads what is not there."""
+
+    def compared(w, batch):
+        return -(jax.nn.one_hot(batch.y, CLASSES) * logs(w, batch)).sum(1)
+
+    good, bad = examples(0, CLASSES - 1), examples(1, CLASSES)
+    given = {"metrics": {"own": own}, "name": "mine", "test": bad}
+    task = fs.Task.from_arrays(compared, START, [good], **given)
+    with pytest.raises(
+        fs.InvalidInput, match=r"metric own of task mine looks up entries 1 to 5 .* of the test set"
+    ):
+        fs.run(fs.FedAvg(0.1), task, rounds=1)
+    with pytest.raises(fs.InvalidInput, match="metric own looks up entries 1 to 5 of an axis of 5"):
+        check_metrics({"own": own}, START, bad)
 
 
 def test_a_client_of_a_deployment():

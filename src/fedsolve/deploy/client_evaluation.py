@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedsolve.deploy import measured_records, records
 from fedsolve.deploy.backoff import Backoff
 from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.deploy.far_answers import find_far_answers
 from fedsolve.deploy.found import Found
 from fedsolve.deploy.measured import Measured, Question
 from fedsolve.deploy.measured_checks import check_answer
@@ -45,6 +46,7 @@ class ClientEvaluation:
         coordinator: the method and its state.
         settings: deadlines, and the metrics that clients are asked for.
         registry: which client sits at which node.
+        first: gives what was measured first, a mean over training examples of each metric.
         keep: told what clients found, each time that they are asked.
         log: told in one line what happens.
     """
@@ -55,11 +57,13 @@ class ClientEvaluation:
         coordinator: Coordinator,
         settings: Settings,
         registry: ClientRegistry,
+        first: Callable[[], Mapping[str, float]],
         keep: Callable[[Found], None],
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry, self._log = coordinator, settings, registry, log
         self._mailbox, self._backoff, self._keep = Mailbox(grid), Backoff(), keep
+        self._first = first
         self._times = 0
         self._last: Found | None = None
 
@@ -88,6 +92,9 @@ class ClientEvaluation:
         }
         answers = _Answers()
         bytes_down = self._collect(questions, answers)
+        for client, reason in find_far_answers(answers.counted, self._first()).items():
+            del answers.counted[client]
+            answers.refused[client] = reason
         when = f"evaluation after round {done}{f' and {steps} local steps' if steps else ''}"
         for client, reason in sorted(answers.refused.items()):
             self._log(f"{when}: client {client} does not count: {reason}")

@@ -14,6 +14,7 @@ import numpy as np
 from fedsolve.algorithm import Algorithm, name_of
 from fedsolve.engine.identity import digest
 from fedsolve.errors import InvalidInput
+from fedsolve.tasks.leaves import refuse_halves
 from fedsolve.types import Params
 
 
@@ -93,13 +94,14 @@ def float_type(params: Params) -> Any:
     """The common type of a model's leaves, float64 also where JAX has 64-bit types switched off.
 
     Raises:
-        InvalidInput: leaves that are no floating-point arrays, or none.
+        InvalidInput: leaves that are no floating-point arrays, or such of 16 bits, or none.
     """
     leaves = jax.tree.leaves(params)
     if not leaves or not all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
         raise InvalidInput(
             "the model must be floating-point arrays, at least one, in any tree: give its parameters"
         )
+    refuse_halves("the model", params)
     return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
 
 

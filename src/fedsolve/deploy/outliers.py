@@ -62,6 +62,27 @@ def usual_after(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) ->
         return {**usual, **{n: float(usual_norm(x, usual.get(n, 0.0), np)) for n, x in rows.items()}}
 
 
+def why_most_rose(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """What is said of a round in which most replies were far beyond the usual, so that they count; "" of any other.
+
+    Args:
+        before: the usual norms before it, by field.
+        after: those after it.
+    """
+    rose = {name: x for name, x in after.items() if 0 < FACTOR * before.get(name, 0.0) < x}
+    if not rose:
+        return ""
+    name = max(rose, key=lambda n: rose[n] / before[n])
+    return (
+        f"{_whose(name)} has the median {after[name]:.6g}, more than {FACTOR:,.0f} times the {before[name]:.6g} that "
+        "was usual before: most clients changed, so they count"
+    )
+
+
+def _whose(name: str) -> str:
+    return "the norm" if name == _WHOLE else f"the norm of {name}"
+
+
 def check_usual(given: Any) -> dict[str, float]:
     """The usual norms of a checkpoint; none where it has none, as earlier versions wrote it.
 

@@ -14,9 +14,10 @@ from fedsolve.deploy.client_evaluation import ClientEvaluation
 from fedsolve.deploy.collect import ReplyCollector, RoundReplies
 from fedsolve.deploy.coordinator import Coordinator
 from fedsolve.deploy.evaluation import Evaluate, Evaluation
+from fedsolve.deploy.far_answers import first_means
 from fedsolve.deploy.found import Found
 from fedsolve.deploy.node_binding import NodeBindings
-from fedsolve.deploy.outliers import LARGEST, WHOSE, sharpest_rise
+from fedsolve.deploy.outliers import LARGEST, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.registry import ClientRegistry
 from fedsolve.deploy.server_state import Accepted
 from fedsolve.deploy.settings import Settings
@@ -74,7 +75,15 @@ class TrainingLoop:
             grid, coordinator.population, coordinator.signature, bindings, settings.takeover, log
         )
         self._collector = ReplyCollector(grid, coordinator, settings, self._registry, log)
-        clients = ClientEvaluation(grid, coordinator, settings, self._registry, keep, log)
+        clients = ClientEvaluation(
+            grid,
+            coordinator,
+            settings,
+            self._registry,
+            lambda: first_means(recorder.evaluations.columns),
+            keep,
+            log,
+        )
         self.evaluation = Evaluation(
             coordinator,
             recorder,
@@ -179,9 +188,13 @@ class TrainingLoop:
 
     def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round, without any reply if the model would not be finite after it."""
+        before = self._coordinator.state
         try:
             entry = self._coordinator.finish_round(accepted, drawn)
             self._void_rounds = 0
+            if words := why_most_rose(before.usual, self._coordinator.state.usual):
+                back = self._checkpoint.how_to_go_back(before.round + 1)
+                self._log(f"round {before.round + 1}: {words}; if the change is none of yours, {back}")
             return entry
         except Diverged as error:
             self._void_rounds += 1

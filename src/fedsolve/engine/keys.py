@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.errors import InvalidInput, shown
+from fedsolve.tasks.leaves import refuse_halves
 from fedsolve.tasks.task import Task
 from fedsolve.types import Params
 
@@ -28,12 +30,18 @@ def _key(seed: int) -> Any:
 
 
 def start_params(task: Task, seed: int, dtype: Any) -> Params:
-    """The initial model of a run with this seed, in its type.
+    """The initial model of a run with this seed, in its type: see `in_type`."""
+    return in_type(task, task.init(start_key(seed)), dtype)
+
+
+def in_type(task: Task, given: Params, dtype: Any) -> Params:
+    """What a task's `init` gives, in the type of a run.
 
     Raises:
-        InvalidInput: the task's `init` gives no arrays of numbers, or one that is infinite in this type.
+        InvalidInput: no arrays of numbers, one that is infinite in this type, or one of 16 bits.
     """
-    given = task.init(start_key(seed))
+    for leaves in (given, task.frozen):
+        refuse_halves(f"the model of task {task.name}", leaves)
 
     def cast(x: Any) -> Any:
         with np.errstate(over="ignore"):  # said below
@@ -54,3 +62,11 @@ def start_params(task: Task, seed: int, dtype: Any) -> Params:
     if not jax.tree.leaves(params):
         raise InvalidInput(f"init of task {task.name} gives {shown(given)}: it must give arrays of numbers")
     return params
+
+
+def on_types(given: Params, dtype: Any) -> Iterator[str]:
+    """What is to be said of a model whose leaves are of several floating-point types."""
+    types = {x.dtype for x in jax.tree.leaves(given) if hasattr(x, "dtype")}
+    found = sorted(str(t) for t in types if jnp.issubdtype(t, jnp.floating))
+    if len(found) > 1:
+        yield f"the model's leaves are of {' and '.join(found)}: all of them are {jnp.dtype(dtype)} in this run"

@@ -60,6 +60,9 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
     unseen = None if task.unseen is None else task.unseen.examples
     sets = {"the training examples": task.data.examples, **held_out, "the unseen clients": unseen}
     check_gathers(name, task.loss, params, sets)
+    for metric, function in task.metrics.items():
+        if not built_in(function):
+            check_gathers(f"metric {metric} of task {task.name}", function, params, sets)
     return seen
 
 
@@ -105,6 +108,7 @@ def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -
     renew(list(own.values()), params, batch)
     for name, function in own.items():
         _check_value(f"metric {name}", function, params, batch)
+        check_gathers(f"metric {name}", function, params, {"the examples": examples})
     return not_means(own, params, rows)
 
 

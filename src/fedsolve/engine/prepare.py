@@ -22,7 +22,7 @@ from fedsolve.engine.compiled import make_room
 from fedsolve.engine.groups import group_clients, works_by_size
 from fedsolve.engine.identity import describe
 from fedsolve.engine.judging import judging
-from fedsolve.engine.keys import run_key, start_params
+from fedsolve.engine.keys import in_type, on_types, run_key, start_key, start_params
 from fedsolve.engine.layout import chunk_size, cohort_size, mesh_of
 from fedsolve.engine.method_checks import check_method
 from fedsolve.engine.population import Population, first_clients
@@ -86,7 +86,8 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     )
     identity = _identity(algorithm, task, sampling, options, work, fleet)
     algorithm = task.around(algorithm)
-    key, params = run_key(options.seed), start_params(task, options.seed, dtype)
+    key, given = run_key(options.seed), task.init(start_key(options.seed))
+    params = in_type(task, given, dtype)
     algorithm, sampling = cast(algorithm, dtype), cast(sampling, dtype)
     check_rates(algorithm, options.rounds)
     own = client_state_bytes(algorithm, params, len(counts))
@@ -142,6 +143,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         identity=identity | {"chunk": chunk},
         remarks=(
             *task.notes,
+            *on_types(given, dtype),
             *([where] if where else []),
             *([sizes] if sizes else []),
             *on_judging,

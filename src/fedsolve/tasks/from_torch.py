@@ -81,6 +81,7 @@ def from_torch(
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
+    _refuse_halves(module)
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
     x, y = _sample(data.examples, _dtype(module))
@@ -125,6 +126,15 @@ class _Start:
 
 def _same(params: Any) -> Any:
     return params
+
+
+def _refuse_halves(module: nn.Module) -> None:
+    for name, x in module.named_parameters():
+        if x.is_floating_point() and x.element_size() < 4:
+            raise InvalidInput(
+                f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
+                "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
+            )
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

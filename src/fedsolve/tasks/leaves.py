@@ -81,6 +81,7 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
             f"the parameters hold {with_article(f'{kind.__module__}.{kind.__name__}')}: give arrays of NumPy or JAX, "
             "or a PyTorch module to fs.tasks.from_torch"
         ) from None
+    refuse_halves("the model", params)
     if not any(floating):
         raise InvalidInput("the parameters hold no floating-point array: nothing to train")
     still = _chosen([p for p, f in zip(paths, floating, strict=True) if f], freeze)
@@ -104,6 +105,22 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
         frozen,
         _merge(structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, cold),
     )
+
+
+def refuse_halves(of: str, params: Params) -> None:
+    """Raise `InvalidInput`, naming the first, if leaves of a model are floating-point numbers of 16 bits or fewer.
+
+    Args:
+        of: what the error calls the model.
+        params: the model.
+    """
+    for path, leaf in zip(*named_leaves(params), strict=True):
+        dtype = getattr(leaf, "dtype", None)
+        if isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4:
+            raise InvalidInput(
+                f"{of} has {dtype} numbers{f' in {path}' if path else ''}: runs are in float32 or float64; convert "
+                "it, and give matmul_dtype = 'bfloat16' to a run for products of local training in bfloat16"
+            )
 
 
 def _merge(
