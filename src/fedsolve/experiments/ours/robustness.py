@@ -220,6 +220,6 @@ STUDY = Study(
         ),
     },
     deviations=DEVIATIONS,
-    minutes=4.1,
+    minutes=2.9,
     needs_data=False,
 )
