@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from deploy_small import deploy
+from flwr.app import Array, ArrayRecord
 
 import fedsolve as fs
 from fedsolve.flower import client_app
@@ -52,6 +53,45 @@ def test_statistics_are_averaged_plainly(tmp_path):
     assert kept[2]["1.num_batches_tracked"] == 6  # three batches a round
     assert kept[2]["1.num_batches_tracked"].dtype == np.int64
     assert np.abs(kept[2]["1.running_mean"]).max() > 0.1
+
+
+def with_origin():
+    """A buffer that is 0 and stays so."""
+    made = module()
+    made.register_buffer("origin", torch.zeros(2))
+    return made
+
+
+def of_origin(node):
+    x = torch.ones(4, 3) * torch.arange(4.0)[:, None] + node.client
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4
+    )
+    return fs.flower.TorchOracle(with_origin(), torch.nn.functional.mse_loss, loader)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "size"), [("1.running_var", 1e18), ("1.num_batches_tracked", 2**60), ("origin", 1e30)]
+)
+def test_one_that_is_far_beyond_the_others_is_left_out_and_named(buffer, size, tmp_path, capsys):
+    """From the first round on, also where all others are 0: they are beside the model, but would spoil it as well."""
+    sent, origin = {}, fs.flower.torch_buffers(with_origin())
+
+    def lies(node, what, content):
+        if what == "train" and "buffers" in content:
+            arrays = {name: x.numpy() for name, x in content["buffers"].items()}
+            if node == 101:
+                arrays[buffer] = np.full_like(arrays[buffer], size)
+                content["buffers"] = ArrayRecord({name: Array(x) for name, x in arrays.items()})
+            sent[node] = arrays
+        return content
+
+    given = {"tamper": lies, "app": client_app(of_origin), "buffers": origin, "rounds": 1}
+    _, kept, _, history = run(tmp_path, **given)
+    assert history.rounds["rejected"].tolist() == [1]
+    for name in origin:
+        np.testing.assert_allclose(kept[1][name], (sent[102][name] + sent[103][name]) / 2, rtol=1e-6)
+    assert "round 1: client 0 does not count: the norm of its " in capsys.readouterr().out
 
 
 def test_resume_keeps_them(tmp_path):

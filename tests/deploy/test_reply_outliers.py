@@ -234,6 +234,7 @@ def test_what_is_averaged_beside_the_model_is_judged_too():
     parts = part_norms({"w": np.array([6.0, 8.0])}, {name: buffers[name] for name in ("mean", "seen")})
     assert parts == {"message": 10.0, "buffers": 5.0, "counters": 7.0}
     assert part_norms({"w": np.ones(1)}, buffers)["buffers"] == np.finfo(float).max
+    assert part_norms({"w": np.zeros(1)}, {"mean": np.zeros(2)}) == {"message": 0.0, "buffers": 1.0}
 
 
 def test_under_central_privacy_nothing_is_compared(tmp_path):

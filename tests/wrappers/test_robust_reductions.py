@@ -299,6 +299,7 @@ SMALLEST = {
     "TrimmedMean(0.49)": (fs.robust.TrimmedMean(0.49), 3),
     "TrimmedMean(1/3)": (fs.robust.TrimmedMean(1 / 3), 3),
     "TrimmedMean(0)": (fs.robust.TrimmedMean(0.0), 1),
+    "WithoutOutliers": (fs.robust.WithoutOutliers(), 2),
 }
 """Reductions, and the fewest clients of which their guarantee holds."""
 

@@ -30,7 +30,8 @@ def part_norms(message: Any, buffers: Buffers) -> dict[str, float]:
     floats = {x for x, value in buffers.items() if value.dtype.kind == "f"}
     for name, some in (("buffers", floats), ("counters", set(buffers) - floats)):
         if some:
-            found[name] = norm([buffers[x].astype(np.float64) for x in sorted(some)])
+            # 0 counts as 1: one value where all others are 0 is no usual one, and no field is compared beside these
+            found[name] = norm([buffers[x].astype(np.float64) for x in sorted(some)]) or 1.0
     return {name: min(x, _MOST) for name, x in found.items()}  # squares may overflow where no number does
 
 

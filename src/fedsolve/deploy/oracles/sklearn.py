@@ -243,7 +243,7 @@ def numbered(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidInput(
-            f"label {labels[row]!r} in row {row} of y is not among classes = {classes.tolist()}"
+            f"label {labels.tolist()[row]!r} in row {row} of y is not among classes = {classes.tolist()}"
         )
     return index.astype(np.int32)
 

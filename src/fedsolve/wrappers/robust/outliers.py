@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from fedsolve.types import is_module, module
+from fedsolve.types import Scalar, is_module, module
 from fedsolve.wrappers.robust.base import Reduction
 from fedsolve.wrappers.robust.means import Mean
 
@@ -74,10 +74,17 @@ class WithoutOutliers(Reduction):
     A message is left out if the norm of one of its fields, or of all together, is more than `FACTOR` times the usual
     (see `usual_norm`; a reduction keeps nothing between rounds, so that each round is judged as a first one).
     It bounds how far a client can pull, as `NormClipping` does, but leaves the mean of honest clients as it is. What is
-    not far beyond the others passes: it is no defence against attackers who want to be inconspicuous.
+    not far beyond the others passes: it is no defence against attackers who want to be inconspicuous. At most half of
+    the clients of a round may be beyond: a single one is compared with nobody.
     """
 
     uses_weights: ClassVar[bool] = True
+    condition: ClassVar[str] = "n >= 2"
+
+    @property
+    def fewest(self) -> Scalar:
+        """Two: of two the smaller norm is usual."""
+        return 2
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
         """Means by weight, means of all alike and maxima, of the messages that are left."""
