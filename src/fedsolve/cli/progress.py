@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fedsolve.cli.console import say
+from fedsolve.cli.console import say, visible
 
 if TYPE_CHECKING:
     from fedsolve.engine.loop import Progress
@@ -103,7 +103,7 @@ class Bars(ProgressDisplay):
         self._ended: set[Any] = set()
         self._progress = RichProgress(*columns, console=Console(stderr=True), refresh_per_second=5)
         self._bars: dict[str, Any] = {
-            label: self._progress.add_task(label, total=rounds, note="waiting", start=False)
+            label: self._progress.add_task(visible(label), total=rounds, note="waiting", start=False)
             for label in labels
         }
         self._all = (
@@ -126,7 +126,7 @@ class Bars(ProgressDisplay):
 
     def note(self, label: str, text: str) -> None:
         """See `ProgressDisplay`."""
-        self._progress.update(self._bars[label], note=text)
+        self._progress.update(self._bars[label], note=visible(text))
 
     def advance(self, progress: Progress) -> None:
         """See `ProgressDisplay`."""
@@ -139,7 +139,7 @@ class Bars(ProgressDisplay):
         self._progress.stop_task(self._bars[label])
 
     def _move(self, label: str, round: int | None, text: str) -> None:
-        self._progress.update(self._bars[label], completed=round, note=text)
+        self._progress.update(self._bars[label], completed=round, note=visible(text))
         if self._all is not None:
             tasks = [t for t in self._progress.tasks if t.id != self._all]
             total = sum(self._rounds if t.id in self._ended else t.completed for t in tasks)

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from fedsolve.cli.console import say
+from fedsolve.cli.console import say, visible
 from fedsolve.results.metrics import duration
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SweepBar(SweepLines):
             TextColumn("{task.fields[note]}", markup=False),
         )
         self._bars = Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
-        self._bar = self._bars.add_task(label, total=1, note="")
+        self._bar = self._bars.add_task(visible(label), total=1, note="")
 
     def __enter__(self) -> SweepLines:
         self._bars.start()
@@ -117,16 +117,16 @@ class SweepBar(SweepLines):
 
     def remark(self, text: str) -> None:
         """See `SweepLines`."""
-        self._bars.console.print(f"note: {text}", markup=False, highlight=False)
+        self._bars.console.print(visible(f"note: {text}"), markup=False, highlight=False)
 
     def note(self, text: str) -> None:
         """See `SweepLines`."""
-        self._bars.update(self._bar, note=text)
+        self._bars.update(self._bar, note=visible(text))
 
     def advance(self, progress: SweepProgress) -> None:
         """See `SweepLines`."""
         standing = self.standing(progress)
-        self._bars.update(self._bar, completed=progress.done, total=progress.total, note=standing)
+        self._bars.update(self._bar, completed=progress.done, total=progress.total, note=visible(standing))
 
 
 def how_far(progress: SweepProgress | None) -> str:
