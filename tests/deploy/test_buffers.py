@@ -16,12 +16,12 @@ def module():
     return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
 
 
-def oracle(node):
+def oracle(node, made=None):
     rng = np.random.default_rng(node.client)
     x = torch.tensor(rng.standard_normal((12, 3)) + node.client, dtype=torch.float32)
     data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
     loader = torch.utils.data.DataLoader(data, batch_size=4)
-    return fs.flower.TorchOracle(module(), torch.nn.functional.mse_loss, loader)
+    return fs.flower.TorchOracle(made or module(), torch.nn.functional.mse_loss, loader)
 
 
 START, BESIDE = fs.flower.torch_parameters(module()), fs.flower.torch_buffers(module())
@@ -55,27 +55,25 @@ def test_statistics_are_averaged_plainly(tmp_path):
     assert np.abs(kept[2]["1.running_mean"]).max() > 0.1
 
 
-def with_origin():
-    """A buffer that is 0 and stays so."""
-    made = module()
+def only_origin():
+    """The one buffer is 0 and stays so."""
+    torch.manual_seed(0)
+    made = torch.nn.Linear(3, 1)
     made.register_buffer("origin", torch.zeros(2))
     return made
 
 
-def of_origin(node):
-    x = torch.ones(4, 3) * torch.arange(4.0)[:, None] + node.client
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4
-    )
-    return fs.flower.TorchOracle(with_origin(), torch.nn.functional.mse_loss, loader)
-
-
 @pytest.mark.parametrize(
-    ("buffer", "size"), [("1.running_var", 1e18), ("1.num_batches_tracked", 2**60), ("origin", 1e30)]
+    ("make", "buffer", "size"),
+    [
+        (module, "1.running_var", 1e18),
+        (module, "1.num_batches_tracked", 2**60),
+        (only_origin, "origin", 1e30),
+    ],
 )
-def test_one_that_is_far_beyond_the_others_is_left_out_and_named(buffer, size, tmp_path, capsys):
+def test_one_that_is_far_beyond_the_others_is_left_out_and_named(make, buffer, size, tmp_path, capsys):
     """From the first round on, also where all others are 0: they are beside the model, but would spoil it as well."""
-    sent, origin = {}, fs.flower.torch_buffers(with_origin())
+    sent, start = {}, fs.flower.torch_buffers(make())
 
     def lies(node, what, content):
         if what == "train" and "buffers" in content:
@@ -86,10 +84,10 @@ def test_one_that_is_far_beyond_the_others_is_left_out_and_named(buffer, size, t
             sent[node] = arrays
         return content
 
-    given = {"tamper": lies, "app": client_app(of_origin), "buffers": origin, "rounds": 1}
-    _, kept, _, history = run(tmp_path, **given)
+    given = {"tamper": lies, "app": client_app(lambda node: oracle(node, make())), "buffers": start}
+    _, kept, _, history = run(tmp_path, **given, params=fs.flower.torch_parameters(make()), rounds=1)
     assert history.rounds["rejected"].tolist() == [1]
-    for name in origin:
+    for name in start:
         np.testing.assert_allclose(kept[1][name], (sent[102][name] + sent[103][name]) / 2, rtol=1e-6)
     assert "round 1: client 0 does not count: the norm of its " in capsys.readouterr().out
 
