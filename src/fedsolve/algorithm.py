@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
+from fedsolve.checks import is_one_of
 from fedsolve.errors import InvalidInput, of_type
 from fedsolve.oracle import Oracle
 from fedsolve.types import Params, Scalar, module
@@ -256,5 +257,5 @@ def round_of(broadcast: Any) -> Scalar:
 
 def check_weighting(value: object) -> None:
     """Raise `InvalidInput` unless value is a known weighting."""
-    if value not in ("uniform", "examples"):
+    if not is_one_of(value, ("uniform", "examples")):
         raise InvalidInput(f"weighting = {value!r} must be 'uniform' or 'examples'")

@@ -68,6 +68,7 @@ def SignFlip(scale: Scalar = 1.0) -> Attack:
     Raises:
         InvalidInput: a scale that is not finite.
     """
+    check_range("scale", scale)
     return Attack(-scale, 0.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -30,6 +30,11 @@ def is_plain_number(value: object) -> bool:
     if isinstance(value, bool):
         return False
     return isinstance(value, int | float) or (isinstance(value, Real) and hasattr(value, "dtype"))
+
+
+def is_one_of(value: object, choices: Collection[str]) -> TypeGuard[str]:
+    """Whether a value is one of some texts; no list or array is, which Python and NumPy could not compare."""
+    return isinstance(value, str) and value in choices
 
 
 def check_integer(

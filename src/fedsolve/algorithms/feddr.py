@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_one_of
 from fedsolve.client.base import LocalSolver, refuse_kept
 from fedsolve.client.conjugate import ConjugateGradient
 from fedsolve.client.sgd import ClientOptions, local_sgd
@@ -160,7 +160,7 @@ def FedDR(
     Reference: Tran Dinh, Pham, Phan and Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex
     Federated Composite Optimization", NeurIPS 2021, Algorithm 1.
     """
-    if solver not in ("sgd", "exact"):
+    if not is_one_of(solver, ("sgd", "exact")):
         raise unknown("solver", solver, ("sgd", "exact"))
     local = local_sgd(client_lr, client) if solver == "sgd" else ConjugateGradient()
     return DouglasRachford(psi, local, eta=eta, alpha=alpha)

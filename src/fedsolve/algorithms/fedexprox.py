@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Unpack
 
 from fedsolve.algorithm import Weighting, name_of
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_one_of
 from fedsolve.client.conjugate import ConjugateGradient
 from fedsolve.client.sgd import ClientOptions, local_sgd
 from fedsolve.errors import InvalidInput, unknown
@@ -81,11 +81,11 @@ def FedExProx(
     """
     check_range("gamma", gamma, above=0)
     check_range("alpha", alpha, above=0, optional=True)
-    if solver not in ("sgd", "exact"):
+    if not is_one_of(solver, ("sgd", "exact")):
         raise unknown("solver", solver, ("sgd", "exact"))
     if extrapolation is None:
         extrapolation = "GraDS" if alpha is None else "constant"
-    if extrapolation not in ("constant", "GraDS", "StoPS"):
+    if not is_one_of(extrapolation, ("constant", "GraDS", "StoPS")):
         raise unknown("extrapolation", extrapolation, ("constant", "GraDS", "StoPS"))
     if (extrapolation == "constant") != (alpha is not None):
         said = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 from fedsolve.algorithm import Weighting
+from fedsolve.checks import is_one_of
 from fedsolve.client.armijo import Armijo
 from fedsolve.client.sgd import ClientOptions
 from fedsolve.errors import unknown
@@ -118,7 +119,7 @@ def FedLiLU(
 
     Reference: Geetika, Uniyal and Chatterjee, "Towards Hyper-parameter-free Federated Learning", 2024, Algorithm 2.
     """
-    if preset not in _LU:
+    if not is_one_of(preset, _LU):
         raise unknown("preset", preset, _LU)
     names = ("eta", "lam", "momentum", "eps")
     constants: dict[str, Any] = dict(zip(names, _LU[preset], strict=True))

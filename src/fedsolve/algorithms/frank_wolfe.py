@@ -13,6 +13,7 @@ from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting
 from fedsolve.algorithms.frank_wolfe_steps import Convex, FrankWolfeSteps
 from fedsolve.algorithms.split_sets import SplitSets
+from fedsolve.checks import is_one_of
 from fedsolve.diagnostics.base import Diagnostic
 from fedsolve.diagnostics.optimality import Feasibility, FrankWolfeGap
 from fedsolve.errors import InvalidInput, shown
@@ -104,9 +105,9 @@ class FrankWolfe(Algorithm):
     start: Literal["given", "projected"] = static(default="given")
 
     def __post_init__(self) -> None:
-        if self.variant not in _NAMES:
+        if not is_one_of(self.variant, _NAMES):
             raise InvalidInput(f"variant = {self.variant!r} must be one of {', '.join(_NAMES)}")
-        if self.start not in ("given", "projected"):
+        if not is_one_of(self.start, ("given", "projected")):
             raise InvalidInput(f"start = {self.start!r} must be 'given' or 'projected'")
         if not isinstance(self.steps, FrankWolfeSteps):
             raise InvalidInput(f"steps = {self.steps!r} must be step schedules such as Convex(lam0=0.01)")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedsolve import trees
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_integer
 from fedsolve.client.base import LocalSolver, Search, Solution, local_loop, mean_loss
 from fedsolve.errors import InvalidInput
 from fedsolve.oracle import Oracle
@@ -68,7 +68,7 @@ class Armijo(LocalSolver):
         check_range("c", self.c, above=0, below=1)
         check_range("beta", self.beta, above=0, below=1)
         check_range("delta", self.delta, at_least=1)
-        if isinstance(self.reset, bool) or self.reset not in (0, 1, 2):
+        if not is_integer(self.reset) or self.reset not in (0, 1, 2):
             raise InvalidInput(f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max) or 2 (grow)")
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsolve.checks import as_array, check_integer, check_number
 from fedsolve.data.checks import as_rows, check_column
-from fedsolve.data.names import Numbered, check_names
+from fedsolve.data.names import Numbered, as_names, check_names
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.types import Batch
 
@@ -314,7 +314,7 @@ class FederatedData:
                 raise InvalidInput(f"the fields of client {i} have different lengths {sorted(lengths)}")
             counts.append(lengths.pop())
         packed = jax.tree.map(lambda *parts: np.concatenate(parts), *clients)
-        return cls(packed, np.array(counts), tuple(names))
+        return cls(packed, np.array(counts), as_names(names))
 
     @classmethod
     def from_partition(
@@ -339,7 +339,7 @@ class FederatedData:
         rows = [as_rows(f"the rows of client {i}", part, total) for i, part in enumerate(parts)]
         order = np.concatenate(rows) if rows else np.zeros(0, np.int64)
         packed = jax.tree.map(lambda a: a[order], packed)
-        return cls(packed, np.array([len(r) for r in rows], np.int64), tuple(names))
+        return cls(packed, np.array([len(r) for r in rows], np.int64), as_names(names))
 
     @classmethod
     def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:

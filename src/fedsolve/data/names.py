@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, overload
 
@@ -31,6 +31,13 @@ class Numbered(Sequence[str]):
 
     def _name(self, client: int) -> str:
         return f"client {client}"
+
+
+def as_names(names: object) -> tuple[Any, ...]:
+    """Clients' names as given; `InvalidInput` unless they are a list."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidInput(f"names = {shown(names)} must be a list, a name for each client")
+    return tuple(names)
 
 
 def check_names(names: Sequence[Any]) -> None:

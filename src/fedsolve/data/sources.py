@@ -52,7 +52,7 @@ def data_dir(explicit: str | Path | None = None) -> Path:
 
 def read_bytes(path: str | Path) -> bytes:
     """The bytes of a file; `InvalidInput` if it is missing or cannot be read."""
-    path = Path(path)
+    path = check_path("path", path)
     try:
         return path.read_bytes()
     except FileNotFoundError:

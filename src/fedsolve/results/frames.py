@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedsolve.checks import is_one_of
 from fedsolve.errors import InvalidInput, unknown
 from fedsolve.results.history import History
 
@@ -26,7 +27,7 @@ def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[st
     Raises:
         InvalidInput: another part than evaluations or rounds.
     """
-    if part not in get_args(Part):
+    if not is_one_of(part, get_args(Part)):
         raise unknown("part of a history", str(part), get_args(Part))
     tables = [getattr(h, part) for h in histories]
     lengths = [len(table["round"]) for table in tables]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Cohort, Weighting
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_one_of
 from fedsolve.client.sgd import ClientOptions
 from fedsolve.errors import unknown
 from fedsolve.schedules import Rate, as_rate, rate_at
@@ -69,7 +69,7 @@ class Adaptive(ServerOptimizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
-        if self.second not in SECOND_MOMENTS:
+        if not is_one_of(self.second, SECOND_MOMENTS):
             raise unknown("second moment", self.second, SECOND_MOMENTS)
         check_range("tau", self.tau, at_least=0)
         check_range("beta1", self.beta1, at_least=0, below=1)

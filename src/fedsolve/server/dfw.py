@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Cohort, Weighting
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_one_of
 from fedsolve.client.base import Solution
 from fedsolve.errors import unknown
 from fedsolve.oracle import Oracle
@@ -100,9 +100,9 @@ class DeepFrankWolfe(ServerOptimizer):
         check_range("lam", self.lam, at_least=0)
         check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
         check_range("eps", self.eps, at_least=0)
-        if self.f not in ("start", "end", "last", "mean"):
+        if not is_one_of(self.f, ("start", "end", "last", "mean")):
             raise unknown("f", self.f, ("start", "end", "last", "mean"))
-        if self.loss_weights not in ("same", "plain", "examples"):
+        if not is_one_of(self.loss_weights, ("same", "plain", "examples")):
             raise unknown("loss_weights", self.loss_weights, ("same", "plain", "examples"))
 
     def init(self, params: Params) -> DeepFrankWolfeState:

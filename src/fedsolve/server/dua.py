@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from fedsolve import trees
 from fedsolve.algorithm import Cohort, Weighting
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_one_of
 from fedsolve.client.base import Solution
 from fedsolve.client.sgd import ClientOptions
 from fedsolve.errors import unknown
@@ -86,7 +86,7 @@ class DoublyAdaptive(ServerOptimizer):
     eps_per_client: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        if self.preconditioner not in ("identity", "adagrad", "adam"):
+        if not is_one_of(self.preconditioner, ("identity", "adagrad", "adam")):
             raise unknown("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
         check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
         check_range("beta2", self.beta2, at_least=0, below=1)

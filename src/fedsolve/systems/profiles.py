@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import check_integer
+from fedsolve.checks import check_integer, is_one_of
 from fedsolve.errors import unknown
 from fedsolve.systems.fleet import Fleet
 
@@ -91,7 +91,7 @@ def profile(name: str, clients: int, seed: int = 0) -> Fleet:
     Raises:
         InvalidInput: an unknown name (the nearest is named), no client, or a negative seed.
     """
-    if name not in PROFILES:
+    if not is_one_of(name, PROFILES):
         raise unknown("fleet", str(name), PROFILES)
     check_integer("clients", clients, 1)
     fleet = PROFILES[name].make(clients, np.random.default_rng((check_integer("seed", seed), 0xF1EE7)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsolve.annotations import checked, hints
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.errors import InvalidInput, of_type, unknown
 from fedsolve.references import construct, is_reference, load
 from fedsolve.tasks.cifar import cifar10, cifar100
 from fedsolve.tasks.composite import lasso, lowrank
@@ -181,6 +181,8 @@ def entry(name: str) -> TaskEntry:
     Raises:
         InvalidInput: an unknown name (with the nearest match), or nothing that can be imported.
     """
+    if not isinstance(name, str):
+        raise InvalidInput(f"a task is named by text, not by {of_type(name)}")
     if is_reference(name):
         return TaskEntry(load("task", name, Task), "your own", "")
     if name in _RENAMED:

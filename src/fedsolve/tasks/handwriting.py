@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import check_integer
+from fedsolve.checks import check_integer, is_one_of
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitions import Natural
 from fedsolve.errors import InvalidInput, unknown
@@ -72,7 +72,7 @@ def handwriting(
     if check_integer("classes", classes) not in (10, 62):
         raise InvalidInput(f"classes = {classes} must be 62, or 10 for the digits alone")
     chosen = pick("model", model, models(classes))
-    if dataset not in ("unipen", "femnist"):
+    if not is_one_of(dataset, ("unipen", "femnist")):
         raise unknown("data set of handwriting", dataset, ("unipen", "femnist"))
     file, sha256 = (FILE, SHA256) if dataset == "unipen" else (FEMNIST, "")
     z = read_checked(data_dir, file, sha256, ["x", "y", "writer", "is_test"])

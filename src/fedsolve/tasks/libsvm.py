@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.checks import check_integer, check_number
+from fedsolve.checks import check_integer, check_number, is_one_of
 from fedsolve.data import sources
 from fedsolve.data.base import Partition
 from fedsolve.data.federated import FederatedData
@@ -75,7 +75,7 @@ def libsvm(
     Raises:
         InvalidInput: a file is missing, damaged or another version, or an argument that cannot be used.
     """
-    if dataset not in FEATURES:
+    if not is_one_of(dataset, FEATURES):
         raise unknown("LIBSVM data set", dataset, FEATURES)
     check_number("l2", l2, at_least=0)
     deal = as_partition(partition)

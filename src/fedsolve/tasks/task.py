@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedsolve.algorithm import Algorithm
+from fedsolve.checks import is_one_of
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.errors import InvalidInput, unknown
@@ -165,7 +166,7 @@ class Task:
         """
         if self.validation is not None:
             raise InvalidInput(f"task {self.name} has validation examples already: hold out no more")
-        if by not in ("example", "client"):
+        if not is_one_of(by, ("example", "client")):
             raise unknown("way to hold out", str(by), ("example", "client"))
         if by == "client":
             data, validation = self.data.hold_out_clients(share, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedsolve.checks import check_path
+from fedsolve.checks import check_path, is_one_of
 from fedsolve.errors import unknown
 from fedsolve.trackers.base import Tracker
 from fedsolve.trackers.mlflow import MLflow
@@ -33,6 +33,6 @@ def tracker(name: str, folder: Path) -> Tracker:
     Raises:
         InvalidInput: there is none (the nearest is named), or its package is not installed.
     """
-    if name not in TRACKERS:
+    if not is_one_of(name, TRACKERS):
         raise unknown("tracker", name, TRACKERS)
     return TRACKERS[name](check_path("folder", folder))

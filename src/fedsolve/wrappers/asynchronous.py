@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.algorithm import Algorithm, Weighting, name_of
-from fedsolve.checks import check_integer, check_range
+from fedsolve.checks import check_integer, check_range, is_one_of
 from fedsolve.client.sgd import ClientOptions
 from fedsolve.errors import InvalidInput, shown
 from fedsolve.oracle import Oracle
@@ -147,7 +147,7 @@ class Mixing(Asynchronous):
         check_range("mixing", self.mixing, above=0, at_most=1)
         check_range("a", self.a, above=0)
         check_range("b", self.b, at_least=0)
-        if self.staleness not in _WEIGHTS:
+        if not is_one_of(self.staleness, _WEIGHTS):
             raise InvalidInput(f"staleness = {shown(self.staleness)} must be one of {', '.join(_WEIGHTS)}")
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:

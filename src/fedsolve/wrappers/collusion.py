@@ -10,7 +10,7 @@ from jax import lax
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float
 
-from fedsolve.checks import check_range
+from fedsolve.checks import check_range, is_one_of
 from fedsolve.errors import InvalidInput
 from fedsolve.types import Scalar, module, static
 
@@ -109,7 +109,7 @@ class MinMax(Collusion):
     direction: Direction = static(default="std")
 
     def __post_init__(self) -> None:
-        if self.direction not in ("std", "mean", "sign"):
+        if not is_one_of(self.direction, ("std", "mean", "sign")):
             raise InvalidInput(f"direction = {self.direction!r} must be 'std', 'mean' or 'sign'")
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:

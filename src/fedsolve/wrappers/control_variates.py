@@ -9,6 +9,7 @@ import jax
 
 from fedsolve import trees
 from fedsolve.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.checks import is_one_of
 from fedsolve.client.base import LocalSolver
 from fedsolve.client.sgd import ClientOptions
 from fedsolve.errors import InvalidInput
@@ -111,7 +112,7 @@ class ControlVariates(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_weighting(self.weighting)
-        if self.option not in ("I", "II"):
+        if not is_one_of(self.option, ("I", "II")):
             raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
         inner = self.inner
         while isinstance(inner, Wrapper):

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.checks import check_integer, check_range
+from fedsolve.checks import check_integer, check_range, is_one_of
 from fedsolve.errors import InvalidInput, unknown
 
 Sampling = Literal["fixed", "poisson", "none"]
@@ -195,9 +195,9 @@ def check_setting(
     noise_multiplier: Any, population: Any, cohort: Any, delta: Any, sampling: str, accountant: str = "rdp"
 ) -> None:
     """Raise `InvalidInput` unless these are a mechanism that can be accounted for."""
-    if sampling not in ("fixed", "poisson", "none"):
+    if not is_one_of(sampling, ("fixed", "poisson", "none")):
         raise unknown("sampling", sampling, ("fixed", "poisson", "none"))
-    if accountant not in ("rdp", "pld"):
+    if not is_one_of(accountant, ("rdp", "pld")):
         raise unknown("accountant", accountant, ("rdp", "pld"))
     if accountant == "pld" and sampling == "fixed":
         raise InvalidInput(
