@@ -204,6 +204,9 @@ def test_a_link_out_of_the_folder_and_another_module_of_the_name_are_refused(cal
 
 
 def test_trust_takes_the_names_of_modules(call, own):
+    alone = call("run", "digits", "FedAvg", "--rounds", 1, "--trust", own)
+    assert alone.code == 2
+    assert "--trust says which modules a file may name" in alone.err
     write("run", f"{own}:small")
     assert (
         "--trust 'a b' must be the name of a module"

@@ -61,6 +61,10 @@ def from_options(
     Raises:
         InvalidInput: no task or method, something unknown or ill-typed, or code named by the file that may not run.
     """
+    if path is None and trust:
+        raise InvalidInput(
+            "--trust says which modules a file may name: give it with --config, or leave it out"
+        )
     table = {} if path is None else read_toml(path / CONFIG if path.is_dir() else path)
     origin = _HERE if path is None else str(path)
     if "task" not in table and not task:
