@@ -69,6 +69,12 @@ class NumPy(Base):
         return self.last(torch.as_tensor(np.tanh(x.numpy())))
 
 
+class ByLambda(Base):
+    def forward(self, x):
+        middle = lambda h: h.median(1).values  # noqa: E731
+        return self.last(x - middle(x)[:, None])
+
+
 NO_TRANSLATION = [
     (Loop, r"depends on the values of tensors at {file}, `while x\.norm\(\) > 1"),
     (
@@ -83,6 +89,7 @@ NO_TRANSLATION = [
     (Selected, r"what aten\.masked_select\.default does at {file}, `return .*` depends on the values"),
     (Written, r"depends on the values of tensors"),
     (Exotic, r"there is no equivalent in JAX of aten\._linalg_det\.default at {file}, `return self\.last"),
+    (ByLambda, r"JAX of aten\.median\.dim at {file}, `middle = lambda"),
     (NumPy, r"RuntimeError: .*numpy\(\).* at {file}, `return self\.last\(torch\.as_tensor"),
 ]
 
@@ -209,3 +216,19 @@ def test_state_that_no_run_would_know_of(kind, words, translate):
     """Weights written in `forward` were lost, and counters outside of buffers stood still."""
     with pytest.raises(fs.InvalidInput, match=words):
         fs.tasks.from_torch(kind(), nn.CrossEntropyLoss(), CLIENTS, translate=translate)
+
+
+def test_a_loss_that_is_not_translated_and_where():
+    def middle(outputs, y):
+        return (nn.functional.cross_entropy(outputs, y, reduction="none") * outputs.median(1).values).mean()
+
+    with pytest.raises(fs.InvalidInput, match=r"test_bad_modules\.py:\d+, `return \(nn\.functional\.cross"):
+        fs.tasks.from_torch(nn.Linear(4, 3), middle, CLIENTS, translate=True)
+
+
+def test_what_a_way_raises_that_is_not_taken(caplog):
+    """BatchNorm refuses a batch of one example, which JAX would print."""
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    with pytest.raises(fs.InvalidInput, match="it mixes examples"):
+        fs.tasks.from_torch(module, nn.CrossEntropyLoss(), CLIENTS)
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]

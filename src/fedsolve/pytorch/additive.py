@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from torch.fx import Node
 
-from fedsolve.pytorch.dtypes import computing
+from fedsolve.pytorch.dtypes import as_traced, computing
 from fedsolve.pytorch.kinds import BEHIND, Kind, is_mean, kinds_of, length_in_one
 from fedsolve.pytorch.translate import Program, evaluated
 
@@ -58,7 +58,8 @@ class Additive:
             inputs: flat outputs and targets of a batch of this row alone.
             run: the type of the result.
         """
-        env = self._program.held(values, run) | dict(zip(self._program.inputs, inputs, strict=True))
+        env, places = self._program.held(values, run), self._program.inputs
+        env |= {n: as_traced(x, n.meta.get("val")) for n, x in zip(places, inputs, strict=True)}
         with computing(self._program.dtype, run):
             for node in self._program.graph.nodes:
                 if node.op == "call_function" and self._kinds.of.get(node) in _BEFORE:

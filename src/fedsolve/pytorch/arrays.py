@@ -68,11 +68,23 @@ def assign(
                 tensor.copy_(as_tensor(given[name], tensor))
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module.
+
+    What a part computed from its parameters and remembers, as those of `torch.nn.utils.weight_norm` and `prune` do, is
+    there without its history, which PyTorch does not copy: it is computed again.
+    """
+    kept = [
+        v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor) and not v.is_leaf
+    ]
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in kept})
+
+
 def trained_copy(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
 ) -> nn.Module:
     """A copy of a module with other parameters, and with other values of some of its buffers."""
-    own = copy.deepcopy(module)
+    own = copied(module)
     mine = trainable(own)
     assign(own, {name: params[name] for name in mine})
     with torch.no_grad():
@@ -149,7 +161,7 @@ def substituted(
 @contextmanager
 def kept_attributes(*modules: Any) -> Iterator[None]:
     """Afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile."""
-    parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules()]
+    parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules() if not _scripted(part)]
     before = [(p, dict(vars(p)), dict(p._buffers)) for p in parts]
     try:
         yield
@@ -159,6 +171,11 @@ def kept_attributes(*modules: Any) -> Iterator[None]:
             vars(part).update(attributes)
             part._buffers.clear()
             part._buffers.update(own)
+
+
+def _scripted(part: nn.Module) -> bool:
+    """Whether a module is TorchScript's: it has no attributes in Python."""
+    return isinstance(part, torch.jit.ScriptModule)
 
 
 def _copy(tensor: Tensor) -> np.ndarray:

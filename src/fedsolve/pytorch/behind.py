@@ -28,8 +28,9 @@ from fedsolve.pytorch.arrays import (
     substituted,
     trainable,
 )
+from fedsolve.pytorch.arrays import copied as copy_of
 from fedsolve.pytorch.autograd import gradients, refuse_late_hooks
-from fedsolve.pytorch.dtypes import array_of
+from fedsolve.pytorch.dtypes import array_of, of_data
 from fedsolve.pytorch.nothing import value_or_zero
 from fedsolve.pytorch.registry import NotTranslatable
 from fedsolve.pytorch.seeds import all_seeded, seed_of
@@ -61,7 +62,7 @@ class Module:
         check_weights(module)
         refuse_late_hooks(module)
         self._alone = alone
-        self._module = copy.deepcopy(module) if copied else module
+        self._module = copy_of(module) if copied else module
         self._lock = _LOCKS.setdefault(self._module, RLock())
         self._params, self._buffers = trainable(self._module), buffer_tensors(self._module)
         self._still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
@@ -316,15 +317,8 @@ def _words(key: Array) -> Array:
 
 def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     """A batch in the types in which PyTorch has it."""
-
-    def tensor(a: Any) -> Tensor:
-        t = torch.tensor(np.asarray(a))
-        return (
-            t.to(dtype) if t.is_floating_point() else t.long() if t.dtype in (torch.int16, torch.int32) else t
-        )
-
     x, y = batch
-    return jax.tree.map(tensor, x), jax.tree.map(tensor, y)
+    return jax.tree.map(lambda a: of_data(a, dtype), (x, y))
 
 
 def _row(tree: Any, i: int, rows: int) -> Any:

@@ -42,6 +42,31 @@ def jax_dtype(dtype: torch.dtype | None) -> Any:
     return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
 
 
+_NARROW = (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32)
+
+
+def of_data(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A copy of data as PyTorch has them: floating numbers in a type, integers as int64; bytes and truths as they are.
+
+    PyTorch takes no narrower integers for labels and few for arithmetic; bytes may be pictures.
+    """
+    t = torch.tensor(np.asarray(array))
+    if t.is_floating_point():
+        return t.to(dtype)
+    return t.long() if t.dtype in _NARROW else t
+
+
+def as_traced(value: Any, traced: Any) -> Any:
+    """An input of a program in the width of integers in which it was traced (`of_data`).
+
+    Args:
+        value: an array.
+        traced: what PyTorch knows of the input: a tensor, or None.
+    """
+    wide = getattr(traced, "dtype", None) == torch.int64 and jnp.issubdtype(value.dtype, jnp.integer)
+    return value.astype(jax_dtype(torch.int64)) if wide else value
+
+
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """A copy of a tensor's values as a NumPy array; bfloat16 keeps its type."""
     tensor = tensor.detach().cpu().resolve_conj()

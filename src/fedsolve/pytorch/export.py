@@ -9,8 +9,10 @@ import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.fx.proxy
 import torch.utils._pytree as pytree
 from torch import nn
 from torch._decomp import get_decompositions
@@ -46,7 +48,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     dynamic = pytree.tree_map(lambda t: _axes(t, rows), dict(named))
     try:
         module.train(training)
-        with _silence():
+        with silence(), _all_frames():
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())
@@ -55,8 +57,20 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
             part.training = mode
 
 
+class _Everything(set[Any]):
+    """A set that holds everything."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def _all_frames() -> Any:
+    """Stacks of operations with all frames: PyTorch keeps those of methods named `forward` alone, and no lambda's."""
+    return mock.patch.object(torch.fx.proxy, "_STACK_TRACE_ANCHORS", _Everything(), create=True)
+
+
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """No warnings, log lines and printed graphs of PyTorch's: what is wrong is raised, and said in one line."""
     level = logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):

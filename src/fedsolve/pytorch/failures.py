@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in \w+\n\s+(?P<code>.+)')
-_NOT_THEIRS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n\s+(?P<code>.+)')
+_NOT_THEIRS = "<", str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 
 
 class _Place(NamedTuple):
@@ -21,7 +21,9 @@ class _Place(NamedTuple):
 
 def where(stack: str | None) -> str:
     """` at file:line, code` of the innermost frame of a printed stack that is the user's, or nothing."""
-    return _last([_Place(m["file"], m["line"], m["code"]) for m in _LINE.finditer(stack or "")])
+    frames = list(_LINE.finditer(stack or ""))
+    start = next((i for i, m in enumerate(frames) if m["name"] == "forward"), 0)  # before it: who calls us
+    return _last([_Place(m["file"], m["line"], m["code"]) for m in frames[start:]])
 
 
 def where_raised(error: BaseException) -> str:

@@ -121,7 +121,7 @@ class OnRows:
         self, name: str, function: Callable[..., Any], outputs: Any, targets: Any, dtype: torch.dtype
     ) -> None:
         wrapped = _Applied(function)
-        program = _exported(wrapped, (outputs, targets), False)
+        program = _exported_loss(wrapped, outputs, targets)
         self.name, self.program = name, Program(program, dtype)
         tensors = {**dict(wrapped.named_parameters()), **program.constants}
         for tensor, held in tensors.items():
@@ -173,9 +173,11 @@ class _Applied(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.widens = function, False
 
     def forward(self, outputs: Any, targets: Any) -> Any:
+        if self.widens:
+            targets = pytree.tree_map_only(Tensor, lambda t: t.long() if _is_bytes(t) else t, targets)
         return self.function(outputs, targets)
 
 
@@ -185,6 +187,21 @@ def _cast(value: Any, run: Any) -> Any:
 
 def _rows(outputs: Any) -> int:
     return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
+
+
+def _is_bytes(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype == torch.uint8
+
+
+def _exported_loss(applied: _Applied, outputs: Any, targets: Any) -> Any:
+    """A loss; with int64 in place of bytes where `torch.export` knows no bytes, though PyTorch takes them as labels."""
+    try:
+        return _exported(applied, (outputs, targets), False)
+    except NotTranslatable:
+        if not any(map(_is_bytes, pytree.tree_leaves(targets))):
+            raise
+    applied.widens = True
+    return _exported(applied, (outputs, targets), False)
 
 
 def _exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:

@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
 from fedsolve.pytorch.batch_axis import Counted, batch_axes, sizes_computed_with, weights_along
-from fedsolve.pytorch.dtypes import array_of, computing
+from fedsolve.pytorch.dtypes import array_of, as_traced, computing
 from fedsolve.pytorch.failures import where
 from fedsolve.pytorch.operations import OPERATIONS
 from fedsolve.pytorch.operations.scattering import fits_a_mask
@@ -95,7 +95,10 @@ class Program:
             for number, node in enumerate(self._graph.nodes):
                 if node.op == "placeholder":
                     kind, name = next(sources)
-                    env[node] = next(given) if kind == "input" else self._value(kind, name, values, run)
+                    if kind == "input":
+                        env[node] = as_traced(next(given), node.meta.get("val"))
+                    else:
+                        env[node] = self._value(kind, name, values, run)
                 elif node.op == "output":
                     return self._split(_filled(node.args[0], env))
                 elif not _is_check(node):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from fedsolve.errors import InvalidInput
-from fedsolve.pytorch.arrays import check_weights
+from fedsolve.errors import InvalidInput, of_type
+from fedsolve.pytorch.arrays import check_weights, copied
 from fedsolve.pytorch.failures import first_line, where_raised
 from fedsolve.pytorch.seeds import seeded
 
@@ -23,12 +22,22 @@ def outputs_of(module: nn.Module, x: Any) -> Any:
             writes to its parameters, or gives something else when it is called again.
     """
     check_weights(module)
-    own = copy.deepcopy(module)
+    own = copied(module)
     with torch.no_grad():
         outputs = _twice(own.eval(), x, "evaluation")
     _twice(own.train(), x, "training")
     _check_unwritten(own, module)
+    _check_tensors(module, outputs)
     return outputs
+
+
+def _check_tensors(module: nn.Module, outputs: Any) -> None:
+    leaves = pytree.tree_leaves(outputs)
+    if not any(isinstance(t, Tensor) for t in leaves):
+        raise InvalidInput(
+            f"{type(module).__name__} gives {of_type(outputs)}, in which no tensors are found: give a tensor, or a "
+            "tuple, list, dictionary or dataclass of tensors"
+        )
 
 
 def _twice(module: nn.Module, x: Any, mode: str) -> Any:

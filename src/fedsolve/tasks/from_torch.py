@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,7 @@ def from_torch(
     JAX equivalent: it then trains vmapped over clients, on any device, with any method. Training starts from the
     module's weights. Parameters that need no gradient stay as they are; running statistics are averaged plainly.
     A module that cannot be translated runs in PyTorch instead: the compiled program calls it, one client after another,
-    which takes many times as long; the run's notes say that it does, and why.
+    which takes 2 to 3 times as long for ordinary small networks; the run's notes say that it does, and why.
 
     Args:
         module: called with the inputs of a batch; its parameters of one floating-point type. It is not changed.
@@ -74,7 +73,7 @@ def from_torch(
         import torch
     except ImportError as error:
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
-    from fedsolve.pytorch.arrays import trained_copy
+    from fedsolve.pytorch.arrays import copied, trained_copy
     from fedsolve.pytorch.classes import are_classes
     from fedsolve.pytorch.judged import judged
     from fedsolve.pytorch.trial import outputs_of
@@ -109,7 +108,7 @@ def from_torch(
         frozen=parts.frozen or (),
         buffers=parts.buffers or None,
         assemble=Complete(parts.frozen) if parts.frozen else _same,
-        module=partial(trained_copy, copy.deepcopy(module)),
+        module=partial(trained_copy, copied(module)),
         notes=notes,
     )
 
@@ -164,7 +163,7 @@ def _examples(who: str, data: Any) -> Examples:
 
 def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     """A few examples as tensors, in the types in which PyTorch has them."""
-    import torch
+    from fedsolve.pytorch.dtypes import of_data
 
     if not isinstance(examples, Examples):
         raise InvalidInput(
@@ -173,10 +172,7 @@ def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
 
     def tensor(a: np.ndarray) -> torch.Tensor:
         spread = np.linspace(0, len(a) - 1, _ROWS).astype(int)
-        t = torch.from_numpy(np.array(a[spread]))
-        if t.is_floating_point():
-            return t.to(dtype)
-        return t.long() if t.dtype in (torch.int16, torch.int32) else t
+        return of_data(a[spread], dtype)
 
     return jax.tree.map(tensor, examples.x), jax.tree.map(tensor, examples.y)
 

@@ -132,6 +132,7 @@ def _in_pytorch(
     of examples, where the loss refers to what trains; in batches, or each example by itself.
     """
     from fedsolve.pytorch.behind import Module
+    from fedsolve.pytorch.export import silence
     from fedsolve.tasks.evaluated import of_called
 
     difference = None
@@ -139,7 +140,8 @@ def _in_pytorch(
         own = Module(module, copied, alone)
         made = _called(own, functions, outputs, y, by_sums)
         try:
-            found = theirs.own.difference(of_called(_by_batch(made), theirs.own.type))
+            with silence():  # JAX prints what a callback raises
+                found = theirs.own.difference(of_called(_by_batch(made), theirs.own.type))
         except Exception:  # what the user's code raises of one example alone
             if not alone:
                 raise

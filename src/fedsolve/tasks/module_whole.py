@@ -56,8 +56,9 @@ class Score:
         """The value of a set."""
         import torch
 
-        tensors = [torch.from_numpy(np.array(a)) for a in arrays]
-        tensors = [t.long() if t.dtype in (torch.int16, torch.int32) else t for t in tensors]
+        from fedsolve.pytorch.dtypes import of_data
+
+        tensors = [of_data(a) for a in arrays]
         with torch.no_grad():
             given = self.outputs(tensors[: self.number]), self.targets(tensors[self.number :])
             return float(self.function(*given).double().mean())

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import Entry, Net, noted, refused, regression, series, vectors, weight
+from zoo.entry import TRANSLATED, Entry, Net, noted, refused, regression, series, vectors, weight
 
-PADDED = "weight 0|batch|padding|example"
+PADDED = "mixes examples, and padding would count"
 
 
 def two(run: Any, **parts: Any) -> nn.Module:
@@ -140,24 +140,21 @@ def loss(name: str, function: Any, data: Any = vectors, words: str = "mean over 
     return Entry(f"batch: {name}", lambda: nn.Linear(6, 3), data, function, refused(words))
 
 
-def kept_by(name: str, update: Any, *, gate: bool = False) -> Entry:
-    return Entry(
-        f"batch: {name}", lambda: kept(update, torch.zeros(8)), vectors, verdict=noted(PADDED), gate=gate
-    )
+def kept_by(name: str, update: Any, verdict: Any = TRANSLATED, *, gate: bool = False) -> Entry:
+    return Entry(f"batch: {name}", lambda: kept(update, torch.zeros(8)), vectors, verdict=verdict, gate=gate)
 
 
 ENTRIES = [
     made(
         "its size in training",
         lambda m, x: m.o(m.a(x).tanh() * ((x.shape[0] if m.training else 5) / 5)),
-        noted(PADDED),
     ),
     made("its size", lambda m, x: m.o(m.a(x).tanh() * (x.shape[0] / 5)), refused("mean over examples|mixes")),
     kept_by("sums kept", lambda b, h: b.mul_(0.9).add_(h.sum(0)), gate=True),
     kept_by("extremes kept", lambda b, h: b.copy_(torch.maximum(b, h.amax(0)))),
     kept_by("smallest kept", lambda b, h: b.copy_(torch.minimum(b, h.amin(0)))),
     kept_by("sizes kept", lambda b, h: b.add_(h.shape[0] / 10)),
-    kept_by("last example kept", lambda b, h: b.copy_(h[-1])),
+    kept_by("last example kept", lambda b, h: b.copy_(h[-1]), noted(PADDED)),
     kept_by("deviations kept", lambda b, h: b.copy_(h.std(0))),
     kept_by("counts kept", lambda b, h: b.add_((h > 0).to(h.dtype).sum(0))),
     made("average of the weights", averaged_weights, mean=lambda: torch.zeros(8, 6)),
@@ -170,7 +167,6 @@ ENTRIES = [
     made(
         "scales by the first",
         started_by_data,
-        noted(PADDED),
         scale=lambda: torch.ones(8),
         calls=lambda: torch.zeros((), dtype=torch.long),
     ),
@@ -185,13 +181,10 @@ ENTRIES = [
         lambda m, x: m.o(m.a(x[:2].repeat(x.shape[0], 1)[: x.shape[0]]).tanh()),
         refused("mean over examples|mixes"),
     ),
-    made(
-        "centred in training", lambda m, x: m.o(m.a(x - x.mean(0) if m.training else x).tanh()), noted(PADDED)
-    ),
+    made("centred in training", lambda m, x: m.o(m.a(x - x.mean(0) if m.training else x).tanh())),
     made(
         "noise scaled by moments",
         lambda m, x: m.o(m.a(x).tanh() + (0.1 * m.a(x).detach().std(0) if m.training else 0)),
-        noted(PADDED),
     ),
     loss("losses by their mean", reweighted),
     loss("the two hardest", hardest),

@@ -163,7 +163,7 @@ ENTRIES = [
         "batch norm without statistics",
         lambda: around(nn.BatchNorm1d(8, track_running_stats=False)),
         vectors,
-        verdict=refused("mean over examples"),
+        verdict=refused("mixes examples"),
     ),
     Entry(
         "batch norm of cumulative statistics",
@@ -185,7 +185,6 @@ ENTRIES = [
             lambda m, x: m.o(over_time(x, m.n).tanh().mean(1)), n=nn.BatchNorm1d(4), o=nn.Linear(4, 3)
         ),
         series,
-        verdict=noted(""),
     ),
     Entry(
         "instance norm",
@@ -268,7 +267,6 @@ ENTRIES = [
         "weight norm of old",
         lambda: around(nn.utils.weight_norm(nn.Linear(8, 8))),
         vectors,
-        verdict=refused(""),
     ),
     Entry(
         "orthogonal weights",
@@ -277,7 +275,7 @@ ENTRIES = [
         verdict=noted(""),
     ),
     Entry("symmetric weights", symmetric, vectors),
-    Entry("pruned weights", pruned, vectors, verdict=refused("")),
+    Entry("pruned weights", pruned, vectors, gate=True),
     Entry("half frozen", half_frozen, vectors, gate=True),
     Entry(
         "parameters in lists",

@@ -335,6 +335,12 @@ ENTRIES = [
         F.cross_entropy,
         targets(lambda d, n: d.integers(0, 3, n).astype(np.int8)),
     ),
+    on(
+        "products of 16 bits",
+        lambda o, y: F.mse_loss(o[:, 0], (9000 * y * y).to(o.dtype) / 9000),
+        targets(lambda d, n: d.integers(0, 9, n).astype(np.int16)),
+        gate=True,
+    ),
     on("labels of 32 bits", F.cross_entropy, targets(lambda d, n: d.integers(0, 3, n).astype(np.int32))),
     on(
         "binary of whole numbers",

@@ -353,21 +353,20 @@ ENTRIES = [
         "scripted",
         lambda: torch.jit.script(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))),
         vectors,
-        verdict=noted(""),
+        verdict=noted("ScriptModule"),
+        gate=True,
     ),
     Entry("called with other weights", lambda: two(functional), vectors),
-    Entry("own batch norm", OwnNorm, vectors, verdict=noted("weight 0|batch|padding|example"), gate=True),
+    Entry("own batch norm", OwnNorm, vectors, gate=True),
     Entry(
         "own batch norm without averages",
         lambda: OwnNorm(keeps=False),
         vectors,
-        verdict=noted("weight 0|batch|padding|example"),
     ),
     Entry(
         "own mean of a batch kept",
         lambda: two(kept_mean, seen=torch.zeros(8)),
         vectors,
-        verdict=noted("weight 0|batch|padding|example"),
         gate=True,
     ),
     Entry(
@@ -382,7 +381,6 @@ ENTRIES = [
         lambda: two(with_mean),
         vectors,
         both,
-        noted("weight 0|batch|padding|example"),
         gate=True,
     ),
     Entry(
@@ -420,7 +418,8 @@ ENTRIES = [
         lambda: two(lambda m, x: SimpleNamespace(scores=m.o(m.a(x).tanh()))),
         vectors,
         of("scores"),
-        refused("SimpleNamespace"),
+        refused("gives a SimpleNamespace, in which no tensors"),
+        gate=True,
     ),
     Entry(
         "inputs in a dictionary",

@@ -51,7 +51,9 @@ def hardtanh(x: Array, min_val: float = -1, max_val: float = 1) -> Array:
 @operation("aten.hardsigmoid.default")
 def hardsigmoid(x: Array) -> Array:
     """x / 6 + 1/2 between 0 and 1; at x = -3 and 3 the gradient is 0."""
-    return hardtanh(x / 6 + 0.5, 0, 1)
+    low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
+    # bounds of x itself: a compiler may fuse x / 6 + 1/2, which is then not 0 at -3
+    return jnp.where(x <= -3, low, jnp.where(x >= 3, high, x / 6 + 0.5))
 
 
 @operation("aten.hardswish.default")
