@@ -186,7 +186,7 @@ ENTRIES = [
         "noise scaled by moments",
         lambda m, x: m.o(m.a(x).tanh() + (0.1 * m.a(x).detach().std(0) if m.training else 0)),
     ),
-    loss("losses by their mean", reweighted),
+    Entry("batch: losses by their mean", lambda: nn.Linear(6, 3), vectors, reweighted),
     loss("the two hardest", hardest),
     loss("partial likelihood", survival, regression),
     loss("largest loss", lambda o, y: F.cross_entropy(o, y, reduction="none").max()),
@@ -196,8 +196,10 @@ ENTRIES = [
         regression,
     ),
     loss("spread of outputs", lambda o, y: F.mse_loss(o, y) + o.var(0).mean(), regression),
-    loss(
-        "balance of classes",
+    Entry(
+        "batch: balance of classes",
+        lambda: nn.Linear(6, 3),
+        vectors,
         lambda o, y: F.cross_entropy(o, y) - 0.1 * torch.special.entr(o.softmax(1).mean(0)).sum(),
     ),
     loss("sum over five", lambda o, y: F.cross_entropy(o, y, reduction="sum") / 5),
