@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import torch
 from jaxtyping import Array
 from torch.fx import Node
 
@@ -44,7 +45,10 @@ class Additive:
         self._result: Node = program.graph.output_node().args[0][0]  # pyright: ignore
         cuts = (Kind.SUM, Kind.MEAN)
         self._cuts = [
-            n for n, k in self._kinds.of.items() if k in cuts or (k is Kind.BESIDE and n.op == "placeholder")
+            n
+            for n, k in self._kinds.of.items()
+            if k in cuts
+            or (k is Kind.BESIDE and n.op == "placeholder" and isinstance(n.meta["val"], torch.Tensor))
         ]
         self._sizes = [math.prod(n.meta["val"].shape) for n in self._cuts]
         self.width = 1 + sum(self._sizes)

@@ -45,7 +45,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     modes = [(part, part.training) for part in module.modules()]
     rows = next(len(t) for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
     named = inspect.signature(module.forward).bind(*inputs).arguments  # `*args` is one of them
-    dynamic = pytree.tree_map(lambda t: _axes(t, rows), dict(named))
+    dynamic = _axes(dict(named), rows)
     try:
         module.train(training)
         with silence(), _all_frames():
@@ -82,11 +82,16 @@ def silence() -> Iterator[None]:
             logging.disable(level)
 
 
-def _axes(x: Any, rows: int) -> dict[int, Any] | None:
-    """Which axes of an input may have another length."""
-    if not isinstance(x, torch.Tensor):
+def _axes(x: Any, rows: int) -> Any:
+    """Which axes of inputs may have another length; a list for a container of a user's own, as PyTorch wants it."""
+    if isinstance(x, torch.Tensor):
+        return {0: Dim.DYNAMIC} if x.ndim and len(x) == rows else {}
+    kind = pytree._get_node_type(x)
+    if kind not in pytree.SUPPORTED_NODES:
         return None
-    return {0: Dim.DYNAMIC} if x.ndim and len(x) == rows else {}
+    parts, context = pytree.SUPPORTED_NODES[kind].flatten_fn(x)
+    axes = [_axes(part, rows) for part in parts]
+    return pytree.SUPPORTED_NODES[kind].unflatten_fn(axes, context) if kind in pytree.BUILTIN_TYPES else axes
 
 
 def _keep_stopped(program: ExportedProgram) -> None:

@@ -146,7 +146,7 @@ def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) ->
     """How PyTorch's value of some of the rows differs from that of their sums, None if it does not."""
     rows = _rows(outputs)
     with jax.enable_x64(True):
-        each = np.asarray(sums(*wide((outputs, targets))))
+        each = np.asarray(sums(*wide(outputs, targets)))
         for chosen in (np.arange(rows), np.arange(0, rows, 2), np.arange(1, rows, 3)):
             with torch.no_grad():
                 some = pytree.tree_map(lambda t, c=chosen: _some(t, c, rows), (outputs, targets))

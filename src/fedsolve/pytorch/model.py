@@ -154,7 +154,7 @@ class OnRows:
             outputs, targets: of a batch, as arrays.
         """
         leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
-        run = next(x.dtype for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
+        run = next(x.dtype for x in leaves if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
         held = self.held(run)
 
         def one(*row: Any) -> Array:

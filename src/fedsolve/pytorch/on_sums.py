@@ -47,7 +47,7 @@ class OnSums:
         self.is_mean, self.size = self._additive.is_mean, None
         if not self.is_mean:
             with jax.enable_x64(True):
-                self.size = self._compared(*wide((outputs, targets)))
+                self.size = self._compared(*wide(outputs, targets))
 
     def __call__(self, outputs: Any, targets: Any) -> Array:
         """What each example adds, shape (n, k)."""
@@ -89,11 +89,12 @@ def _averages(one: np.ndarray, other: np.ndarray, both: np.ndarray, sizes: np.nd
     return np.allclose((one * sizes[0] + other * sizes[1]) / total, both, rtol=_ALIKE, atol=_ALIKE)
 
 
-def wide(tree: Any) -> Any:
-    """Tensors as arrays, of floating numbers in float64."""
+def wide(outputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Outputs, flat, and targets as arrays, of floating numbers in float64; one output alone without a tuple."""
 
     def array(tensor: Tensor) -> np.ndarray:
         own = array_of(tensor)
         return own.astype(np.float64) if np.issubdtype(own.dtype, np.floating) else own
 
-    return pytree.tree_map_only(Tensor, array, tree)
+    flat, targets = pytree.tree_map_only(Tensor, array, (pytree.tree_leaves(outputs), targets))
+    return flat[0] if len(flat) == 1 else tuple(flat), targets

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedsolve.errors import InvalidInput, of_type
 from fedsolve.pytorch.arrays import check_weights, copied
+from fedsolve.pytorch.containers import known
 from fedsolve.pytorch.failures import first_line, where_raised
 from fedsolve.pytorch.seeds import seeded
 
@@ -60,7 +61,7 @@ def _twice(module: nn.Module, x: Any, mode: str) -> Any:
 def _once(module: nn.Module, x: Any, mode: str) -> Any:
     inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
     with seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
-        return pytree.tree_map_only(Tensor, torch.clone, _run(module, inputs, mode))
+        return pytree.tree_map_only(Tensor, torch.clone, known(_run(module, inputs, mode)))
 
 
 def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:

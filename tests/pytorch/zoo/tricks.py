@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +68,24 @@ class Exact(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:  # pyright: ignore
         return 3 * ctx.saved_tensors[0] ** 2 * g
+
+
+@dataclass
+class Scored:
+    """Outputs as some libraries give them."""
+
+    scores: Tensor
+    others: Any = None
+
+
+class Own(OrderedDict[str, Any]):
+    """A dictionary whose items are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
 
 
 def two(run: Any, **parts: Any) -> nn.Module:
@@ -412,6 +431,26 @@ ENTRIES = [
         lambda: two(lambda m, x: Pair(m.o(h := m.a(x).tanh()), h)),
         vectors,
         of("scores"),
+    ),
+    Entry(
+        "outputs in a dataclass, one of them none",
+        lambda: two(lambda m, x: Scored(m.o(m.a(x).tanh()))),
+        vectors,
+        of("scores"),
+        gate=True,
+    ),
+    Entry(
+        "outputs in a dictionary of one's own",
+        lambda: two(lambda m, x: Own(scores=m.o(m.a(x).tanh()))),
+        vectors,
+        of("scores"),
+    ),
+    Entry(
+        "outputs of which one is none and one a number",
+        lambda: two(lambda m, x: (None, m.o(m.a(x).tanh()), 3)),
+        vectors,
+        lambda o, y: F.cross_entropy(o[1], y) * o[2],
+        gate=True,
     ),
     Entry(
         "outputs in an object",

@@ -46,7 +46,7 @@ class Measuring:
             self._total += examples * float(self._value(outputs, targets))
         elif self._kind.sums is not None:
             with jax.enable_x64(True):
-                self._sums = self._sums + np.asarray(self._kind.sums(*_flat(outputs, targets))).sum(0)
+                self._sums = self._sums + np.asarray(self._kind.sums(*wide(outputs, targets))).sum(0)
         else:
             self._batches.append(pytree.tree_map_only(Tensor, lambda t: t.cpu(), (outputs, targets)))
 
@@ -107,12 +107,6 @@ def loss_of_all(function: Function, batches: list[Any]) -> tuple[Tensor, list[An
     flat = [t for own in leaves for t in own]
     found = iter(torch.autograd.grad(value, flat, materialize_grads=True, allow_unused=True))
     return value.detach(), [[next(found) for _ in own] for own in leaves]
-
-
-def _flat(outputs: Any, targets: Any) -> tuple[Any, Any]:
-    outputs, targets = wide(pytree.tree_map_only(Tensor, lambda t: t.detach().cpu(), (outputs, targets)))
-    leaves = pytree.tree_leaves(outputs)
-    return leaves[0] if len(leaves) == 1 else tuple(leaves), targets
 
 
 def _count(value: float, size: float) -> float:
