@@ -15,11 +15,11 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve import wire
-from fedsolve.deploy import records
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.message import Reply, signature_digest
-from fedsolve.engine.record import Recorder
+from fedsolve.deploy.messages import records
+from fedsolve.deploy.messages.message import Reply, signature_digest
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.engine.records.record import Recorder
 
 CLIENTS, PARAMETERS = 3, 1_000_000
 METHODS = {"FedAvg": fs.FedAvg(0.1), "FedDuAdam": fs.FedDuAdam(0.1), "SCAFFOLD": fs.SCAFFOLD(0.1)}

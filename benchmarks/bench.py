@@ -29,9 +29,9 @@ from rich.table import Table
 import fedsolve as fs
 import handwritten
 import networks
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.geometry import L1, L1Ball, L2Ball
-from fedsolve.options import RunOptions
 from fedsolve.tasks import CNN, MLP, CrossEntropy, Examples, Softmax
 
 RATE = handwritten.RATE

@@ -23,8 +23,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.engine import pace, stream
-from fedsolve.run_folder import RunFolder
+from fedsolve.engine import timing as pace
+from fedsolve.engine.streaming import stream
+from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
 
 MODEL, CLIENTS, ROUNDS = Softmax(20, 10), 2000, 120

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 import fedsolve as fs
-from fedsolve.algorithm import Cohort
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.oracles.torch import TorchOracle
-from fedsolve.engine.compiled import compiler_options
 
 RATE, BATCH, STEPS = 0.05, 32, 20
 cross_entropy = nn.functional.cross_entropy

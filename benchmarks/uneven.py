@@ -16,8 +16,8 @@ import numpy as np
 import fedsolve as fs
 from bench import interleave, library, show
 from fedsolve.tasks import CNN, CrossEntropy, Examples
+from fedsolve.tasks.losses.sequence_losses import NextToken
 from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.sequence_losses import NextToken
 
 CLIENTS = 10
 

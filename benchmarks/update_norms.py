@@ -3,7 +3,7 @@
     python benchmarks/update_norms.py
 
 A line for each method, problem and cohort: the largest ratio of a client's norm to `usual_norm`, over all rounds and
-fields, and where it was; the rule leaves out what is beyond FACTOR (`fedsolve.wrappers.robust.outliers`). Nobody
+fields, and where it was; the rule leaves out what is beyond FACTOR (`fedsolve.methods.robust.outliers`). Nobody
 attacks.
 """
 
@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.types import module
+from fedsolve.methods.robust.means import Mean
+from fedsolve.methods.robust.outliers import FACTOR, parts_of, usual_norm
+from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.tasks import CrossEntropy, Softmax
-from fedsolve.types import module
-from fedsolve.wrappers.base import Wrapper
-from fedsolve.wrappers.robust.base import Reduction
-from fedsolve.wrappers.robust.means import Mean
-from fedsolve.wrappers.robust.outliers import FACTOR, parts_of, usual_norm
 
 SEEN: list[dict[str, np.ndarray]] = []
 

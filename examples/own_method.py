@@ -10,10 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 
 import fedsolve as fs
-from fedsolve import trees
-from fedsolve.algorithm import Cohort
-from fedsolve.server.base import ServerOptimizer
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.types import Params, Scalar, module, reported
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 
 @module

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.diagnostics import Density, RecoveryError, Support
 from fedsolve.geometry import GroupL1
+from fedsolve.geometry.diagnostics import Density, RecoveryError, Support
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Maps, Several
 from fedsolve.studies.rules import better, better_than_all, by_metric

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import module
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine import prepare as engine_prepare
-from fedsolve.engine.client_oracle import client_oracle
+from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.options import RunOptions
-from fedsolve.sampling import Sampling
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.types import module
 
 SIZES = (7, 3, 12, 5, 9)
 FEATURES, CLASSES, BATCH, EPOCHS = 4, 3, 4, 2

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.fleets import profile
 from fedsolve.data import FederatedData, checksum, read_idx
-from fedsolve.systems import profile
 
 INNER = fs.FedAvg(0.1, weighting="uniform")
 PRIVATE = {"cohort": 2, "population": 4, "delta": 1e-3}

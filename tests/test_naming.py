@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 import fedsolve as fs
-from fedsolve.building import arguments, build, example_of
-from fedsolve.catalogue import ALGORITHMS, WRAPPERS
-from fedsolve.engine.identity import describe
+from fedsolve.config.build import arguments, build, example_of
+from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+from fedsolve.config.naming import named
+from fedsolve.engine.records.identity import describe
 from fedsolve.geometry import L1
-from fedsolve.naming import named
 
 NAMES = [
     *ALGORITHMS,

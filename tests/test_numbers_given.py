@@ -7,9 +7,9 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.checks import check_range
+from fedsolve.core.checks import check_range
+from fedsolve.core.schedules import as_rate
 from fedsolve.geometry import L1, L1Ball
-from fedsolve.schedules import as_rate
 
 BAD = {
     "negative": -0.1,

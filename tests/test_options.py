@@ -7,10 +7,10 @@ from typing import get_type_hints
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.config import RunSection
+from fedsolve.cli.configuration.config import RunSection
 from fedsolve.cli.main import app
-from fedsolve.options import RunKeywords, RunOptions, SweepKeywords, written_options
-from fedsolve.signatures import about_of
+from fedsolve.config.option_docs import about_of
+from fedsolve.engine.options import RunKeywords, RunOptions, SweepKeywords, written_options
 
 OPTIONS = {f.name: f for f in fields(RunOptions)}
 SWEPT = {name for name, f in OPTIONS.items() if about_of(f).swept}

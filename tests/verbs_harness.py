@@ -31,16 +31,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.algorithm import Algorithm, Cohort
-from fedsolve.engine.cast import cast
-from fedsolve.engine.client_oracle import own_key
-from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.keys import run_key, start_params
-from fedsolve.engine.round import TAG_SERVER
-from fedsolve.oracle import Oracle
-from fedsolve.sampling import Sampling
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import reductions, reports
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.client_oracle import own_key
+from fedsolve.engine.compute.keys import run_key, start_params
+from fedsolve.engine.compute.round import TAG_SERVER
 from fedsolve.tasks.task import Task
-from fedsolve.types import reductions, reports
 from harness import Trajectory
 
 STEPS, ROWS = 8, 12

@@ -16,8 +16,8 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from fedsolve.config.papers import short, title
 from fedsolve.experiments.figures import BESIDE, ITEMS, SIZES, Item
-from fedsolve.papers import short, title
 from fedsolve.studies.experiment import VERDICTS, Claim
 
 ROOT = Path(__file__).parent.parent / "experiments"

@@ -14,9 +14,9 @@ from pathlib import Path
 import figures  # beside this file
 
 import fedsolve
-from fedsolve import communication
-from fedsolve.catalogue import ALGORITHMS, WRAPPERS, Entry
-from fedsolve.papers import short
+from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
+from fedsolve.config.papers import short
+from fedsolve.deploy import communication
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,7 +47,10 @@ def stub() -> str:
 
 def _import(name: str, home: str) -> str:
     module, _, inside = home.partition(":")
-    return f"from fedsolve{f'.{module}' if inside else ''} import {name} as {name}"
+    if not inside:
+        module, _, inside = f".{module}".rpartition(".")
+        module = module.removeprefix(".")
+    return f"from fedsolve{f'.{module}' if module else ''} import {inside} as {name}"
 
 
 def with_table(readme: str) -> str:

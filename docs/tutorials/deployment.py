@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.worker import train_client
+from fedsolve.deploy.client.worker import train_client
+from fedsolve.deploy.server.coordinator import Coordinator
 
 task = fs.tasks.digits(num_clients=3, model="softmax")
 method = fs.SCAFFOLD(client_lr=0.1)

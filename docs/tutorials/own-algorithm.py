@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 import fedsolve as fs
-from fedsolve import trees
-from fedsolve.algorithm import Cohort
-from fedsolve.server.base import ServerOptimizer
-from fedsolve.types import Params, Scalar, module, reported
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.types import Params, Scalar, module, reported
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 # %% [markdown]
 # $D$ is the mean of the clients' displacements. Signs alone decide the direction here, and the median of $|D|$ the

@@ -8,7 +8,7 @@
 import matplotlib.pyplot as plt
 
 import fedsolve as fs
-from fedsolve.privacy import epsilon, noise_multiplier_for
+from fedsolve.methods.privacy import epsilon, noise_multiplier_for
 
 task = fs.tasks.digits()
 ROUNDS, COHORT, DELTA = 50, 20, 1e-3

@@ -8,29 +8,50 @@ Names are loaded when first used, so that importing the package does not wait fo
 """
 
 import importlib
+import sys
 from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-from fedsolve._version import __version__ as __version__
+from fedsolve.core import __version__ as __version__
 
-_MODULES = (
-    "attacks baselines callbacks catalogue client data diagnostics flower frank_wolfe geometry privacy robust sampling "
-    "schedules server systems tasks trackers wire"
-)
+_NAMESPACES = {
+    "attacks": "methods.attacks",
+    "baselines": "engine.baselines",
+    "callbacks": "results.callbacks",
+    "catalogue": "config.catalogue",
+    "client": "methods.client",
+    "data": "data",
+    "diagnostics": "geometry.diagnostics",
+    "flower": "deploy.flower",
+    "frank_wolfe": "methods.frank_wolfe",
+    "geometry": "geometry",
+    "privacy": "methods.privacy",
+    "robust": "methods.robust",
+    "sampling": "core.sampling",
+    "schedules": "core.schedules",
+    "server": "methods.server",
+    "systems": "core.fleets",
+    "tasks": "tasks",
+    "trackers": "report.trackers",
+    "wire": "core.wire",
+}
 _NAMES = {
-    "algorithm": "Algorithm Cohort",
-    "server.fedopt": "FedOpt",
-    "building": "build",
-    "comparisons": "compare",
+    "core.algorithm": "Algorithm Cohort",
+    "core.errors": "Diverged FedsolveError Interrupted InvalidInput",
+    "core.oracle": "Oracle",
+    "config.build": "build",
     "data.examples": "Examples SparseRows",
     "data.federated": "FederatedData",
+    "engine.compare": "compare",
     "engine.result": "Result Results load",
     "engine.run": "run",
-    "errors": "Diverged FedsolveError Interrupted InvalidInput",
-    "oracle": "Oracle",
-    "sweeps": "sweep",
+    "engine.sweep.named_sweep": "sweep",
+    "methods.server.fedopt": "FedOpt",
+    "methods.wrappers.personal": "Personal",
     "tasks.task": "Task",
-    "wrappers.personal": "Personal",
 }
 # where names went that stood here before
 _MOVED = {
@@ -55,9 +76,9 @@ _INSTEAD = {name: f"fs.{home}.{name}" for home, names in _MOVED.items() for name
 @cache
 def _homes() -> dict[str, str]:
     """Where each name of the package is, as `module:name` or `module:`, in the order of the alphabet."""
-    from fedsolve.catalogue import ALGORITHMS
+    from fedsolve.config.catalogue import ALGORITHMS
 
-    homes = {name: f"{name}:" for name in _MODULES.split()}
+    homes = {name: f"{module}:" for name, module in _NAMESPACES.items()}
     homes |= {name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()}
     for method, entry in ALGORITHMS.items():
         homes[method] = entry.home
@@ -81,3 +102,25 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return ["__version__", *_homes()]
+
+
+class _Namespaces(MetaPathFinder, Loader):
+    """Imports a namespace by its public name: `from fedsolve.sampling import Uniform`."""
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        return ModuleSpec(fullname, self) if package == __name__ and name in _NAMESPACES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(f"fedsolve.{_NAMESPACES[spec.name.rpartition('.')[2]]}")
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state  # the module stays what it is under its own name
+
+
+sys.meta_path.append(_Namespaces())

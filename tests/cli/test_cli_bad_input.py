@@ -9,12 +9,12 @@ import jax
 import pytest
 from cli_small import SMALL
 
-from fedsolve.cli import runs
-from fedsolve.cli.config import parse, read_toml
-from fedsolve.cli.devices import start_jax
-from fedsolve.engine.layout import cores
-from fedsolve.errors import InvalidInput
-from fedsolve.lock import locked
+from fedsolve.cli.commands import runs
+from fedsolve.cli.configuration.config import parse, read_toml
+from fedsolve.cli.processes.devices import start_jax
+from fedsolve.core.errors import InvalidInput
+from fedsolve.engine.compute.layout import cores
+from fedsolve.folders.lock import locked
 
 RUN = ("run", "digits", "FedAvg", *SMALL)
 

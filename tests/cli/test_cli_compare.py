@@ -11,9 +11,9 @@ import pytest
 import tomli_w
 from cli_small import SMALL
 
-from fedsolve.cli import runs
-from fedsolve.cli.progress import Lines
-from fedsolve.files import slug
+from fedsolve.cli.commands import runs
+from fedsolve.cli.terminal.progress import Lines
+from fedsolve.folders.files import slug
 from fedsolve.results.seals import unsealed
 
 CONFIG = """
@@ -126,8 +126,8 @@ def test_labels_that_make_the_same_folder_are_kept_apart(call, no_pictures):
 def test_methods_that_minimise_different_objectives_are_told_apart():
     """The note names who weighs how; with one weighting for all there is none."""
     import fedsolve as fs
-    from fedsolve.cli.compare import objectives
-    from fedsolve.cli.config import parse
+    from fedsolve.cli.commands.compare import objectives
+    from fedsolve.cli.configuration.config import parse
 
     config = parse({"task": "digits", "method": [{"name": "FedAvg"}, {"name": "FedExP"}]}, "here")
     (note,) = objectives(config, (fs.FedAvg(), fs.FedExP()))
@@ -183,8 +183,8 @@ def test_a_weighting_that_not_all_can_have_is_one_line(call, names, more, told):
 
 
 def test_what_is_typed_replaces_the_weighting_of_a_file():
-    from fedsolve.cli.options import from_options
-    from fedsolve.cli.prepare import with_one_weighting
+    from fedsolve.cli.configuration.options import from_options
+    from fedsolve.cli.configuration.prepare import with_one_weighting
 
     weighed = {"weighting": "examples", "client_lr": 0.3}
     Path("c.toml").write_text(
@@ -196,7 +196,7 @@ def test_what_is_typed_replaces_the_weighting_of_a_file():
 
 
 def test_a_former_spelling_in_a_configuration_is_the_method_of_now():
-    from fedsolve.cli.config import parse
+    from fedsolve.cli.configuration.config import parse
 
     names = ["FedLi-LS", "SCAFFOLD+FedFW+", "FedMiD-OSP"]
     config = parse({"task": "digits", "method": [{"name": name} for name in names]}, "here")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.datasets import catalogue
 from fedsolve.tasks.catalogue import TASKS
+from fedsolve.tasks.datasets import public_datasets as catalogue
 from tasks.small_files import DATA, needs
 
 

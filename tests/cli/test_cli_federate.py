@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.config import CONFIG, Config, MethodSection, to_toml
+from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, to_toml
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import FRAMEWORKS
-from fedsolve.cli.folders import FLOWER
-from fedsolve.errors import InvalidInput
+from fedsolve.cli.terminal.folders import FLOWER
+from fedsolve.core.errors import InvalidInput
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_a_run_may_change(call, own_app, tmp_path, capsys):
     from flwr.app import Context, RecordDict
 
     from fake_grid import FakeGrid
-    from fedsolve.deploy.settings import Settings
+    from fedsolve.deploy.server.settings import Settings
 
     call("federate", "new", "bounds", "--framework", "jax")
     server, client = own_app("bounds", "server_app", "client_app")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedsolve.cli.help import complete_algorithm, complete_experiment, complete_kind, complete_task
 from fedsolve.cli.main import app
+from fedsolve.cli.terminal.help import complete_algorithm, complete_experiment, complete_kind, complete_task
 from fedsolve.experiments import EXPERIMENTS, catalogue
 from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import duration

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
-from fedsolve.catalogue import ALGORITHMS
-from fedsolve.citations import BIBTEX
-from fedsolve.data.partitions import PARTITIONS
-from fedsolve.papers import short, title
+from fedsolve.config.catalogue import ALGORITHMS
+from fedsolve.config.citations import BIBTEX
+from fedsolve.config.papers import short, title
+from fedsolve.data.partitioning.partitions import PARTITIONS
 from fedsolve.tasks.catalogue import TASKS
 
 CATALOGUES = {"algorithms": ALGORITHMS, "tasks": TASKS, "partitions": PARTITIONS}

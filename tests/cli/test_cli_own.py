@@ -20,7 +20,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 import fedsolve as fs
-from fedsolve.types import module
+from fedsolve.core.types import module
 
 number = 3
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from cli_small import SMALL
 
-import fedsolve.cli.compare
-import fedsolve.cli.runs
-import fedsolve.cli.sweeps
-from fedsolve.cli.folders import undone_if_refused
-from fedsolve.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.lock import locked
-from fedsolve.run_folder import RUN
+import fedsolve.cli.commands.compare
+import fedsolve.cli.commands.runs
+import fedsolve.cli.commands.sweeps
+from fedsolve.cli.terminal.folders import undone_if_refused
+from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.folders.lock import locked
+from fedsolve.folders.run_folder import RUN
 
 DP = (
     "run",
@@ -75,8 +75,8 @@ def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
         assert list(Path().rglob("config.toml"))
         raise error
 
-    monkeypatch.setattr(fedsolve.cli.runs, "run_one", refuse)
-    monkeypatch.setattr(fedsolve.cli.sweeps, "run_sweep", refuse)
+    monkeypatch.setattr(fedsolve.cli.commands.runs, "run_one", refuse)
+    monkeypatch.setattr(fedsolve.cli.commands.sweeps, "run_sweep", refuse)
     try:
         assert call(*COMMANDS[command], *out).code != 0
     except KeyError:

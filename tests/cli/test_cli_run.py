@@ -15,8 +15,8 @@ from cli_small import SMALL
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.cli.progress import Lines
-from fedsolve.errors import InvalidInput
+from fedsolve.cli.terminal.progress import Lines
+from fedsolve.core.errors import InvalidInput
 from fedsolve.results.history import History
 
 RUN = ("run", "digits", "FedAvg", *SMALL)
@@ -199,7 +199,7 @@ def test_a_bug_keeps_its_traceback(call, monkeypatch):
     def broken(path):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("fedsolve.cli.config.read_toml", broken)
+    monkeypatch.setattr("fedsolve.cli.configuration.config.read_toml", broken)
     Path("c.toml").write_text("")
     with pytest.raises(RuntimeError, match="a bug"):
         call("cite", "c.toml")
@@ -210,7 +210,7 @@ def test_ctrl_c_before_the_run_is_one_line(call, monkeypatch):
     def interrupted(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsolve.cli.runs.prepare", interrupted)
+    monkeypatch.setattr("fedsolve.cli.commands.runs.prepare", interrupted)
     ended = call(*RUN)
     assert (ended.code, ended.out) == (130, "")
     assert ended.err.splitlines()[-1] == "error: interrupted before the run began"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli.study_file import study_in
-from fedsolve.errors import Interrupted
-from fedsolve.sampling import Bernoulli
+from fedsolve.cli.configuration.study_file import study_in
+from fedsolve.core.errors import Interrupted
+from fedsolve.core.sampling import Bernoulli
 from fedsolve.studies import runner
 
 TEXT = """

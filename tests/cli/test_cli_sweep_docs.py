@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli import sweeps
-from fedsolve.cli.config import parse
-from fedsolve.cli.grids import parse_grid
-from fedsolve.cli.sweep_prepare import prepare_sweep
+from fedsolve.cli.commands import sweeps
+from fedsolve.cli.configuration.config import parse
+from fedsolve.cli.configuration.grids import parse_grid
+from fedsolve.cli.configuration.sweep_prepare import prepare_sweep
 from fedsolve.results.selection import SELECTIONS, Selection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()

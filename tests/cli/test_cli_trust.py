@@ -122,7 +122,10 @@ def test_a_module_elsewhere_is_imported_by_name_alone(call, own, command, monkey
         ("silent", "silent does not say that it returns a Task: write `def silent(...) -> fs.Task:`"),
         ("Slow", "Slow is annotated to return Algorithm, not a Task"),
         ("build", "what build is annotated to return cannot be resolved"),
-        ("digits", "hands on what fedsolve.tasks.digits has: name it there, and give --trust fedsolve"),
+        (
+            "digits",
+            "hands on what fedsolve.tasks.images.digits has: name it there, and give --trust fedsolve",
+        ),
     ],
 )
 def test_what_a_module_beside_hands_on_is_refused_before_it_is_called(call, own, name, says):

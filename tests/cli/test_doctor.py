@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fedsolve.tasks.femnist import FILE
+from fedsolve.tasks.images.femnist import FILE
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.cli.config import load
+from fedsolve.cli.configuration.config import load
 from fedsolve.cli.main import main
 from fedsolve.cli.watch.runs import Folder
 from fedsolve.geometry import L1

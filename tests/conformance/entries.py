@@ -6,8 +6,8 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.building import example_of
-from fedsolve.catalogue import ALGORITHMS
+from fedsolve.config.build import example_of
+from fedsolve.config.catalogue import ALGORITHMS
 from fedsolve.geometry import L1, L1Ball, L2Ball, PNorm
 
 CLIENT_LR = 0.3

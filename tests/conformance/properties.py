@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve import wire
-from fedsolve.algorithm import Cohort
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import reductions
 from fedsolve.data.federated import FederatedData
-from fedsolve.oracle import Oracle
 from fedsolve.tasks.task import Task
-from fedsolve.types import reductions
 from harness import Listed, draws, make_clients, prepare
 
 SIZES = (7, 3, 12, 5, 9, 2)

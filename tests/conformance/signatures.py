@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
 from conformance.properties import START, model
-from fedsolve import introspect, trees
-from fedsolve.algorithm import Algorithm, Cohort
-from fedsolve.introspect import ShapeOracle
-from fedsolve.types import reductions
-from fedsolve.wire import OneOf
+from fedsolve.core import introspect, trees
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.introspect import ShapeOracle
+from fedsolve.core.types import reductions
+from fedsolve.core.wire import OneOf
 
 
 class Signature(NamedTuple):

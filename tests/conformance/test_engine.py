@@ -28,8 +28,8 @@ from conformance.properties import (
     task,
 )
 from conformance.signatures import signature
-from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.round import compiled_advance, simulate
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.engine.compute.round import compiled_advance, simulate
 from harness import Listed, prepare
 
 SETTINGS = ((CLIENT_LR, 0), (0.1, 3))

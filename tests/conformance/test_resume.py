@@ -17,7 +17,7 @@ import pytest
 import fedsolve as fs
 from conformance.entries import CLIENT_LR, METHODS, methods
 from conformance.properties import CAPACITY, SAMPLING, task
-from fedsolve.catalogue import ALGORITHMS
+from fedsolve.config.catalogue import ALGORITHMS
 
 # every row of the catalogue, and the compositions whose state no row has
 NAMES = [*ALGORITHMS, "SCAFFOLD+FedDuAdam", "SCAFFOLD+FedFW", "FedFW(split)", "optax"]
@@ -70,7 +70,7 @@ def test_resumed_run_has_the_same_bits(name, tmp_path):
 KILLED = """
     import sys
     sys.path.insert(0, sys.argv[2])
-    import fedsolve.engine.pace as pace, fedsolve.run_folder as run_folder
+    import fedsolve.engine.timing as pace, fedsolve.folders.run_folder as run_folder
     from conformance.entries import METHODS
     from conformance.properties import SAMPLING, task
     import fedsolve as fs, numpy as np, jax, time

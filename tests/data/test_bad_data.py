@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.checks import check_seed
+from fedsolve.core.checks import check_seed
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.cast import cast
-from fedsolve.engine.clients import on_device
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.clients import on_device
 
 X = np.arange(6.0)
 MASKED = np.ma.masked_less(X, 1)

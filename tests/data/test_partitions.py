@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsolve.citations import BIBTEX
+from fedsolve.config.citations import BIBTEX
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data import (
     IID,
     PARTITIONS,
@@ -17,8 +18,7 @@ from fedsolve.data import (
     Shards,
     as_partition,
 )
-from fedsolve.data.base import fill_empty
-from fedsolve.errors import InvalidInput
+from fedsolve.data.partitioning.partition import fill_empty
 
 COMPLETE = [
     IID(),

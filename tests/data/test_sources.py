@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data import checksum, data_dir, read_idx, read_npz
-from fedsolve.errors import InvalidInput
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 HEADER = bytes([0, 0, 8, 3]) + struct.pack(">III", 2, 3, 4)

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from fedsolve import tasks
-from fedsolve.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.cifar import decode
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
+from fedsolve.tasks.images.cifar import decode
 from fedsolve.tasks.networks.recurrent import LSTM
 from tasks.small_files import DATA, needs
 
 rng = np.random.default_rng(0)
-play_roles = importlib.import_module("fedsolve.tasks.shakespeare")._roles
+play_roles = importlib.import_module("fedsolve.tasks.text.shakespeare")._roles
 
 
 def idx(array, code):
@@ -98,7 +98,7 @@ def test_fashion(tmp_path, monkeypatch):
         (source / name.removesuffix(".gz")).write_bytes(idx(a, 8))
         sums[name] = hashlib.sha256(a.tobytes()).hexdigest()
     monkeypatch.setattr(fashion, "CONTENT", sums)
-    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.fashion"), "CONTENT", sums)
+    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.images.fashion"), "CONTENT", sums)
     fashion.convert(source, to)
     assert tasks.fashion_mnist(to, 2, "iid").data.counts.tolist() == [6, 6]
     (source / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(12, np.uint8), 8))

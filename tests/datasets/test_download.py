@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fedsolve.datasets import download
-from fedsolve.datasets.download import fetch
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.datasets import download
+from fedsolve.tasks.datasets.download import fetch
 
 CONTENT = bytes(range(256)) * 40
 SUM = hashlib.sha256(CONTENT).hexdigest()

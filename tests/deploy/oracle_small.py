@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.algorithm import Cohort
-from fedsolve.deploy.oracles.base import LocalProblem
-from fedsolve.engine.cast import cast
-from fedsolve.engine.compiled import compiler_options
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.engine.compute.cast import cast
 
 
 def key(seed: int = 3) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedsolve as fs
-from fedsolve.engine.keys import start_params
+from fedsolve.engine.compute.keys import start_params
 
 CLIENTS = 3
 SETTINGS = __SETTINGS__

@@ -11,12 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 import fedsolve as fs
 from conformance.entries import BALL
 from conformance.properties import SAMPLING
-from fedsolve.deploy import records
+from fedsolve.core.errors import Unavailable
+from fedsolve.deploy.flower import client_app
+from fedsolve.deploy.messages import records
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.serve import FAILED, ROUNDS
-from fedsolve.errors import Unavailable
-from fedsolve.flower import client_app
-from fedsolve.store import read_manifest
+from fedsolve.deploy.server.serve import FAILED, ROUNDS
+from fedsolve.folders.store import read_manifest
 
 METHOD = fs.SCAFFOLD(0.3)
 
@@ -338,8 +338,8 @@ def test_two_nodes_of_one_number(tmp_path):
 def test_a_node_without_a_number(tmp_path):
     app = CLIENTS
     from fake_grid import FakeGrid
-    from fedsolve.deploy.serve import Deployment, serve
-    from fedsolve.deploy.settings import Settings
+    from fedsolve.deploy.server.serve import Deployment, serve
+    from fedsolve.deploy.server.settings import Settings
 
     grid = FakeGrid(app, [0], tmp_path)
     grid.nodes = {101: {}}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.settings import Settings
+from fedsolve.deploy.server.settings import Settings
 
 TEMPLATE = Path(fs.__file__).parent / "cli/federation/templates/pyproject.toml.txt"
 MODEL = {"w": np.zeros(2, np.float32)}

@@ -11,11 +11,11 @@ from deploy_small import POPULATION, deploy
 from flwr.app import RecordDict
 
 import fedsolve as fs
-from fedsolve.deploy import collect
-from fedsolve.deploy.backoff import Backoff
-from fedsolve.deploy.client_state import ClientState
-from fedsolve.deploy.serve import ROUNDS
-from fedsolve.deploy.settings import Settings
+from fedsolve.deploy.client.client_state import ClientState
+from fedsolve.deploy.server import collect
+from fedsolve.deploy.server.backoff import Backoff
+from fedsolve.deploy.server.serve import ROUNDS
+from fedsolve.deploy.server.settings import Settings
 
 METHOD = fs.SCAFFOLD(0.3)
 EVER = [(102, t) for t in range(20)]

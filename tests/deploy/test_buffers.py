@@ -6,7 +6,7 @@ from deploy_small import deploy
 from flwr.app import Array, ArrayRecord
 
 import fedsolve as fs
-from fedsolve.flower import client_app
+from fedsolve.deploy.flower import client_app
 
 torch = pytest.importorskip("torch")
 

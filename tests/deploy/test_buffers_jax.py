@@ -4,9 +4,9 @@ import numpy as np
 from deploy_small import clients_of, deploy
 
 import fedsolve as fs
-from fedsolve.callbacks import FineTuning
-from fedsolve.deploy.client import client_app
+from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.results.callbacks import FineTuning
 from harness import Listed
 from wrappers.test_keeps_buffers import CLIENTS, COHORTS, START, WEIGHTS, task
 

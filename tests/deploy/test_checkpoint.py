@@ -7,12 +7,13 @@ import pytest
 from deploy_small import deploy
 
 import fedsolve as fs
-from fedsolve.deploy import checkpoint, serve
-from fedsolve.deploy.client import client_app
+from fedsolve.deploy import checkpoint
+from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.serve import FAILED
-from fedsolve.run_folder import DEPLOYMENT
-from fedsolve.store import read_manifest, save_tree
+from fedsolve.deploy.server import serve
+from fedsolve.deploy.server.serve import FAILED
+from fedsolve.folders.run_folder import DEPLOYMENT
+from fedsolve.folders.store import read_manifest, save_tree
 
 CHECKPOINT, PREVIOUS = DEPLOYMENT.file, DEPLOYMENT.previous
 METHOD = fs.FedFW(fs.geometry.L2Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))

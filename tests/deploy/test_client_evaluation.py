@@ -12,16 +12,16 @@ from flwr.app import ConfigRecord
 
 import fedsolve as fs
 from fake_grid import over_the_wire
-from fedsolve.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.client_evaluation import read_answer
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.found import Found
-from fedsolve.deploy.measured import Measured
-from fedsolve.deploy.measured_records import question_to_record
-from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.evaluation_result import Found
+from fedsolve.deploy.messages.measured import Measured
+from fedsolve.deploy.messages.measured_records import question_to_record
+from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.spec import to_spec
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.server.client_evaluation import read_answer
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics
 from harness import Softmax, cross_entropy, make_clients
 

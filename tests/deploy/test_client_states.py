@@ -11,13 +11,13 @@ from deploy_small import deploy
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.client_state import ClientState, StateLost
-from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.core.types import module
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.client_state import ClientState, StateLost
+from fedsolve.deploy.client.worker import train_client
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.worker import train_client
-from fedsolve.types import module
-from fedsolve.wrappers.base import Wrapper
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.methods.wrappers.wrapper import Wrapper
 
 PARAMS = {"w": np.zeros(2)}
 

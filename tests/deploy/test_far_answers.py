@@ -9,8 +9,8 @@ from test_reply_outliers import APPS, CLIENTS
 
 import fedsolve as fs
 from fedsolve.deploy.far_answers import find_far_answers
-from fedsolve.deploy.measured import Measured
-from fedsolve.wrappers.robust.outliers import FACTOR
+from fedsolve.deploy.messages.measured import Measured
+from fedsolve.methods.robust.outliers import FACTOR
 
 NAN = float("nan")
 

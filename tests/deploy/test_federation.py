@@ -17,10 +17,10 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
-from fedsolve.deploy.serve import FAILED, ROUNDS
+from fedsolve.deploy.server.serve import FAILED, ROUNDS
+from fedsolve.folders.store import read_manifest
 from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
-from fedsolve.store import read_manifest
 
 RATE = 0.1
 SHARED = 64 * 64 + 64

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.kinds import fits, is_known, kinds_of
-from fedsolve.deploy.parts import classes
-from fedsolve.deploy.spec import from_spec, to_spec
+from fedsolve.deploy.messages.allowed_classes import classes
+from fedsolve.deploy.messages.kinds import fits, is_known, kinds_of
+from fedsolve.deploy.messages.spec import from_spec, to_spec
 
 FIELDS = {
     f"{name}.{field.name}": (cls, field.name)

@@ -9,13 +9,13 @@ import pytest
 from deploy_small import ask
 
 import fedsolve as fs
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.ledger import LEDGER
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.ledger import LEDGER
+from fedsolve.deploy.messages.records import order_to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.records import order_to_record
-from fedsolve.store import load_tree, read_manifest, save_tree
-from fedsolve.wrappers.privacy.gaussian import epsilon_of, gaussian_epsilon
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.methods.privacy.gaussian import epsilon_of, gaussian_epsilon
 
 DELTA = 1e-5
 

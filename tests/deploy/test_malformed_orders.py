@@ -8,12 +8,12 @@ import numpy as np
 from deploy_small import ask
 
 import fedsolve as fs
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.oracles.base import check_same
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.messages.records import order_to_record
+from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.records import order_to_record
-from fedsolve.deploy.spec import to_spec
+from fedsolve.deploy.oracles.node_oracle import check_same
+from fedsolve.deploy.server.coordinator import Coordinator
 
 BESIDE = {"mean": np.ones(2, np.float32)}
 
@@ -65,7 +65,7 @@ def every(record):
         "long": json.dumps(spec).replace("0.1", "1" * 5000),
         "infinite": json.dumps(spec).replace("0.1", "Infinity"),
         "a rule": json.dumps(to_spec(fs.server.ServerSGD())),
-        "an attack": json.dumps({"function": "fedsolve.files:write_atomically"}),
+        "an attack": json.dumps({"function": "fedsolve.folders.files:write_atomically"}),
         "private": json.dumps(
             to_spec(fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.1), 0.5, 1.0, delta=1e-5))
         ),

@@ -15,17 +15,17 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import fedsolve as fs
 from fake_grid import over_the_wire
 from fedsolve import wire
-from fedsolve.checks import check_same
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.collect import read_and_validate
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.message import Reply, signature_digest
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import replace
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.messages.message import Reply, signature_digest
+from fedsolve.deploy.messages.records import order_to_record, reply_to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.records import order_to_record, reply_to_record
-from fedsolve.deploy.serve import ROUNDS
-from fedsolve.errors import InvalidInput
-from fedsolve.server.dua import Spread
-from fedsolve.types import replace
+from fedsolve.deploy.server.collect import read_and_validate
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.serve import ROUNDS
+from fedsolve.methods.server.dua import Spread
 
 METHOD = fs.FedExP(0.1, weighting="examples")
 BESIDE = {"mean": np.ones(2, np.float32), "seen": np.array(3)}

@@ -7,8 +7,9 @@ from deploy_small import clients_of, deploy
 
 from conformance.entries import EVERY, METHODS, OF_EACH_KIND
 from conformance.properties import COHORTS, SAMPLING, START, close, compiled, model, task
-from fedsolve import introspect, wire
-from fedsolve.algorithm import Cohort
+from fedsolve import wire
+from fedsolve.core import introspect
+from fedsolve.core.algorithm import Cohort
 
 # clients of two sizes, one of them with a partial batch: two programs a method train them. All examples and the
 # largest client are as many as the other conformance tests have, so that the engine's program is theirs.

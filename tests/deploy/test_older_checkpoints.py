@@ -10,12 +10,13 @@ from deploy_small import deploy
 from test_reply_outliers import sends
 
 import fedsolve as fs
+from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import checkpoint, kept
-from fedsolve.deploy.client import client_app
+from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.outliers import Rise, sharpest_rise
-from fedsolve.deploy.serve import FAILED
-from fedsolve.store import read_manifest
+from fedsolve.deploy.server.outliers import Rise, sharpest_rise
+from fedsolve.deploy.server.serve import FAILED
+from fedsolve.folders.store import read_manifest
 
 TRACKED = fs.FedFW(fs.geometry.L2Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))
 METHODS = {"SCAFFOLD": fs.SCAFFOLD(0.1), "FedFW": TRACKED}
@@ -157,7 +158,7 @@ def test_a_spoiled_run_names_the_update_and_where_to_go_back_to(every_third, tmp
     whole, *_ = run(tmp_path / "a", 6, fs.FedAvg(0.1), **settings)
     folder = tmp_path / "b"
     spoiled = sends(1e100, (4,), (3,))
-    with pytest.raises(fs.errors.Unavailable) as raised:
+    with pytest.raises(Unavailable) as raised:
         run(folder, 6, fs.FedAvg(0.1), tamper=spoiled, norm_bound=1e300, **settings)
     said = str(raised.value)
     assert "client 0: its norm is inf, above the bound 1e+300" in said

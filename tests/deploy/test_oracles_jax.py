@@ -14,13 +14,13 @@ from oracle_small import far, key, local_work, same, train
 import fedsolve as fs
 from conformance.entries import METHODS
 from conformance.properties import task as nested
-from fedsolve.algorithm import Cohort
-from fedsolve.checks import check_same
-from fedsolve.deploy.oracles.base import check_needs
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.checks import check_same
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.engine.client_oracle import client_oracle
+from fedsolve.deploy.oracles.node_oracle import check_needs
+from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
-from fedsolve.options import RunOptions
 from harness import Listed, prepare
 
 FEW = ("FedAvg", "SCAFFOLD+FedLiLS", "FedDuAdam", "FedDR", "FedFW", "FedExProx")

@@ -196,7 +196,7 @@ BAD = {
     "regression loss": (make(SGDRegressor(loss="huber"), y=NUMBERS), r"SGDRegressor\(loss='huber'\)"),
     "weights": (make(LogisticRegression(class_weight="balanced")), "class_weight='balanced'"),
     "positive": (make(Ridge(positive=True), y=NUMBERS), "positive=True"),
-    "label": (make(classes=["no", "maybe"]), r"label np.str_\('yes'\) in row \d+ of y is not among classes"),
+    "label": (make(classes=["no", "maybe"]), r"label 'yes' in row \d+ of y is not among classes"),
     "one class": (make(y=np.zeros(60)), r"only one class, \[0.0\]"),
     "lengths": (make(y=TWO[:-1]), r"x has shape \(60, 4\), y \(59,\)"),
     "flat": (make(x=X[:, 0]), r"x has shape \(60,\)"),

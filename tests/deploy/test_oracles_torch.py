@@ -14,10 +14,10 @@ from oracle_small import far, key, local_work, same
 
 import fedsolve as fs
 from conformance.entries import METHODS
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.measure import measure_client
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.client.measure import measure_client
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.geometry import L1
 
 torch = pytest.importorskip("torch")

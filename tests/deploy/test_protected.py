@@ -9,9 +9,9 @@ from deploy_small import POPULATION, deploy, simulated, start
 
 import fedsolve as fs
 from conformance.properties import close
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.message import check_buffers
+from fedsolve.deploy.messages.message import check_buffers
 from fedsolve.deploy.secret_keys import load_or_create_secret
+from fedsolve.deploy.server.coordinator import Coordinator
 from harness import Listed
 
 PRIVACY = {"population": POPULATION, "delta": 1e-5, "sampling": "none"}
@@ -185,7 +185,7 @@ def test_a_private_run_goes_on_with_its_cohorts(tmp_path, capsys):
         return content
 
     setting = {"sampling": HALF, "rounds": 4, "seed": 3, "shortfall": "skip"}
-    with pytest.raises(fs.errors.FedsolveError, match="evaluate raised Died after round 2"):
+    with pytest.raises(fs.FedsolveError, match="evaluate raised Died after round 2"):
         deploy(amplified(), tmp_path, evaluate=evaluate, tamper=watch, **setting)
     _, history, _ = deploy(amplified(), tmp_path, resume=True, tamper=watch, **setting)
     assert [n - 101 for n in sent] == [c for i in (0, 1, 1, 2, 3) for c in wanted[i]]

@@ -10,9 +10,9 @@ from flwr.clientapp import ClientApp
 
 import fedsolve as fs
 from fake_grid import FakeGrid
-from fedsolve.deploy.node_binding import BINDINGS, NodeBindings
-from fedsolve.deploy.registry import ClientRegistry
-from fedsolve.errors import Unavailable
+from fedsolve.core.errors import Unavailable
+from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
+from fedsolve.deploy.nodes.registry import ClientRegistry
 
 SIGNATURE = "['w'] float32[2]"
 

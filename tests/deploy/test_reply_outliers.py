@@ -11,13 +11,13 @@ from malformed import with_bytes
 
 import fedsolve as fs
 from conformance.properties import task
-from fedsolve.deploy.client import client_app
+from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.outliers import check_usual, part_norms
-from fedsolve.deploy.serve import ROUNDS
-from fedsolve.run_folder import DEPLOYMENT, RunFolder
-from fedsolve.store import read_manifest
-from fedsolve.wrappers.robust.outliers import FACTOR
+from fedsolve.deploy.server.outliers import check_usual, part_norms
+from fedsolve.deploy.server.serve import ROUNDS
+from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder
+from fedsolve.folders.store import read_manifest
+from fedsolve.methods.robust.outliers import FACTOR
 
 CLIENTS, ROUND = 6, 6
 

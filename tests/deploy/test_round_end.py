@@ -12,17 +12,18 @@ from malformed import with_bytes
 
 import fedsolve as fs
 from fake_grid import over_the_wire
-from fedsolve import trees, wire
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.collect import read_and_validate
-from fedsolve.deploy.coordinator import Coordinator
-from fedsolve.deploy.message import Reply, signature_digest
+from fedsolve import wire
+from fedsolve.core import trees
+from fedsolve.core.types import module, replace
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.messages.message import Reply, signature_digest
+from fedsolve.deploy.messages.records import reply_to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.records import reply_to_record
-from fedsolve.deploy.reply_store import ReplyStore
-from fedsolve.deploy.serve import FAILED, ROUNDS, _round_reporter
-from fedsolve.server.base import ServerOptimizer
-from fedsolve.types import module, replace
+from fedsolve.deploy.server.collect import read_and_validate
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.reply_store import ReplyStore
+from fedsolve.deploy.server.serve import FAILED, ROUNDS, _round_reporter
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 
 @module

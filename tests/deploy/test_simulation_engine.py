@@ -8,12 +8,12 @@ from deploy_small import CLIENTS, start
 
 import fedsolve as fs
 from fake_grid import FakeGrid
-from fedsolve.deploy.message import signature
-from fedsolve.deploy.node_binding import BINDINGS, NodeBindings
-from fedsolve.deploy.registry import ClientRegistry
-from fedsolve.deploy.serve import FAILED, Deployment, serve
-from fedsolve.deploy.settings import Settings
-from fedsolve.errors import Unavailable
+from fedsolve.core.errors import Unavailable
+from fedsolve.deploy.messages.message import signature
+from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
+from fedsolve.deploy.nodes.registry import ClientRegistry
+from fedsolve.deploy.server.serve import FAILED, Deployment, serve
+from fedsolve.deploy.server.settings import Settings
 
 
 class InMemoryGrid(FakeGrid):

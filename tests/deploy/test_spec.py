@@ -11,11 +11,11 @@ import pytest
 
 import fedsolve as fs
 from conformance.entries import METHODS
-from fedsolve.deploy.client import client_app
-from fedsolve.deploy.parts import OPTIMISERS
-from fedsolve.deploy.spec import from_spec, method_from_spec, to_spec
-from fedsolve.engine.identity import describe
-from fedsolve.types import module
+from fedsolve.core.types import module
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.messages.allowed_classes import OPTIMISERS
+from fedsolve.deploy.messages.spec import from_spec, method_from_spec, to_spec
+from fedsolve.engine.records.identity import describe
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -43,7 +43,7 @@ def test_what_cannot_be_told():
         to_spec(fs.FedOpt(local, fs.server.ServerSGD()))
 
 
-HOME = "fedsolve.server.fedopt:FedOpt"
+HOME = "fedsolve.methods.server.fedopt:FedOpt"
 
 
 def nested(depth):
@@ -61,7 +61,7 @@ def changed(method, **fields):
 
 
 def optimiser(**fields):
-    return {"class": "fedsolve.optax_bridge:Transformation", "fields": fields}
+    return {"class": "fedsolve.core.optax_bridge:Transformation", "fields": fields}
 
 
 LOCAL = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multiplier=1.0, delta=1e-5)
@@ -70,7 +70,7 @@ ATTACKS = {
     "a program": {"function": "os:system"},
     "a class elsewhere": {"class": "subprocess:Popen", "fields": {"args": "true"}},
     "a file is written": optimiser(
-        factory={"function": "fedsolve.files:write_atomically"},
+        factory={"function": "fedsolve.folders.files:write_atomically"},
         values={"dict": []},
         options={
             "tuple": [{"tuple": ["path", "{folder}/sitecustomize.py"]}, {"tuple": ["content", "import os"]}]
@@ -79,11 +79,11 @@ ATTACKS = {
     "a file as a schedule": changed(
         fs.FedAvg(0.1),
         local={
-            "class": "fedsolve.client.sgd:SGD",
+            "class": "fedsolve.methods.client.sgd:SGD",
             "fields": {
                 "lr": {
-                    "class": "fedsolve.schedules:FromOptax",
-                    "fields": {"function": {"function": "fedsolve.files:slug"}},
+                    "class": "fedsolve.core.schedules:FromOptax",
+                    "fields": {"function": {"function": "fedsolve.folders.files:slug"}},
                 }
             },
         },
@@ -91,11 +91,11 @@ ATTACKS = {
     "the command line": {"function": "fedsolve.cli.main:main"},
     "the command line as a factory": optimiser(factory={"optax": "cli.main"}, values={"dict": []}),
     "a private sender": {"function": "fedsolve.cli.federation.local:_send"},
-    "a function as a field": changed(LOCAL, clip_norm={"function": "fedsolve.files:slug"}),
+    "a function as a field": changed(LOCAL, clip_norm={"function": "fedsolve.folders.files:slug"}),
     "an attribute of a class": {"class": HOME + ".__init__", "fields": {}},
     "a base class": {"class": HOME + ".__class__.__base__", "fields": {}},
     "another dataclass": {"class": "fedsolve.results.history:History", "fields": {"label": 1}},
-    "an abstract class": {"class": "fedsolve.algorithm:Algorithm", "fields": {}},
+    "an abstract class": {"class": "fedsolve.core.algorithm:Algorithm", "fields": {}},
     "an optimiser that runs code": optimiser(factory={"optax": "inject_hyperparams"}, values={"dict": []}),
     "an optimiser by attribute": optimiser(factory={"optax": "__getattr__"}, values={"dict": []}),
     "an optimiser by path": optimiser(factory={"function": "optax._src.alias:adam"}, values={"dict": []}),

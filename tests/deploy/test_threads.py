@@ -7,7 +7,7 @@ import torch
 
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy import threads
-from fedsolve.deploy.client import _problem
+from fedsolve.deploy.client.client import _problem
 
 
 @pytest.fixture

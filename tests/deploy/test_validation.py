@@ -4,17 +4,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.algorithms.fedmid import FedMiDMessage
-from fedsolve.client.base import Search
-from fedsolve.deploy import records
-from fedsolve.deploy.plain_text import printable, without_folders
-from fedsolve.deploy.validation import check_buffer_values, check_claims, check_examples, check_size, reading
-from fedsolve.errors import InvalidInput
-from fedsolve.server.dua import Spread
-from fedsolve.server.fedopt import FedOptMessage
-from fedsolve.server.lengths import ClientStep
-from fedsolve.wrappers.control_variates import ScaffoldMessage
-from fedsolve.wrappers.privacy.central import PrivateMessage
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.messages import records
+from fedsolve.deploy.messages.plain_text import printable, without_folders
+from fedsolve.deploy.messages.validation import (
+    check_buffer_values,
+    check_claims,
+    check_examples,
+    check_size,
+    reading,
+)
+from fedsolve.methods.algorithms.fedmid import FedMiDMessage
+from fedsolve.methods.client.solver import Search
+from fedsolve.methods.privacy.central import PrivateMessage
+from fedsolve.methods.server.dua import Spread
+from fedsolve.methods.server.fedopt import FedOptMessage
+from fedsolve.methods.server.lengths import ClientStep
+from fedsolve.methods.wrappers.control_variates import ScaffoldMessage
 
 DELTA = {"w": np.array([3.0, 4.0])}
 

@@ -15,10 +15,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.deploy.found import Found  # noqa: E402
-from fedsolve.deploy.measured import Answer, Question  # noqa: E402
-from fedsolve.deploy.measured_checks import check_answer  # noqa: E402
-from fedsolve.deploy.measured_records import answer_to_record, record_to_answer  # noqa: E402
+from fedsolve.deploy.evaluation_result import Found  # noqa: E402
+from fedsolve.deploy.messages.measured import Answer, Question  # noqa: E402
+from fedsolve.deploy.messages.measured_checks import check_answer  # noqa: E402
+from fedsolve.deploy.messages.measured_records import answer_to_record, record_to_answer  # noqa: E402
 from fedsolve.deploy.oracles.torch import TorchOracle  # noqa: E402
 
 WEIGHT = torch.tensor([1.0, 25.0, 3.0], dtype=torch.float64)

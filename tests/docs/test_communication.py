@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fedsolve as fs
-from fedsolve.catalogue import ALGORITHMS
-from fedsolve.communication import Field, examples, payload
+from fedsolve.config.catalogue import ALGORITHMS
+from fedsolve.deploy.communication import Field, examples, payload
 from fedsolve.geometry import L1Ball
 
 

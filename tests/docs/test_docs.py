@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsolve.catalogue import ALGORITHMS
+from fedsolve.config.catalogue import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -87,12 +87,12 @@ def test_readme_command_lines_are_read():
     """Each command and option of them exists, and names of tasks, methods, data sets and experiments are right."""
     from typer.main import get_command
 
-    from fedsolve.building import arguments
+    from fedsolve.cli.configuration.values import parse_assignments
     from fedsolve.cli.main import app
-    from fedsolve.cli.values import parse_assignments
-    from fedsolve.datasets.catalogue import DATASETS
+    from fedsolve.config.build import arguments
     from fedsolve.experiments.entries import EXPERIMENTS
     from fedsolve.tasks.catalogue import TASKS
+    from fedsolve.tasks.datasets.public_datasets import DATASETS
 
     seen = set()
     for words in readme_commands():
@@ -130,9 +130,9 @@ def test_readme_command_lines_are_read():
 def test_readme_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, capsys):
     """The FedFW line as it stands; the comparison has tuned settings, and the method that was at 67 % without them."""
     pytest.importorskip("sklearn")
-    from fedsolve.cli.compare import untuned
+    from fedsolve.cli.commands.compare import untuned
+    from fedsolve.cli.configuration.options import from_options
     from fedsolve.cli.main import main
-    from fedsolve.cli.options import from_options
 
     found = importlib.util.find_spec  # as where matplotlib is not installed, which saves seconds
     monkeypatch.setattr(
@@ -184,9 +184,9 @@ def test_readme_names_every_method():
 
 
 def test_adding_an_algorithm_shows_the_real_source():
-    """The page shows src/fedsolve/wrappers/proximal.py as it is, not as it was."""
+    """The page shows src/fedsolve/methods/wrappers/proximal.py as it is, not as it was."""
     page = (ROOT / "docs" / "adding-an-algorithm.md").read_text()
-    source = (ROOT / "src" / "fedsolve" / "wrappers" / "proximal.py").read_text().rstrip()
+    source = (ROOT / "src" / "fedsolve" / "methods" / "wrappers" / "proximal.py").read_text().rstrip()
     assert source in page
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedsolve as fs
-from fedsolve.catalogue import ALGORITHMS, WRAPPERS
+from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -45,9 +45,9 @@ def test_the_index_of_figures():
 
 def test_the_page_on_communication():
     pytest.importorskip("dp_accounting")
-    assert (ROOT / "docs/communication.md").read_text() == fs.catalogue.load_home("communication:page")(), (
-        "run: make generate"
-    )
+    assert (ROOT / "docs/communication.md").read_text() == fs.catalogue.load_home(
+        "deploy.communication:page"
+    )(), "run: make generate"
 
 
 def test_every_name_of_the_face_is_there():

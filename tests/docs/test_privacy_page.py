@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.wrappers.privacy.accounting import epsilon, noise_multiplier_for
+from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
 
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
 

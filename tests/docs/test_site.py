@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedsolve
-from fedsolve.catalogue import ALGORITHMS, WRAPPERS
+from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
 ROOT = Path(__file__).parents[2]
 

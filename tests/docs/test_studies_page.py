@@ -34,8 +34,8 @@ def test_both_forms_are_one_study(mine):
     """The same methods at the same settings, options and seeds, claim, judgement."""
     import mine_study
 
-    from fedsolve.cli.study_file import study_in
-    from fedsolve.engine.grid import build_methods
+    from fedsolve.cli.configuration.study_file import study_in
+    from fedsolve.engine.sweep.grid import build_methods
 
     file, python = study_in(Path("mine.toml")), mine_study.study()
     assert (file.title, file.seeds) == (python.title, python.seeds)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.geometry import L1, GroupL1Ball, KSupportBall, L1Ball, L2Ball, LInfBall, NuclearBall
-from fedsolve.options import RunOptions
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 
 PAGE = (Path(__file__).parents[2] / "docs" / "composite.md").read_text()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.callbacks import EarlyStopping, Evaluated, KeepBest
+from fedsolve.results.callbacks import EarlyStopping, Evaluated, KeepBest
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import run_folder
+from fedsolve.core.sampling import Uniform
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.checkpoint import Checkpoints
-from fedsolve.engine.looks import Looks
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.record import Recorder
-from fedsolve.lock import locked
-from fedsolve.options import RunOptions
-from fedsolve.run_folder import RUN, RunFolder
-from fedsolve.sampling import Uniform
+from fedsolve.engine.records.checkpoint import Checkpoints
+from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.records.record import Recorder
+from fedsolve.folders import run_folder
+from fedsolve.folders.lock import locked
+from fedsolve.folders.run_folder import RUN, RunFolder
 from harness import make_clients, make_task
 
 CHECKPOINT = RUN.file
@@ -140,7 +140,7 @@ def test_another_version(folder, monkeypatch):
 
 def test_another_commit_goes_on(folder, monkeypatch):
     """Whoever works on something else may resume: the version, the method's code and the data are compared."""
-    monkeypatch.setattr("fedsolve.engine.identity._commit", lambda: ", commit 0123456789")
+    monkeypatch.setattr("fedsolve.engine.records.identity._commit", lambda: ", commit 0123456789")
     assert run(folder, rounds=4, resume=True).rounds["round"][-1] == 4
 
 

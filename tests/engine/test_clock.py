@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedsolve.engine import pace
-from fedsolve.engine.clock import CompileClock
+from fedsolve.engine import timing as pace
+from fedsolve.engine.timing import CompileClock
 
 
 def test_reports_inside_a_report_count_once():

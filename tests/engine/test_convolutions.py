@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedsolve.engine.convolutions import without_slow_convolutions
+from fedsolve.core.xla.convolutions import without_slow_convolutions
 
 NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
 # input, kernel, strides, padding, dilation of the kernel, layout

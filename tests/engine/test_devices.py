@@ -16,9 +16,9 @@ import sys, tempfile
 sys.path.insert(0, sys.argv[1])
 import jax, numpy as np
 import fedsolve as fs
-from fedsolve.engine import stream
+from fedsolve.engine.streaming import stream
 from fedsolve.sampling import Bernoulli
-from fedsolve.types import module, static
+from fedsolve.core.types import module, static
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 2
 task = make_task(make_clients())

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedsolve as fs
-from fedsolve import run_folder
-from fedsolve.engine import stream
+from fedsolve.engine.streaming import stream
+from fedsolve.folders import run_folder
 from fedsolve.tasks import CrossEntropy, Softmax
 
 MODEL = Softmax(1000, 10)  # a client's state has 40 kB
@@ -42,7 +42,7 @@ def disk(tmp_path):
 
 def test_a_population_goes_on_where_its_disk_was_full(disk, tmp_path, monkeypatch):
     place, again = disk
-    monkeypatch.setattr("fedsolve.data.writing._BETWEEN", 2**16)
+    monkeypatch.setattr("fedsolve.data.on_disk.writing._BETWEEN", 2**16)
     whole = fs.data.write(clients(80), tmp_path / "whole")
     with pytest.raises(fs.InvalidInput, match="No space left on device; what was written stays"):
         fs.data.write(clients(80), place / "d")
@@ -69,7 +69,7 @@ def test_rows_to_group_that_do_not_fit_are_refused_before_they_are_written(disk,
 def test_a_run_goes_on_where_the_disk_of_its_states_was_full(disk, tmp_path, monkeypatch):
     place, again = disk
     monkeypatch.setattr(run_folder.RunFolder, "due", property(lambda self: True))
-    monkeypatch.setattr("fedsolve.engine.pace._CALL_SECONDS", 1e-9)
+    monkeypatch.setattr("fedsolve.engine.timing._CALL_SECONDS", 1e-9)
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**16)
     task = fs.Task("disks", MODEL.init, CrossEntropy(MODEL), fs.FederatedData.from_clients(clients()))
     options = {"clients_per_round": 2, "eval_every": 4, "residency": "stream"}

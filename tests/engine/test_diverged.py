@@ -11,15 +11,15 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.building import arguments, build, example_of
-from fedsolve.catalogue import ALGORITHMS
-from fedsolve.client import Optax
-from fedsolve.engine.cast import cast
-from fedsolve.engine.diverged import cause, largest_value, rates
-from fedsolve.errors import InvalidInput
+from fedsolve.config.build import arguments, build, example_of
+from fedsolve.config.catalogue import ALGORITHMS
+from fedsolve.core.errors import InvalidInput
+from fedsolve.engine.checks.divergence_hint import cause, largest_value, rates
+from fedsolve.engine.compute.cast import cast
+from fedsolve.methods.client import Optax
+from fedsolve.methods.server import ServerSGD
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.server import ServerSGD
 from harness import cross_entropy, make_clients, make_task
 
 REFUSED = {"client_lr", "server_lr", "eta_max", "eta", "mu", "tau", "client_momentum", "clip_norm"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.callbacks import EachClient
+from fedsolve.results.callbacks import EachClient
 from fedsolve.results.clients import ClientMetrics
 
 RNG = np.random.default_rng(0)

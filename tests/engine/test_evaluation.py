@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import evaluate as evaluation
-from fedsolve.sampling import Uniform
+from fedsolve.core.sampling import Uniform
+from fedsolve.engine.evaluation import evaluate as evaluation
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 
 
@@ -82,9 +82,9 @@ def test_unseen_clients_in_a_sweep_and_refused():
     run = fs.run(fs.FedAvg(0.5), task, rounds=2)
     got = float(np.ravel(sweep.metrics["unseen_loss"])[-1])
     assert got == pytest.approx(float(run.metrics["unseen_loss"][-1]), rel=1e-5)
-    with pytest.raises(fs.errors.InvalidInput, match="unseen clients have fields"):
+    with pytest.raises(fs.InvalidInput, match="unseen clients have fields"):
         replace(task, unseen=fs.FederatedData.from_clients([np.ones((2, 3))]))
-    with pytest.raises(fs.errors.InvalidInput, match=r"unseen = \[\] of the task must be FederatedData"):
+    with pytest.raises(fs.InvalidInput, match=r"unseen = \[\] of the task must be FederatedData"):
         replace(task, unseen=[])
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import files
-from fedsolve.engine.checkpoint import Checkpoints
-from fedsolve.engine.record import Recorder
-from fedsolve.engine.sweep_store import SweepStore, TrialResults
-from fedsolve.lock import locked
-from fedsolve.store import save_tree
+from fedsolve.engine.records.checkpoint import Checkpoints
+from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
+from fedsolve.folders import files
+from fedsolve.folders.lock import locked
+from fedsolve.folders.store import save_tree
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
@@ -43,7 +43,7 @@ def test_who_may_read_a_file_follows_from_the_umask(tmp_path, umask, mode):
 KILLED = """
 import os, sys
 from pathlib import Path
-from fedsolve.files import replace_atomically
+from fedsolve.folders.files import replace_atomically
 replace_atomically(sys.argv[1], lambda new: (new.write_bytes(b"half"), os.kill(os.getpid(), 9)))
 """
 

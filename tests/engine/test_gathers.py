@@ -7,8 +7,8 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.gather_checks import check_gathers
-from fedsolve.engine.preflight import check_metrics
+from fedsolve.engine.checks.gather_checks import check_gathers
+from fedsolve.engine.checks.preflight import check_metrics
 from fedsolve.tasks import CausalTransformer, NextToken
 
 RNG = np.random.default_rng(0)

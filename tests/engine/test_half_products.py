@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.xla.bf16_matmul import with_half_products
+from fedsolve.core.xla.direct import direct
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.engine.half_products import with_half_products
-from fedsolve.tasks.direct import direct
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(n, 6)).astype("f"), RNG.normal(size=n).astype("f")) for n in (4, 3)]

@@ -13,9 +13,9 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.engine.client_oracle import client_oracle
+from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
-from fedsolve.options import RunOptions
 from harness import Listed, crossed, engine
 
 FEATURES, BATCH, LR = 4, 4, 0.05
@@ -61,7 +61,7 @@ LOSSES = {
     "weighted": weighted,
     "weighted examples": weighted_examples,
     "plain": plain,
-    "built in": fs.tasks.losses.SquaredError(Model()),
+    "built in": fs.tasks.SquaredError(Model()),
 }
 
 

@@ -9,10 +9,10 @@ import pytest
 from jax import lax
 
 import fedsolve as fs
-import fedsolve.engine.round as rounds
-from fedsolve.engine.layout import chunk_size, cohort_size, step_bytes
+import fedsolve.engine.compute.round as rounds
+from fedsolve.engine.compute.layout import chunk_size, cohort_size, step_bytes
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
-from fedsolve.options import RunOptions
 from harness import make_clients, make_task
 
 FLOAT = jnp.dtype("float32")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.sampling import Uniform
+from fedsolve.core.sampling.shuffle import shuffled
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.client_oracle import client_oracle
-from fedsolve.engine.clients import pack
+from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.clients import pack
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare as engine_prepare
-from fedsolve.options import RunOptions
-from fedsolve.sampling import Uniform
-from fedsolve.shuffle import shuffled
 from harness import Listed, Softmax, cross_entropy, default_start, make_clients, make_task, prepare
 
 DATA = FederatedData.from_clients(make_clients())

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
-from fedsolve.engine.method_checks import check_method, check_verbs
-from fedsolve.introspect import ShapeOracle
-from fedsolve.types import module, static
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.introspect import ShapeOracle
+from fedsolve.core.types import module, static
+from fedsolve.engine.checks.method_checks import check_method, check_verbs
 
 
 @module

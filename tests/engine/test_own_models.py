@@ -8,9 +8,10 @@ import pytest
 
 import fedsolve as fs
 from equations.transcript import Federation
-from fedsolve.callbacks import EachClient, FineTuning
-from fedsolve.engine import blocks, stream
-from fedsolve.engine.population import Packer
+from fedsolve.engine.evaluation import blocks
+from fedsolve.engine.streaming import stream
+from fedsolve.engine.streaming.population import Packer
+from fedsolve.results.callbacks import EachClient, FineTuning
 from harness import Softmax, cross_entropy, make_clients, prepare
 
 SIZES = (7, 3, 12, 5, 9)

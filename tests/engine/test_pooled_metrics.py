@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import BitsPerToken, Examples, NextToken, NextTokenAccuracy, WordAccuracy
 
 VOCABULARY = 6

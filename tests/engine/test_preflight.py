@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import compiled
-from fedsolve.engine.preflight import check_loss
-from fedsolve.engine.probe import few_rows, not_means
+from fedsolve.core.xla import compiler as compiled
+from fedsolve.engine.checks.loss_contract import few_rows, not_means
+from fedsolve.engine.checks.preflight import check_loss
 
 RNG, CHANCE = np.random.default_rng(0), np.random.default_rng()
 LABELS = fs.Examples(RNG.normal(size=(300, 5)), (RNG.random(300) < 0.03).astype(np.int64))
@@ -202,7 +202,7 @@ def test_running_statistics_are_not_trained(make):
 @pytest.mark.parametrize("use", ["run", "sweep", "baseline", "node"])
 def test_a_loss_that_mixes_is_refused_everywhere(use):
     """Even where clients are alike and all minibatches full: what is reported would be wrong too."""
-    from fedsolve.flower import JaxOracle
+    from fedsolve.deploy.flower import JaxOracle
 
     clients = [jax.tree.map(lambda a, i=i: a[i : i + 8], TARGETS) for i in (0, 8)]
     task = fs.Task.from_arrays(batch_norm, START, clients, batch_size=8)

@@ -8,10 +8,10 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.deploy.serve import Deployment
-from fedsolve.deploy.settings import Settings
-from fedsolve.schedules import Reacting, Schedule
-from fedsolve.types import Scalar, module, replace
+from fedsolve.core.schedules import Reacting, Schedule
+from fedsolve.core.types import Scalar, module, replace
+from fedsolve.deploy.server.serve import Deployment
+from fedsolve.deploy.server.settings import Settings
 from harness import make_clients, make_task
 
 TASK = make_task(make_clients())

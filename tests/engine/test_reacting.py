@@ -8,14 +8,14 @@ import pytest
 
 import fedsolve as fs
 from equations.transcript import Federation, LocalSGD, shares
+from fedsolve.core.fleets import Fleet
+from fedsolve.core.schedules import Reacting, ReduceOnPlateau
+from fedsolve.core.types import Scalar, module, replace
 from fedsolve.engine import prepare as engine_prepare
-from fedsolve.engine.pace import Pace
+from fedsolve.engine.compute.round import compiled_advance
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.reacting import changes
-from fedsolve.engine.round import compiled_advance
-from fedsolve.options import RunOptions
-from fedsolve.schedules import Reacting, ReduceOnPlateau
-from fedsolve.systems import Fleet
-from fedsolve.types import Scalar, module, replace
+from fedsolve.engine.timing import Pace
 from harness import BATCH, EPOCHS, Listed, default_start, draws, make_clients, make_task, relative
 
 CLIENTS = make_clients()

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import run_folder, trees
-from fedsolve.engine.reduce import merge, nothing, sum_messages
-from fedsolve.types import module, reduced
+from fedsolve.core import trees
+from fedsolve.core.types import module, reduced
+from fedsolve.engine.compute.reduce import merge, nothing, sum_messages
+from fedsolve.folders import run_folder
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 
 

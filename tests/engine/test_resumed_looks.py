@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.schedules import ReduceOnPlateau
+from fedsolve.core.schedules import ReduceOnPlateau
 
 RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(6, 2)), RNG.normal(size=6)) for _ in range(3)]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.binomial import draw_binomial, most_successes
-from fedsolve.engine.cast import cast
-from fedsolve.sampling import TAG_SECOND_WORD, Bernoulli, Sampling, Trace, Uniform, Weighted
-from fedsolve.successive import exponentials
-from fedsolve.types import module
+from fedsolve.core.sampling import TAG_SECOND_WORD, Bernoulli, Sampling, Trace, Uniform, Weighted
+from fedsolve.core.sampling.binomial import draw_binomial, most_successes
+from fedsolve.core.sampling.weighted_sampling import exponentials
+from fedsolve.core.types import module
+from fedsolve.engine.compute.cast import cast
 from harness import engine, make_clients, make_task
 
 DRAWS = 4000

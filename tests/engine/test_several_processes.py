@@ -12,7 +12,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.cli.federation.processes import free_port
-from fedsolve.engine import processes
+from fedsolve.engine.compute import processes
 from harness import make_clients, make_task
 
 CODE = """

@@ -15,8 +15,8 @@ import re, sys, tempfile
 import jax, jax.numpy as jnp, numpy as np
 import fedsolve as fs
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.round import compiled_advance
-from fedsolve.options import RunOptions
+from fedsolve.engine.compute.round import compiled_advance
+from fedsolve.engine.options import RunOptions
 from fedsolve.tasks import MLP, CrossEntropy, Examples
 
 rng = np.random.default_rng(0)

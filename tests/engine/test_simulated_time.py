@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.options import FLEETS
-from fedsolve.systems import PROFILES, Fleet
-from fedsolve.systems.events import asynchronous
-from fedsolve.systems.rounds import synchronous
+from fedsolve.core.fleets import PROFILES, Fleet
+from fedsolve.core.fleets.events import asynchronous
+from fedsolve.core.fleets.rounds import synchronous
+from fedsolve.engine.options import FLEETS
 from harness import BATCH, EPOCHS, SIZES, Listed, make_clients, make_task
 
 COHORTS = [[0, 1, 2], [3, 4], [2, 4, 0], [1, 3, 2]]

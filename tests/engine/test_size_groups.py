@@ -11,11 +11,11 @@ from jax.flatten_util import ravel_pytree
 
 import fedsolve as fs
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.engine.clients import local_work
-from fedsolve.engine.groups import works_by_size
+from fedsolve.engine.compute.clients import local_work
+from fedsolve.engine.compute.groups import works_by_size
+from fedsolve.engine.compute.round import simulate
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.round import simulate
-from fedsolve.options import RunOptions
 from harness import make_clients, make_task
 
 SIZES = (3, 90, 5, 4, 7, 3, 5, 90, 6, 4, 3, 5)

@@ -8,9 +8,9 @@ from collections import namedtuple
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import sizes
+from fedsolve.engine.checks import sizes
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
-from fedsolve.options import RunOptions
 from harness import make_clients, make_task
 
 MODEL = 4 * 15  # bytes of the harness's model, which has 15 numbers

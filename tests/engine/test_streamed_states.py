@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import run_folder
-from fedsolve.engine import client_states, stream
-from fedsolve.engine.client_states import ClientStates
+from fedsolve.engine.streaming import client_states, stream
+from fedsolve.engine.streaming.client_states import ClientStates
+from fedsolve.folders import run_folder
 from harness import make_clients, make_task
 
 FIRST = {"a": np.array([[1.5, -2.0]], np.float32), "b": (np.int8(3), np.array(True))}
@@ -143,7 +143,7 @@ def run(folder, resume=False, residency="stream"):
 def often(monkeypatch):
     """A checkpoint after every call, windows of a few rounds, calls of one."""
     monkeypatch.setattr(run_folder.RunFolder, "due", property(lambda self: True))
-    monkeypatch.setattr("fedsolve.engine.pace._CALL_SECONDS", 1e-9)
+    monkeypatch.setattr("fedsolve.engine.timing._CALL_SECONDS", 1e-9)
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**8)
 
 

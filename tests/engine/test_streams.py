@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import blocks, stream
-from fedsolve.run_folder import RunFolder
+from fedsolve.engine.evaluation import blocks
+from fedsolve.engine.streaming import stream
+from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import Accuracy, CrossEntropy, Softmax
 
 MODEL = Softmax(6, 4)
@@ -114,7 +115,7 @@ def test_what_looks_at_all_examples_is_refused():
 
 def test_sizes_are_foreseen(monkeypatch):
     """Clients are streamed where they take more than a quarter of the memory; what does not fit is refused."""
-    from fedsolve.engine import residency
+    from fedsolve.engine.streaming import placement as residency
 
     assert not fs.run(fs.FedAvg(0.1), task(UNEVEN), rounds=1).history.notes
     with monkeypatch.context() as patch:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.diagnostics import Density
-from fedsolve.engine.layout import parallel_trials
-from fedsolve.engine.trials import plan_batches
-from fedsolve.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
+from fedsolve.engine.compute.layout import parallel_trials
+from fedsolve.engine.sweep.trials import plan_batches
 from fedsolve.geometry import L1, L1Ball
+from fedsolve.geometry.diagnostics import Density
 from fedsolve.tasks import Examples
 from harness import make_clients, make_task
 
@@ -208,7 +208,7 @@ def test_blocks_cover_all_lanes_in_one_shape():
 
 def test_a_grid_too_large_for_memory_runs_in_parts(monkeypatch):
     """What is needed and what fits are named; here 8 MB may be used and a lane needs 2 * 1 MB + 4 * 1 MB."""
-    monkeypatch.setattr("fedsolve.engine.layout.free_bytes", lambda: 12 * 10**6 + 2)
+    monkeypatch.setattr("fedsolve.engine.compute.layout.free_bytes", lambda: 12 * 10**6 + 2)
     megabyte = np.zeros(250_000, np.float32)
     lanes, note = parallel_trials(None, 100, megabyte, 1, megabyte)
     assert lanes == 1
@@ -216,7 +216,7 @@ def test_a_grid_too_large_for_memory_runs_in_parts(monkeypatch):
         "100 trials side by side need 0.6 GB and 0.0 GB may be used: 1 at a time fit, and they run in parts"
     )
     task = make_task(make_clients())
-    monkeypatch.setattr("fedsolve.engine.layout.free_bytes", lambda: 2 * 10**4)
+    monkeypatch.setattr("fedsolve.engine.compute.layout.free_bytes", lambda: 2 * 10**4)
     seen = []
     found = fs.sweep("FedAvg", task, {"client_lr": [0.1, 0.2, 0.3]}, seeds=4, progress=seen.append, **OPTIONS)
     assert "at a time fit" in seen[0].notes[0]

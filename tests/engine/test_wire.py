@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsolve.errors import InvalidInput
-from fedsolve.types import module
-from fedsolve.wire import Index, OneOf, decode, encode, size, variants
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import module
+from fedsolve.core.wire import Index, OneOf, decode, encode, size, variants
 
 
 @module

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from equations.transcript import Federation, fedopt, scaffold
-from fedsolve.sampling import Trace
+from fedsolve.core.sampling import Trace
 from harness import BATCH, EPOCHS, SIZES, Trajectory, make_clients, make_task
 from verbs_harness import play
 

@@ -16,10 +16,10 @@ from jax.flatten_util import ravel_pytree
 
 import fedsolve as fs
 from equations.transcript import Federation, LocalSGD
+from fedsolve.core.fleets import Fleet
+from fedsolve.core.fleets.events import asynchronous
 from fedsolve.engine import prepare as engine_prepare
-from fedsolve.options import RunOptions
-from fedsolve.systems import Fleet
-from fedsolve.systems.events import asynchronous
+from fedsolve.engine.options import RunOptions
 from harness import BATCH, EPOCHS, SIZES, draws, make_clients, make_task, relative
 
 UPDATES, LR = 14, 0.3

@@ -10,11 +10,11 @@ import fedsolve as fs
 from equations.cases import EVERY, ROUNDS, SOME, displacement_error, federation
 from equations.server_rules import FedDuA
 from equations.transcript import shares
-from fedsolve.algorithm import Cohort
-from fedsolve.algorithms.feddr import DouglasRachford
-from fedsolve.algorithms.feddyn import DynamicRegularization
-from fedsolve.client import SGD
+from fedsolve.core.algorithm import Cohort
 from fedsolve.geometry import L1
+from fedsolve.methods.algorithms.feddr import DouglasRachford
+from fedsolve.methods.algorithms.feddyn import DynamicRegularization
+from fedsolve.methods.client import SGD
 from harness import make_clients, make_task
 from verbs_harness import play
 

@@ -111,7 +111,7 @@ class Squares(HandOracle):
 @pytest.mark.parametrize("eta", [0.1, 1.0, 100.0])
 def test_conjugate_gradients_reach_the_prox(eta):
     """At most six iterations in exact arithmetic: 1e-12 of the solution, 1e-10 where eta = 100 (cond 1e3)."""
-    from fedsolve.wrappers.proximal import ProximalOracle
+    from fedsolve.methods.wrappers.proximal import ProximalOracle
 
     y = np.random.default_rng(0).standard_normal(D)
     for client in least_squares():

@@ -9,11 +9,11 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.client import SGD, Optax
-from fedsolve.optax_bridge import transformation
-from fedsolve.schedules import Schedule, as_rate, rate_at
-from fedsolve.server import Optax as ServerOptax
-from fedsolve.types import module
+from fedsolve.core.optax_bridge import transformation
+from fedsolve.core.schedules import Schedule, as_rate, rate_at
+from fedsolve.core.types import module
+from fedsolve.methods.client import SGD, Optax
+from fedsolve.methods.server import Optax as ServerOptax
 
 T = 10
 COUNTS = np.arange(T + 3)

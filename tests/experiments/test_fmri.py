@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from fedsolve.baselines import fista
-from fedsolve.diagnostics import Point
+from fedsolve.engine.baselines import fista
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.composite import fmri
 from fedsolve.experiments.composite.fmri_statements import ALONE, NAME, shown, statements
 from fedsolve.experiments.composite.methods import CENTRAL, METHODS
+from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells

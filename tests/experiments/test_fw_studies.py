@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.sampling import Uniform
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.frank_wolfe import ablations as fw_ablations
 from fedsolve.experiments.frank_wolfe import averaging as fw_averaging
@@ -15,7 +16,6 @@ from fedsolve.experiments.frank_wolfe.public_code import MinibatchSteps, public_
 from fedsolve.geometry import L2Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.sampling import Uniform
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from harness import prepare

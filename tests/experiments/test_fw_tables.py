@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.frank_wolfe import claims as fw_claims
 from fedsolve.experiments.frank_wolfe import linear as fw_linear
@@ -17,7 +17,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
-from fedsolve.tasks.models import MLP
+from fedsolve.tasks.models.models import MLP
 from fedsolve.tasks.task import Examples
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.diagnostics import Point
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.composite.handwriting import BALLS, L2, NAMES, STUDY, Ball
+from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells

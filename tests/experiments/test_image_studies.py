@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.engine.grid import build_methods
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.feddua.methods import MeanOfTwo
 from fedsolve.experiments.neural import autoencoder, cifar100, femnist, rules, vit
 from fedsolve.experiments.neural.methods import around
-from fedsolve.options import RunOptions
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 
-from fedsolve.engine import identity
+from fedsolve.engine.records import identity
 from fedsolve.studies.experiment import Context
 
 
@@ -41,7 +41,7 @@ def test_a_part_says_with_what_it_was_made(tmp_path, monkeypatch):
 
 def test_the_commit_is_that_of_a_repository_of_fedsolve_alone(tmp_path, monkeypatch):
     """Not of a user's repository that has fedsolve in its environment."""
-    package = tmp_path / "lib" / "fedsolve" / "engine"
+    package = tmp_path / "lib" / "fedsolve" / "engine" / "records"
     package.mkdir(parents=True)
     for words in (
         ["init", "-q"],
@@ -52,7 +52,9 @@ def test_the_commit_is_that_of_a_repository_of_fedsolve_alone(tmp_path, monkeypa
     assert identity._commit.__wrapped__() == ""
     (tmp_path / "src").mkdir()
     (tmp_path / "lib" / "fedsolve").rename(tmp_path / "src" / "fedsolve")
-    monkeypatch.setattr(identity, "__file__", str(tmp_path / "src" / "fedsolve" / "engine" / "identity.py"))
+    monkeypatch.setattr(
+        identity, "__file__", str(tmp_path / "src" / "fedsolve" / "engine" / "records" / "identity.py")
+    )
     assert re.fullmatch(r", commit [0-9a-f]{10}", identity._commit.__wrapped__())
     (tmp_path / "src" / "fedsolve" / "engine" / "new.py").touch()
     assert identity._commit.__wrapped__().endswith(" with changes")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedsolve.engine.grid import build_methods
+from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.composite import lasso
 from fedsolve.experiments.composite.rules import reaches, sooner, stays_below, until_reached

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fedsolve.building import build
+from fedsolve.config.build import build
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.league.statements import POPULAR, fails_nowhere, untuned
 from fedsolve.experiments.league.tuning_free import (

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedsolve.engine.grid import build_methods
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.neural import low_rank_finetuning as study
-from fedsolve.options import RunOptions
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells

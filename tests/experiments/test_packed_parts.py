@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.parts import ARCHIVE, PARTS, keeps_any, pack
 

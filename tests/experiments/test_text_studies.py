@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedsolve.engine.grid import build_methods
+from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.experiments.catalogue import reproduce
 from fedsolve.experiments.neural import diloco, fedli, next_word, shakespeare
 from fedsolve.results.selection import Selection

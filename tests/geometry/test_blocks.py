@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsolve import wire
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry import (
     L1,
     Box,
@@ -20,7 +20,7 @@ from fedsolve.geometry import (
     NuclearNorm,
     as_blocks,
 )
-from fedsolve.geometry.catalogue import GEOMETRIES, MIRRORS, build_geometry, build_mirror
+from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS, build_geometry, build_mirror
 
 RNG = np.random.default_rng(0)
 MODEL = {

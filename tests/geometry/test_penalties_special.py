@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
-from fedsolve.geometry.groups import GroupL1
-from fedsolve.geometry.images import TotalVariation2D
-from fedsolve.geometry.matrices import NuclearNorm
-from fedsolve.geometry.variation import TotalVariation
-from fedsolve.geometry.vectors import L1, ElasticNet, LInf
+from fedsolve.core.errors import InvalidInput
+from fedsolve.geometry.penalties.groups import GroupL1
+from fedsolve.geometry.penalties.images import TotalVariation2D
+from fedsolve.geometry.penalties.matrices import NuclearNorm
+from fedsolve.geometry.penalties.variation import TotalVariation
+from fedsolve.geometry.penalties.vectors import L1, ElasticNet, LInf
 
 
 @pytest.fixture(autouse=True)

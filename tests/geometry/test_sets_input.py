@@ -8,11 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from fedsolve.errors import InvalidInput
-from fedsolve.geometry.balls import Box, L1Ball, LInfBall, LpBall
-from fedsolve.geometry.simplex import Polytope, Simplex
-from fedsolve.geometry.sparse_sets import GroupL1Ball, KSupportBall
-from fedsolve.geometry.spectral import NuclearBall, SpectralBall
+from fedsolve.core.errors import InvalidInput
+from fedsolve.geometry.sets.balls import Box, L1Ball, LInfBall, LpBall
+from fedsolve.geometry.sets.simplex import Polytope, Simplex
+from fedsolve.geometry.sets.sparse_sets import GroupL1Ball, KSupportBall
+from fedsolve.geometry.sets.spectral import NuclearBall, SpectralBall
 
 NUMBERS = [
     (lambda: L1Ball(0.0), "radius of L1Ball = 0.0 must be finite and > 0"),

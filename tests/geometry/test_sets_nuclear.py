@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.geometry.singular import fixed_unit, leading_pair
-from fedsolve.geometry.spectral import NuclearBall, RankOne
+from fedsolve.geometry.numerics.singular import fixed_unit, leading_pair
+from fedsolve.geometry.sets.spectral import NuclearBall, RankOne
 
 
 @pytest.fixture(autouse=True)

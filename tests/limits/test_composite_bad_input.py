@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.algorithms.feddr import DouglasRachford
-from fedsolve.diagnostics import FrankWolfeGap, ProxGradient
 from fedsolve.geometry import (
     L1,
     DiagonalQuadratic,
@@ -19,7 +17,9 @@ from fedsolve.geometry import (
     PNorm,
     Quadratic,
 )
-from fedsolve.geometry.balls import LpBall
+from fedsolve.geometry.diagnostics import FrankWolfeGap, ProxGradient
+from fedsolve.geometry.sets.balls import LpBall
+from fedsolve.methods.algorithms.feddr import DouglasRachford
 from harness import default_start, make_clients, make_task
 from verbs_harness import play
 

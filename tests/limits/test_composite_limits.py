@@ -12,16 +12,16 @@ import pytest
 import fedsolve as fs
 from equations.composite_transcript import ALL, Psi, fista, soft
 from equations.transcript import Federation
-from fedsolve.algorithms.frank_wolfe import (
+from fedsolve.core.sampling import Bernoulli, Uniform
+from fedsolve.core.types import module, replace
+from fedsolve.geometry import L1, DiagonalQuadratic, L1Ball, L2Ball, PNorm
+from fedsolve.methods.frank_wolfe.method import (
     FedFWBroadcast,
     FedFWChange,
     FedFWClient,
     FedFWMessage,
     FedFWServer,
 )
-from fedsolve.geometry import L1, DiagonalQuadratic, L1Ball, L2Ball, PNorm
-from fedsolve.sampling import Bernoulli, Uniform
-from fedsolve.types import module, replace
 from harness import Listed, crossed, default_start, make_clients, make_task, prepare, relative
 from verbs_harness import Verbs, play
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.algorithm import Cohort
+from fedsolve.core.algorithm import Cohort
 from fedsolve.geometry import DiagonalQuadratic, Entropy, PNorm
-from fedsolve.server import Adaptive, DoublyAdaptive, MirrorDescent
-from fedsolve.server.dua import Spread
+from fedsolve.methods.server import Adaptive, DoublyAdaptive, MirrorDescent
+from fedsolve.methods.server.dua import Spread
 
 COHORT = Cohort(0, 3, 5)
 RNG = np.random.default_rng(2)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.sampling import Uniform
 from fedsolve.experiments.frank_wolfe.public_code import OverwrittenFrankWolfe
 from fedsolve.geometry import L1Ball
-from fedsolve.sampling import Uniform
 from harness import prepare
 
 

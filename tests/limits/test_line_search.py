@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.client import SGD, Armijo
-from fedsolve.client.armijo import FALLBACK, TRIES
-from fedsolve.oracle import Oracle
-from fedsolve.sampling import Uniform
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.sampling import Uniform
+from fedsolve.methods.client import SGD, Armijo
+from fedsolve.methods.client.armijo import FALLBACK, TRIES
 from harness import cross_entropy, crossed, make_clients, make_task
 from verbs_harness import play
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.sampling import Uniform
 from fedsolve.geometry import DiagonalQuadratic
-from fedsolve.sampling import Uniform
 from harness import Listed, Softmax, make_clients, make_task, relative
 from verbs_harness import play
 

@@ -10,17 +10,17 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import fedsolve as fs
-from fedsolve.algorithm import Cohort
-from fedsolve.client import SGD, Armijo, ConjugateGradient
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.oracle import Oracle
 from fedsolve.geometry import L1, as_blocks
-from fedsolve.oracle import Oracle
-from fedsolve.server import DeepFrankWolfe, EnvelopePolyak, GradientDiversity, LargestStep, Polyak
-from fedsolve.server.dfw import Objective
-from fedsolve.server.dua import Spread
-from fedsolve.server.polyak import Excess
-from fedsolve.wrappers.control_variates import CorrectedOracle
-from fedsolve.wrappers.proximal import ProximalOracle
-from fedsolve.wrappers.subgradient import SubgradientOracle
+from fedsolve.methods.client import SGD, Armijo, ConjugateGradient
+from fedsolve.methods.server import DeepFrankWolfe, EnvelopePolyak, GradientDiversity, LargestStep, Polyak
+from fedsolve.methods.server.dfw import Objective
+from fedsolve.methods.server.dua import Spread
+from fedsolve.methods.server.polyak import Excess
+from fedsolve.methods.wrappers.control_variates import CorrectedOracle
+from fedsolve.methods.wrappers.proximal import ProximalOracle
+from fedsolve.methods.wrappers.subgradient import SubgradientOracle
 
 COHORT = Cohort(0, 3, 5)
 RNG = np.random.default_rng(6)

@@ -11,9 +11,9 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import samples  # noqa: E402
 
-from fedsolve.errors import InvalidInput  # noqa: E402
-from fedsolve.pytorch.dtypes import array_of  # noqa: E402
+from fedsolve.core.errors import InvalidInput  # noqa: E402
 from fedsolve.pytorch.operations import OPERATIONS  # noqa: E402
+from fedsolve.pytorch.translation.dtypes import array_of  # noqa: E402
 
 N = 20_000
 X = np.random.default_rng(0).standard_normal(N).astype(np.float32)

@@ -10,8 +10,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.result import Result
-from fedsolve.errors import InvalidInput
 from fedsolve.report.plots import curves
 from fedsolve.report.records import Records
 from fedsolve.results.history import History

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.results.columns import read_jsonl, write_jsonl
 from fedsolve.results.history import History
 

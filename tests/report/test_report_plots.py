@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
-from fedsolve.errors import InvalidInput
 from fedsolve.report import plots
-from fedsolve.report.clients import label_counts, labels_by_client
+from fedsolve.report.label_distribution import label_counts, labels_by_client
 from fedsolve.report.style import context, line_styles
 from fedsolve.results.metrics import wants_log
 

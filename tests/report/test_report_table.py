@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.report.table import human_bytes, result_columns, result_rows, result_table
 from fedsolve.results.encoding import dumps
 from fedsolve.results.history import History

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sweep_made_up import make_sweep
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.results.seals import unsealed
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep_files import load, save

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sweep_made_up import HALVES, make_sweep
 
-from fedsolve.errors import Diverged, InvalidInput
-from fedsolve.report.sweep_lines import best_over_grid, sensitivity
-from fedsolve.report.sweep_map import heat_map, pairs
-from fedsolve.report.sweep_share import share_within
+from fedsolve.core.errors import Diverged, InvalidInput
+from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity
+from fedsolve.report.sweeps.sweep_map import heat_map, pairs
+from fedsolve.report.sweeps.sweep_share import share_within
 from fedsolve.results.selection import Selection
 
 pytest.importorskip("matplotlib")

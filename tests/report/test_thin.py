@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsolve.report.downsample import kept
 from fedsolve.report.page import page_data, write_page
-from fedsolve.report.thin import kept
 from long_run import PEAKS, long_run
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedsolve as fs
-from fedsolve.catalogue import ALGORITHMS
+from fedsolve.config.catalogue import ALGORITHMS
 
 HERE = Path(__file__).parent
 NUMBERS = ("Rate", "Scalar", "Rate | None", "Scalar | None", "float", "float | None")

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import fedsolve as fs
-from fedsolve.errors import Interrupted, InvalidInput
+from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.report.plots import new_figure
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep

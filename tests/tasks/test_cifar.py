@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data import Dirichlet, LabelsPerClient
-from fedsolve.errors import InvalidInput
 from fedsolve.tasks import Linear, build, cifar10, cifar100
 from tasks.small_files import DATA, needs, write
 
-MODULE = importlib.import_module("fedsolve.tasks.cifar")
+MODULE = importlib.import_module("fedsolve.tasks.images.cifar")
 
 
 def encode(x):

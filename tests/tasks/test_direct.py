@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedsolve.tasks.conv import conv
-from fedsolve.tasks.direct import direct
+from fedsolve.core.xla.conv import conv
+from fedsolve.core.xla.direct import direct
 
 # input, kernel, strides, padding, dilation of the kernel
 CASES = {

@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build, fashion_mnist
 
-MODULE = importlib.import_module("fedsolve.tasks.fashion")
+MODULE = importlib.import_module("fedsolve.tasks.images.fashion")
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Softmax, build, femnist, femnist_autoencoder
 from tasks.small_files import DATA, needs, write
 
-MODULE = importlib.import_module("fedsolve.tasks.femnist")
+MODULE = importlib.import_module("fedsolve.tasks.images.femnist")
 
 
 @pytest.fixture

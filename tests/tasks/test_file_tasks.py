@@ -1,14 +1,12 @@
 """Handwriting by writer: on small files of the same format, and on the real ones where they are."""
 
-import importlib
-
 import jax
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Softmax, build, handwriting
-from tasks.small_files import DATA, needs, write
+from tasks.small_files import DATA, module_of, needs, write
 
 
 @pytest.fixture
@@ -76,7 +74,7 @@ def test_handwriting_refuses_in_one_line(characters, options, message):
 
 @pytest.mark.parametrize("name", ["voxels", "handwriting", "femnist", "news"])
 def test_missing_and_changed_files_are_named(name, tmp_path, monkeypatch):
-    file = importlib.import_module(f"fedsolve.tasks.{name}").FILE
+    file = module_of(name).FILE
     with pytest.raises(InvalidInput, match=f"{file} does not exist"):
         build(name, data_dir=tmp_path)
     np.savez(tmp_path / file, x=np.zeros(3))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.diagnostics import FrankWolfeGap
-from fedsolve.engine.round import compiled_advance
-from fedsolve.errors import InvalidInput
+from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.geometry import L1, L1Ball
+from fedsolve.geometry.diagnostics import FrankWolfeGap
 
 RNG = np.random.default_rng(0)
 SIZES = (5, 3, 4)

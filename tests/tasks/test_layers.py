@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve import trees
-from fedsolve.errors import InvalidInput
+from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import CNN, Affine, CrossEntropy, Examples
-from fedsolve.tasks.layers import dropout, group_norm, layer_norm, unit_norm
+from fedsolve.tasks.losses.reconstruction import ReconstructionError
+from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
+from fedsolve.tasks.models.layers import dropout, group_norm, layer_norm, unit_norm
 from fedsolve.tasks.networks.autoencoder import Autoencoder
 from fedsolve.tasks.networks.causal import CausalTransformer
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.networks.resnet import ResNet18
 from fedsolve.tasks.networks.vit import ViT
-from fedsolve.tasks.reconstruction import ReconstructionError
-from fedsolve.tasks.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
 
 KEY = jax.random.key(0)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data import Dirichlet, Shards
-from fedsolve.errors import InvalidInput
 from fedsolve.tasks import Affine, build, libsvm
-from fedsolve.tasks.libsvm import parse
+from fedsolve.tasks.convex.libsvm import parse
 from tasks.small_files import DATA, needs
 
 SIZES = {"a9a": (60, 123), "a9a.t": (20, 123), "w8a": (50, 300), "mushrooms": (40, 112)}
@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
         content = text(*dense(name), *(("1", "2") if name == "mushrooms" else ("-1", "+1")))
         (tmp_path / "libsvm" / f"{name}.gz").write_bytes(gzip.compress(content))
         sums[name] = hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.libsvm"), "SHA256", sums)
+    monkeypatch.setattr(importlib.import_module("fedsolve.tasks.convex.libsvm"), "SHA256", sums)
     return tmp_path
 
 

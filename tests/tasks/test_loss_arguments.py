@@ -11,7 +11,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.tasks.loss_arguments import asked, call
-from fedsolve.tasks.losses import Ridge, SquaredError
+from fedsolve.tasks.losses.losses import Ridge, SquaredError
 
 X = np.arange(6.0).reshape(3, 2)
 
@@ -41,7 +41,7 @@ class Model:
         (Model(), {"key"}),
         (SquaredError(Model()), {"key"}),
         (Ridge(SquaredError(Model()), 0.1), {"key"}),
-        (fs.tasks.losses.CrossEntropy(fs.tasks.models.MLP((2, 2))), set()),
+        (fs.tasks.CrossEntropy(fs.tasks.MLP((2, 2))), set()),
     ],
 )
 def test_what_a_function_asks_for(function, names):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
-from fedsolve.tasks.losses import (
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.losses.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
+from fedsolve.tasks.losses.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
     Logistic,
@@ -15,7 +15,7 @@ from fedsolve.tasks.losses import (
     SquaredError,
     check_labels,
 )
-from fedsolve.tasks.models import Affine, Linear, Softmax
+from fedsolve.tasks.models.models import Affine, Linear, Softmax
 from fedsolve.tasks.task import Examples
 
 

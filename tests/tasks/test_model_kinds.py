@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import communication, introspect
-from fedsolve.algorithm import Cohort
-from fedsolve.engine.reduce import reduce_stacked
-from fedsolve.leaf_paths import named_leaves
+from fedsolve.core import introspect
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.leaf_paths import named_leaves
+from fedsolve.core.types import reports
+from fedsolve.deploy import communication
+from fedsolve.engine.compute.reduce import reduce_stacked
 from fedsolve.tasks.leaves import split_leaves
-from fedsolve.types import reports
 
 RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(n, 3)), RNG.normal(size=(n, 1))) for n in (9, 4, 6)]

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve import trees
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.conv import max_pool2x2
-from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax, check_model
+from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla.conv import max_pool2x2
+from fedsolve.tasks.models.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax, check_model
 
 KEY = jax.random.key(0)
 MODELS = [

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.tasks.conv import conv
-from fedsolve.tasks.layers import Affine, group_norm
+from fedsolve.core.xla.conv import conv
+from fedsolve.tasks.models.layers import Affine, group_norm
 from fedsolve.tasks.networks.attention import AttentionBlock, TransformerParams
 from fedsolve.tasks.networks.causal import CausalTransformer
 from fedsolve.tasks.networks.recurrent import GRU, LSTM, RecurrentLayer, RecurrentParams

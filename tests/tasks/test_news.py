@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Affine, build, news
 from tasks.small_files import DATA, needs, write
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build
-from fedsolve.tasks.newsgroups_minilm import ranked, sequences
+from fedsolve.tasks.text.newsgroups_minilm import ranked, sequences
 from tasks.small_files import DATA, needs
 
-MINILM = importlib.import_module("fedsolve.tasks.minilm")
+MINILM = importlib.import_module("fedsolve.tasks.text.minilm")
 
 
 def test_words_stand_by_count_times_rarity_and_are_cut_whole():

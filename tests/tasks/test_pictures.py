@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import Augmented, Softmax
 
 X = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fedsolve import tasks
-from fedsolve.citations import BIBTEX
+from fedsolve.config.citations import BIBTEX
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data import IID, LabelsPerClient
-from fedsolve.errors import InvalidInput
 from fedsolve.tasks import TASKS, Softmax, Task, build
-from fedsolve.tasks.regression import draw_regression
+from fedsolve.tasks.convex.regression import draw_regression
 
 DATA = Path(os.environ.get("FEDSOLVE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(

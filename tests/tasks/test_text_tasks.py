@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import (
     Examples,
     Softmax,
@@ -24,8 +24,8 @@ from fedsolve.tasks import (
 from fedsolve.tasks.networks.recurrent import LSTM
 from tasks.small_files import DATA, needs, sha256
 
-PLAYS = importlib.import_module("fedsolve.tasks.shakespeare")
-CHAT = importlib.import_module("fedsolve.tasks.next_word")
+PLAYS = importlib.import_module("fedsolve.tasks.text.shakespeare")
+CHAT = importlib.import_module("fedsolve.tasks.text.next_word")
 SMALL = LSTM(90, 4, 8, 1)
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks import build, voxels
-from fedsolve.tasks.voxels import standardise_runs
+from fedsolve.tasks.images.voxels import standardise_runs
 from tasks.small_files import DATA, needs, write
 
 CLASSES = np.array(["rest", "face", "house", "cat"])

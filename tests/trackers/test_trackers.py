@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.trackers.sender import Sender
+from fedsolve.report.trackers.sender import Sender
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(4)]
@@ -249,7 +249,7 @@ def test_wandb_has_a_run_for_each_seed_in_one_group(tmp_path, monkeypatch):
 
 
 def test_what_is_missing_is_one_line_before_anything_runs(monkeypatch, tmp_path):
-    from fedsolve.trackers import base
+    from fedsolve.report.trackers import tracking as base
 
     def missing(name):
         raise ImportError(name)

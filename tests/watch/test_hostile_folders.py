@@ -13,11 +13,11 @@ import pytest
 from watch_made_up import finish, write_run
 
 import fedsolve as fs
-from fedsolve.cli.config import read_toml
+from fedsolve.cli.configuration.config import read_toml
 from fedsolve.cli.watch import server as watch_server
-from fedsolve.cli.watch.page import View, state
 from fedsolve.cli.watch.runs import Folder
-from fedsolve.sealed_arrays import write_arrays
+from fedsolve.cli.watch.watch_page import View, state
+from fedsolve.folders.sealed_arrays import write_arrays
 
 DEEP = 100_000
 GOOD = {

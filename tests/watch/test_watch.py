@@ -14,10 +14,10 @@ import pytest
 from watch_made_up import finish, write_run
 
 import fedsolve as fs
-from fedsolve.cli.progress_file import ProgressFile
-from fedsolve.cli.watch.page import View, state
+from fedsolve.cli.terminal.progress_file import ProgressFile
 from fedsolve.cli.watch.runs import Folder
-from fedsolve.lock import held, locked
+from fedsolve.cli.watch.watch_page import View, state
+from fedsolve.folders.lock import held, locked
 
 
 def test_runs_are_told_as_they_stand(tmp_path, follow):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.engine.record import Recorder
-from fedsolve.engine.record_file import RecordFile
+from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.records.record_file import RecordFile
+from fedsolve.folders.run_folder import RUN
+from fedsolve.folders.store import save_tree
 from fedsolve.results.history import History
-from fedsolve.run_folder import RUN
-from fedsolve.store import save_tree
 
 CONFIG = """task = "digits"
 [run]

@@ -13,8 +13,8 @@ import fedsolve as fs
 from equations.cases import SOME, displacement_error, federation
 from equations.server_rules import Average
 from equations.transcript import LocalSGD
-from fedsolve.types import module, reduced
-from fedsolve.wrappers.colluding import Marked
+from fedsolve.core.types import module, reduced
+from fedsolve.methods.attacks.colluding import Marked
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 from wrappers.reduction_transcript import median, robust

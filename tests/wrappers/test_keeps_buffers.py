@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.callbacks import FineTuning
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
+from fedsolve.results.callbacks import FineTuning
 from harness import Listed, engine, relative
 
 SIZES, BATCH, RATE, DECAY = (7, 3, 8, 5), 4, 0.05, 0.9

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve import trees
-from fedsolve.types import Claim, claimed, module, reduced
-from fedsolve.wrappers.robust.means import Mean
-from fedsolve.wrappers.robust.outliers import FACTOR, parts_of, usual_norm
+from fedsolve.core import trees
+from fedsolve.core.types import Claim, claimed, module, reduced, replace
+from fedsolve.methods.robust.means import Mean
+from fedsolve.methods.robust.outliers import FACTOR, parts_of, usual_norm
 
 FAR = 2 * FACTOR
 
@@ -81,10 +81,10 @@ def test_the_mean_of_the_rest(field):
         return x * scaled.reshape(-1, *(1,) * (x.ndim - 1))
 
     if field == "delta":
-        inner = fs.types.replace(up.inner, delta=jax.tree.map(times, up.inner.delta))
-        up = fs.types.replace(up, inner=inner)
+        inner = replace(up.inner, delta=jax.tree.map(times, up.inner.delta))
+        up = replace(up, inner=inner)
     else:
-        up = fs.types.replace(up, **{field: times(getattr(up, field))})
+        up = replace(up, **{field: times(getattr(up, field))})
     rest = used & (scaled == 1)
     with jax.enable_x64(True):
         found = fs.robust.WithoutOutliers()(up, weight, used)

@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve import wire
-from fedsolve.algorithm import Cohort
+from fedsolve.core.algorithm import Cohort
 from harness import SIZES, crossed, make_clients, make_task
 
 TASK = make_task(make_clients())

@@ -11,10 +11,10 @@ from dp_accounting.gaussian_mechanism import get_epsilon_gaussian, get_sigma_gau
 from dp_accounting.rdp import RdpAccountant
 
 import fedsolve as fs
-from fedsolve.errors import InvalidInput
-from fedsolve.server.fedopt import FedOptMessage
-from fedsolve.wrappers.privacy.accounting import epsilon, noise_multiplier_for
-from fedsolve.wrappers.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+from fedsolve.core.errors import InvalidInput
+from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
+from fedsolve.methods.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+from fedsolve.methods.server.fedopt import FedOptMessage
 
 SETTING = {"population": 100, "cohort": 10, "delta": 1e-5}
 

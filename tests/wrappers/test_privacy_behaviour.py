@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.server.dua import Spread
-from fedsolve.server.fedopt import FedOptMessage
-from fedsolve.wrappers.privacy.accounting import epsilon
-from fedsolve.wrappers.privacy.central import PrivateMessage
-from fedsolve.wrappers.privacy.parts import clip
+from fedsolve.methods.privacy.accounting import epsilon
+from fedsolve.methods.privacy.central import PrivateMessage
+from fedsolve.methods.privacy.protected_parts import clip
+from fedsolve.methods.server.dua import Spread
+from fedsolve.methods.server.fedopt import FedOptMessage
 from harness import engine, make_clients, make_task, relative
 from verbs_harness import play
 
@@ -199,7 +199,7 @@ def test_noise_and_norms_are_swept_in_one_program():
 
 def test_another_noise_brings_its_own_divergences():
     """Replacing z by another number renews what a round costs; as an array (a cast) it keeps what it had."""
-    from fedsolve.types import replace
+    from fedsolve.core.types import replace
 
     changed = replace(private(z=1.0), noise_multiplier=2.0)
     assert np.array_equal(changed.renyi, private(z=2.0).renyi)

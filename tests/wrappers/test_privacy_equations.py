@@ -12,9 +12,9 @@ import fedsolve as fs
 from equations.cases import SOME, federation
 from equations.server_rules import Average, FedDuA
 from equations.transcript import LocalSGD
-from fedsolve.engine.client_oracle import TAG_CLIENT
-from fedsolve.engine.keys import run_key
-from fedsolve.engine.round import TAG_SERVER
+from fedsolve.engine.compute.client_oracle import TAG_CLIENT
+from fedsolve.engine.compute.keys import run_key
+from fedsolve.engine.compute.round import TAG_SERVER
 from harness import CLASSES, FEATURES, engine, make_clients, make_task, relative
 from verbs_harness import play
 from wrappers.privacy_transcript import Mechanism, central, local_noise

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedsolve as fs
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry import L1, L2Ball
 from harness import engine, make_clients, make_task
 from verbs_harness import play
@@ -176,7 +176,7 @@ def test_local_needs_one_of_two():
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    from fedsolve.wrappers.privacy import accounting
+    from fedsolve.methods.privacy import accounting
 
     accounting._renyi.cache_clear()
     with pytest.raises(InvalidInput, match=r"fedsolve\[privacy\]"):

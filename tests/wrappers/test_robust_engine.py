@@ -11,7 +11,7 @@ import fedsolve as fs
 from equations.cases import FULL, ROUNDS, SOME, availability, displacement_error, federation
 from equations.server_rules import Average, FedDuA
 from equations.transcript import LocalSGD
-from fedsolve.sampling import Trace
+from fedsolve.core.sampling import Trace
 from harness import engine, make_clients, make_task
 from verbs_harness import play
 from wrappers.reduction_transcript import (

@@ -13,16 +13,16 @@ import pytest
 from scipy.optimize import minimize
 
 import fedsolve as fs
-from fedsolve.engine.cast import cast
-from fedsolve.engine.reduce import reduce_stacked, sum_messages
-from fedsolve.engine.timed import Scheduled
+from fedsolve.core.sampling import Bernoulli, Trace, Uniform
+from fedsolve.core.types import module, reduced
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.reduce import reduce_stacked, sum_messages
+from fedsolve.engine.simulated_time import Scheduled
 from fedsolve.geometry import L1, L2Ball
-from fedsolve.sampling import Bernoulli, Trace, Uniform
-from fedsolve.types import module, reduced
-from fedsolve.wrappers.robust.base import middle, vector_of
-from fedsolve.wrappers.robust.catalogue import REDUCTIONS, build_reduction
-from fedsolve.wrappers.robust.coordinates import _floor
-from fedsolve.wrappers.robust.vectors import krum_scores
+from fedsolve.methods.robust.coordinates import _floor
+from fedsolve.methods.robust.reduction import middle, vector_of
+from fedsolve.methods.robust.reductions import REDUCTIONS, build_reduction
+from fedsolve.methods.robust.vectors import krum_scores
 from wrappers import reduction_transcript as numpy_says
 
 EVERY = {

@@ -4,8 +4,8 @@ import optax
 import pytest
 
 import fedsolve as fs
-from fedsolve.building import example_of
-from fedsolve.catalogue import ALGORITHMS
+from fedsolve.config.build import example_of
+from fedsolve.config.catalogue import ALGORITHMS
 from fedsolve.geometry import L1, PNorm
 
 PSI = L1(0.1)

@@ -15,9 +15,9 @@ from diagrams import as_pictures
 from notebooks import TUTORIALS, executed
 
 import fedsolve
-from fedsolve.catalogue import ALGORITHMS, Entry, load_home
+from fedsolve.config.catalogue import ALGORITHMS, Entry, load_home
+from fedsolve.config.papers import short, title
 from fedsolve.experiments.figures import ITEMS
-from fedsolve.papers import short, title
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "site" / "pages"

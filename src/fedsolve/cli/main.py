@@ -13,14 +13,14 @@ from typing import Annotated
 
 import typer
 
-from fedsolve.cli import arguments as arg
-from fedsolve.cli.console import emit
-from fedsolve.cli.exits import fail, out_of_memory, usage
+from fedsolve.cli.commands.training import compare, run, sweep
+from fedsolve.cli.configuration import arguments as arg
 from fedsolve.cli.federation.commands import federate
-from fedsolve.cli.help import App, complete_dataset, complete_experiment, complete_kind
-from fedsolve.cli.joining import left
-from fedsolve.cli.training import compare, run, sweep
-from fedsolve.errors import FedsolveError, InvalidInput
+from fedsolve.cli.processes.distributed_init import left
+from fedsolve.cli.terminal.console import emit
+from fedsolve.cli.terminal.exit_codes import fail, out_of_memory, usage
+from fedsolve.cli.terminal.help import App, complete_dataset, complete_experiment, complete_kind
+from fedsolve.core.errors import FedsolveError, InvalidInput
 
 app = App(pretty_exceptions_enable=False)
 Quick = Annotated[
@@ -72,7 +72,7 @@ def reproduce(
     as_json: arg.AsJson = False,
 ) -> None:
     """Run a paper's experiment: results, pictures, and a page of claim, theirs, ours and deviations."""
-    from fedsolve.cli.reproduce import reproduce_command
+    from fedsolve.cli.commands.reproduce import reproduce_command
     from fedsolve.studies.experiment import command
 
     if command(name) != f"fedsolve reproduce {name}":
@@ -100,7 +100,7 @@ def study(
 
     What is kept goes on where it was interrupted, and `fedsolve verdict STUDY` judges it again.
     """
-    from fedsolve.cli.reproduce import reproduce_command
+    from fedsolve.cli.commands.reproduce import reproduce_command
     from fedsolve.studies.experiment import command
 
     if command(name) != f"fedsolve study {name}":
@@ -128,7 +128,7 @@ def verdict(
     as_json: arg.AsJson = False,
 ) -> None:
     """Compute the verdicts of an experiment or a study from the data that an earlier run kept; nothing is run."""
-    from fedsolve.cli.reproduce import verdict_command
+    from fedsolve.cli.commands.reproduce import verdict_command
 
     verdict_command(name, out, full, as_json, trust)
 
@@ -152,7 +152,7 @@ def data(
     as_json: arg.AsJson = False,
 ) -> None:
     """Say where a public data set comes from; with --to fetch and convert it into the form that tasks read."""
-    from fedsolve.cli.datasets import data_command
+    from fedsolve.cli.commands.datasets import data_command
 
     data_command(name, source, to, as_json)
 
@@ -172,7 +172,7 @@ def list_(
     as_json: arg.AsJson = False,
 ) -> None:
     """List algorithms, tasks, partitions, penalties and sets, or experiments, with one line on each."""
-    from fedsolve.cli.listing import list_command
+    from fedsolve.cli.commands.listing import list_command
 
     list_command(kind, as_json)
 
@@ -183,7 +183,7 @@ def show(
     as_json: arg.AsJson = False,
 ) -> None:
     """Show the table of a run, a comparison or a sweep, finished or not, and where its pictures and page are."""
-    from fedsolve.cli.show import show_command
+    from fedsolve.cli.commands.show import show_command
 
     show_command(folder, as_json)
 
@@ -212,8 +212,8 @@ def cite(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, or the folder of a run.")],
 ) -> None:
     """Print the BibTeX of what a run uses: methods, task, partition and JAX."""
-    from fedsolve.cli.config import load
-    from fedsolve.cli.papers import bibtex, keys_of
+    from fedsolve.cli.commands.papers import bibtex, keys_of
+    from fedsolve.cli.configuration.config import load
 
     emit(bibtex(keys_of(load(config))))
 
@@ -221,8 +221,8 @@ def cite(
 @app.command(short_help="Say what is installed, on which devices, with which data.")
 def doctor(data_dir: arg.DataDir = None, as_json: arg.AsJson = False) -> None:
     """Say what is installed, which extras are missing, which devices there are and which data: a line each."""
-    from fedsolve.cli.devices import start_jax
-    from fedsolve.cli.doctor import doctor_command
+    from fedsolve.cli.commands.doctor import doctor_command
+    from fedsolve.cli.processes.devices import start_jax
 
     start_jax()
     doctor_command(data_dir, as_json)

@@ -1,10 +1,12 @@
 """Federated data sets: packed clients in memory and on disk, partitions and file readers."""
 
-from fedsolve.data.base import Partition
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.grouping import from_table
-from fedsolve.data.pachinko import Pachinko
-from fedsolve.data.partitions import (
+from fedsolve.data.on_disk.stored import open
+from fedsolve.data.on_disk.writing import write
+from fedsolve.data.partitioning.pachinko import Pachinko
+from fedsolve.data.partitioning.partition import Partition
+from fedsolve.data.partitioning.partitions import (
     IID,
     PARTITIONS,
     ByQuantity,
@@ -15,8 +17,6 @@ from fedsolve.data.partitions import (
     as_partition,
 )
 from fedsolve.data.sources import checksum, data_dir, read_idx, read_npz
-from fedsolve.data.stored import open
-from fedsolve.data.writing import write
 
 __all__ = [
     "IID",

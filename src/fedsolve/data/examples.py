@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
 
 
 class Examples(NamedTuple):

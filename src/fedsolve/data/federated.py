@@ -12,11 +12,11 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from fedsolve.checks import as_array, check_integer, check_number
-from fedsolve.data.checks import as_rows, check_column
+from fedsolve.core.checks import as_array, check_integer, check_number
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Batch
+from fedsolve.data.array_checks import as_rows, check_column
 from fedsolve.data.names import Numbered, as_names, check_names
-from fedsolve.errors import InvalidInput, shown
-from fedsolve.types import Batch
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ class FederatedData:
     def from_partition(
         cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
     ) -> FederatedData:
-        """From pooled arrays and each client's row numbers (see `fedsolve.data.partitions`).
+        """From pooled arrays and each client's row numbers (see `fedsolve.data.partitioning.partitions`).
 
         Args:
             examples: a pytree of arrays of shape (all examples, ...).

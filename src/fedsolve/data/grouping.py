@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import check_flag, check_path
+from fedsolve.core.checks import check_flag, check_path
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Batch
 from fedsolve.data.examples import Examples
 from fedsolve.data.federated import FederatedData
+from fedsolve.data.on_disk.writing import write
 from fedsolve.data.tables import Table, check_whole, numbers
-from fedsolve.data.writing import write
-from fedsolve.errors import InvalidInput, shown
-from fedsolve.types import Batch
 
 Columns = str | Sequence[str]
 """One column, whose rows may be lists, or several of single numbers that stand side by side."""

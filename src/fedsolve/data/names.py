@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, shown
 
 
 class Numbered(Sequence[str]):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.checks import check_path
-from fedsolve.errors import InvalidInput
+from fedsolve.core.checks import check_path
+from fedsolve.core.errors import InvalidInput
 
 VARIABLE = "FEDSOLVE_DATA"
 """Environment variable that names the data folder."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, unknown
-from fedsolve.untrusted import loads
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.folders.untrusted import loads
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _HUGGING_FACE = "state.json"

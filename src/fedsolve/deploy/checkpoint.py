@@ -19,18 +19,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.deploy.coordinator import Coordinator
+from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.kept import is_kept, pinned
-from fedsolve.deploy.outliers import check_usual
-from fedsolve.deploy.server_state import ServerState, store_row
-from fedsolve.deploy.validation import reading
-from fedsolve.engine.looks import Looks
-from fedsolve.engine.record import Recorder
-from fedsolve.engine.record_file import RecordFile
-from fedsolve.errors import InvalidInput
-from fedsolve.files import slug
-from fedsolve.run_folder import DEPLOYMENT, RunFolder, held_already
-from fedsolve.store import load_tree, read_manifest, save_tree
+from fedsolve.deploy.messages.validation import reading
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.outliers import check_usual
+from fedsolve.deploy.server.server_state import ServerState, store_row
+from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.records.record import Recorder
+from fedsolve.engine.records.record_file import RecordFile
+from fedsolve.folders.files import slug
+from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, held_already
+from fedsolve.folders.store import load_tree, read_manifest, save_tree
 
 _KEPT = "checkpoint-round-"
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.deploy.measured import PARTS, Measured
-from fedsolve.wrappers.robust.outliers import FACTOR, usual_norm
+from fedsolve.deploy.messages.measured import PARTS, Measured
+from fedsolve.methods.robust.outliers import FACTOR, usual_norm
 
 
 def find_far_answers(

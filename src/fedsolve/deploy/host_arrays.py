@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.types import is_module, reports
+from fedsolve.core.types import is_module, reports
 
 Buffers = dict[str, np.ndarray]
 """Tensors that are averaged plainly beside the model, such as BatchNorm's running statistics, by name."""

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import write_atomically
 
 SECRET_FILE = "cohorts.key"
 """Where the server of a private run keeps what its cohorts follow from, until the run has ended."""

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve import introspect
-from fedsolve.algorithm import Algorithm, Cohort
-from fedsolve.engine.compiled import compiler_options
-from fedsolve.engine.reduce import merge, reduce_stacked, sum_messages
-from fedsolve.types import Params, is_module
+from fedsolve.core import introspect
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.types import Params, is_module
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.engine.compute.reduce import merge, reduce_stacked, sum_messages
 
 
 def first_cohort(population: int) -> Cohort:

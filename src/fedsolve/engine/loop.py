@@ -10,23 +10,22 @@ from functools import partial
 import jax
 import numpy as np
 
-from fedsolve.buffers import WithBuffers, bare
-from fedsolve.callbacks import Callback, Evaluated, why_it_ends
-from fedsolve.engine.checkpoint import Checkpoints
-from fedsolve.engine.client_metrics import by_client
-from fedsolve.engine.clock import CompileClock
-from fedsolve.engine.diverged import cause, largest_value, rates
-from fedsolve.engine.left_out import first_evaluation, leave_out
-from fedsolve.engine.looks import Looks
-from fedsolve.engine.pace import Pace
+from fedsolve.core.buffers import WithBuffers, bare
+from fedsolve.core.errors import Diverged, Interrupted
+from fedsolve.core.types import Params
+from fedsolve.engine.checks.divergence_hint import cause, largest_value, rates
+from fedsolve.engine.compute.processes import as_first, check_same, here, is_first, together
+from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.evaluation.client_metrics import by_client
+from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, leave_out
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.processes import as_first, check_same, here, is_first, together
-from fedsolve.engine.record import Recorder
+from fedsolve.engine.records.checkpoint import Checkpoints
+from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.result import Result
-from fedsolve.engine.round import RunState
-from fedsolve.errors import Diverged, Interrupted
+from fedsolve.engine.timing import CompileClock, Pace
+from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
 from fedsolve.results.metrics import summary
-from fedsolve.types import Params
 
 
 @dataclass(frozen=True)

@@ -12,35 +12,35 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedsolve import trees
-from fedsolve.algorithm import Algorithm, name_of
-from fedsolve.buffers import with_buffers
-from fedsolve.engine.buffer_checks import check_buffers
-from fedsolve.engine.cast import cast
-from fedsolve.engine.clients import LocalWork, PackedClients, local_work, on_device, pack
-from fedsolve.engine.compiled import make_room
-from fedsolve.engine.groups import group_clients, works_by_size
-from fedsolve.engine.identity import describe
-from fedsolve.engine.judging import judging
-from fedsolve.engine.keys import in_type, on_types, run_key, start_key, start_params
-from fedsolve.engine.layout import chunk_size, cohort_size, mesh_of
-from fedsolve.engine.method_checks import check_method
-from fedsolve.engine.population import Population, first_clients
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.buffers import with_buffers
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.core.fleets.profiles import PROFILES
+from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.core.xla.compiler import make_room
+from fedsolve.engine.checks.buffer_checks import check_buffers
+from fedsolve.engine.checks.method_checks import check_method
+from fedsolve.engine.checks.rates import check_rates, on_standing_still
+from fedsolve.engine.checks.sizes import check_memory, needs
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.clients import LocalWork, PackedClients, local_work, on_device, pack
+from fedsolve.engine.compute.groups import group_clients, works_by_size
+from fedsolve.engine.compute.keys import in_type, on_types, run_key, start_key, start_params
+from fedsolve.engine.compute.layout import chunk_size, cohort_size, mesh_of
+from fedsolve.engine.compute.processes import everywhere
+from fedsolve.engine.compute.program import AXIS, MODEL, Program
+from fedsolve.engine.compute.round import client_state_bytes, start
+from fedsolve.engine.evaluation.eval_sets import judging
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.processes import everywhere
-from fedsolve.engine.program import AXIS, MODEL, Program
-from fedsolve.engine.rates import check_rates, on_standing_still
-from fedsolve.engine.residency import is_streamed
-from fedsolve.engine.round import client_state_bytes, start
-from fedsolve.engine.sizes import check_memory, needs
-from fedsolve.engine.stream import Stream
-from fedsolve.engine.timed import fleet_of, on_the_clock
-from fedsolve.engine.traffic import traffic
-from fedsolve.errors import InvalidInput, shown
-from fedsolve.options import RunOptions
-from fedsolve.sampling import Sampling, Uniform
-from fedsolve.systems.fleet import Fleet
-from fedsolve.systems.profiles import PROFILES
+from fedsolve.engine.records.identity import describe
+from fedsolve.engine.records.message_sizes import traffic
+from fedsolve.engine.simulated_time import fleet_of, on_the_clock
+from fedsolve.engine.streaming.placement import is_streamed
+from fedsolve.engine.streaming.population import Population, first_clients
+from fedsolve.engine.streaming.stream import Stream
 from fedsolve.tasks.task import Task
 
 _OWN = (

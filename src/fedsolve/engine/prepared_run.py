@@ -11,21 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.algorithm import ASSUMED
-from fedsolve.buffers import with_buffers
-from fedsolve.data.stored import StoredData
-from fedsolve.engine.clients import PackedClients
-from fedsolve.engine.fingerprint import arrays_digest, code_digest, function_name
-from fedsolve.engine.identity import versions
-from fedsolve.engine.preflight import check_round
-from fedsolve.engine.program import Program
+from fedsolve.core.algorithm import ASSUMED
+from fedsolve.core.buffers import with_buffers
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import reports
+from fedsolve.data.on_disk.stored import StoredData
+from fedsolve.engine.checks.preflight import check_round
+from fedsolve.engine.compute.clients import PackedClients
+from fedsolve.engine.compute.program import Program
+from fedsolve.engine.compute.round import RunState, advance, on_all_devices, one_round
+from fedsolve.engine.evaluation.run_evaluation import RunEvaluation
 from fedsolve.engine.reacting import changes, reacted, reacts
-from fedsolve.engine.record import Recorder
-from fedsolve.engine.round import RunState, advance, on_all_devices, one_round
-from fedsolve.engine.run_evaluation import RunEvaluation
-from fedsolve.engine.traffic import Traffic
-from fedsolve.sampling import Sampling
-from fedsolve.types import reports
+from fedsolve.engine.records.fingerprint import arrays_digest, code_digest, function_name
+from fedsolve.engine.records.identity import versions
+from fedsolve.engine.records.message_sizes import Traffic
+from fedsolve.engine.records.record import Recorder
 
 _NOBODY = "no client took part in any round: the model is the initial one"
 

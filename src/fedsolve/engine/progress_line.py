@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO, cast
 
-from fedsolve.engine.processes import is_first
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.engine.compute.processes import is_first
 from fedsolve.results.metrics import duration
 
 _SECONDS_REWRITTEN = 0.2

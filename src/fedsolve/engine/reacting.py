@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.algorithm import Algorithm
-from fedsolve.engine.argument_names import argument_name
-from fedsolve.engine.rates import check_schedule
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.schedules import Reacting, Schedule, rate_at
+from fedsolve.core.types import Scalar, module
+from fedsolve.engine.checks.rates import check_schedule
+from fedsolve.engine.records.argument_names import argument_name
 from fedsolve.results.columns import Columns
-from fedsolve.schedules import Reacting, Schedule, rate_at
-from fedsolve.types import Scalar, module
 
 _TOLD = 10  # changes of a rate that a note has room for
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.checks import check_path
-from fedsolve.engine.keys import start_params
-from fedsolve.errors import Diverged, InvalidInput, shown, unknown
+from fedsolve.core.checks import check_path
+from fedsolve.core.errors import Diverged, InvalidInput, shown, unknown
+from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.types import Params
+from fedsolve.engine.compute.keys import start_params
 from fedsolve.report.fleet import waiting
 from fedsolve.report.plots import curves
 from fedsolve.report.records import Records
@@ -28,9 +30,7 @@ from fedsolve.results.record_files import (
     write_record,
 )
 from fedsolve.results.seeds import over_seeds
-from fedsolve.systems.timeline import Timeline
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,25 +8,25 @@ from typing import Unpack, overload
 
 import jax
 
-from fedsolve.algorithm import Algorithm, name_of
-from fedsolve.callbacks import Callback, CallbacksOfSeed, check_callbacks, tell_ended
-from fedsolve.checks import check_path
-from fedsolve.engine.checkpoint import Checkpoints
-from fedsolve.engine.clock import CompileClock
-from fedsolve.engine.configuration import configured
-from fedsolve.engine.grid import check_seeds
-from fedsolve.engine.interrupt import Interruptible
+from fedsolve.config.option_docs import takes
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.checks import check_path
+from fedsolve.core.errors import Diverged, InvalidInput, shown
+from fedsolve.engine.compute.processes import check_same, is_first, noticing_the_lost, several
 from fedsolve.engine.loop import Progress, loop
+from fedsolve.engine.multi_seed import run_seeds
+from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.processes import check_same, is_first, noticing_the_lost, several
 from fedsolve.engine.progress_line import told
+from fedsolve.engine.records.checkpoint import Checkpoints
+from fedsolve.engine.records.configuration import configured
 from fedsolve.engine.result import Result, Results
-from fedsolve.engine.seeds import run_seeds
-from fedsolve.errors import Diverged, InvalidInput, shown
-from fedsolve.options import RunKeywords, RunOptions, shows_options
+from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.engine.timing import CompileClock
+from fedsolve.folders.interrupt import Interruptible
 from fedsolve.report.page import PAGE, write_page
+from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks, tell_ended
 from fedsolve.results.record_files import write_failure
-from fedsolve.signatures import takes
 from fedsolve.tasks.task import Task
 
 
@@ -78,7 +78,7 @@ def run(
     Args:
         algorithm: the method, such as `FedAvg(client_lr=0.1)`.
         task: the problem, such as `fs.tasks.digits()`.
-        **options: those of a run, as `fedsolve.options.RunOptions` has them.
+        **options: those of a run, as `fedsolve.engine.options.RunOptions` has them.
         seeds: how many (0, 1, ...), or which, in place of `seed`: the runs share the compiled program, and each has
             the bits of the run with its seed alone.
         out: folder for the record, the model, a page, a configuration that `fedsolve show` reads, and checkpoints, so

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.config.references import construct, is_reference, load
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.experiments.entries import entries, loaded
-from fedsolve.references import construct, is_reference, load
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command
 from fedsolve.studies.parts import keeps_any
 
@@ -104,7 +104,7 @@ def reproduce(
         Interrupted: Ctrl-C.
     """
     from fedsolve.data import sources
-    from fedsolve.engine.identity import provenance
+    from fedsolve.engine.records.identity import provenance
     from fedsolve.report.plots import require_matplotlib
     from fedsolve.studies.page import write_results
 

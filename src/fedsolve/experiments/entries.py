@@ -10,8 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from typing import Any
 
-from fedsolve.errors import InvalidInput, of_type
-from fedsolve.references import failed
+from fedsolve.config.references import failed
+from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.studies.experiment import Experiment
 
 GROUP = "fedsolve.studies"

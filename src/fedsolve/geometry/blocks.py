@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array
 
-from fedsolve import trees
-from fedsolve.errors import InvalidInput
+from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.leaf_paths import matching, named_leaves
+from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.geometry.faces import FACES, ArrayFunction
-from fedsolve.leaf_paths import matching, named_leaves
-from fedsolve.types import Params, Scalar, module, static
 
 
 @module

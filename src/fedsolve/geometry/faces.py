@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Array
 
-from fedsolve.types import Scalar
+from fedsolve.core.types import Scalar
 
 FACES = ("value", "subgradient", "prox", "project", "lmo", "contains", "gap")
 """Everything a penalty or a set may show."""

@@ -16,12 +16,12 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from fedsolve import trees
-from fedsolve.checks import check_range
-from fedsolve.errors import InvalidInput
+from fedsolve.core import trees
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Params, Scalar, module
 from fedsolve.geometry.blocks import Blocks, require
 from fedsolve.geometry.regularizer import Penalty
-from fedsolve.types import Params, Scalar, module
 
 
 class Mirror(ABC):

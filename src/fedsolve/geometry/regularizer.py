@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Scalar
 from fedsolve.geometry.blocks import Block, Blocks, as_blocks
 from fedsolve.geometry.faces import ArrayFunction
-from fedsolve.types import Scalar
 
 
 class Regularizer(ArrayFunction):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import is_plain_number
+from fedsolve.core.checks import is_plain_number
 
 _TITLES = {
     "client_lr": "Client learning rate",

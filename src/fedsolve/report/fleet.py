@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsolve.core.fleets.timeline import Timeline
 from fedsolve.report.plots import new_figure, tidy
 from fedsolve.report.style import LIGHT
-from fedsolve.systems.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

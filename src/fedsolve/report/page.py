@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.files import write_atomically
+from fedsolve.folders.files import write_atomically
+from fedsolve.report.downsample import kept
 from fedsolve.report.markup import (
     PageTable,
     clients_table,
@@ -30,7 +31,6 @@ from fedsolve.report.markup import (
 from fedsolve.report.plots import on_a_clock
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
 from fedsolve.report.table import headline
-from fedsolve.report.thin import kept
 from fedsolve.results.encoding import plain
 from fedsolve.results.history import History
 from fedsolve.results.metrics import AVERAGED, describe, wants_log

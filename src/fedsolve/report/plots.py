@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, unknown
-from fedsolve.files import write_atomically
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.folders.files import write_atomically
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles
 from fedsolve.report.table import headline
 from fedsolve.results.history import History

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from fedsolve.files import write_atomically
+from fedsolve.folders.files import write_atomically
 from fedsolve.report.latex import latex_table
 from fedsolve.report.notebook import html_table
 from fedsolve.results.frames import Part, csv_text, frame, stacked

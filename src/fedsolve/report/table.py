@@ -15,8 +15,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedsolve.checks import check_range
-from fedsolve.errors import InvalidInput
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput
 from fedsolve.report.style import distinct_names
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe

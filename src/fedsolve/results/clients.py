@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.folders.untrusted import loads, read_bytes
 from fedsolve.results.columns import as_column
 from fedsolve.results.frames import frame
 from fedsolve.results.metrics import describe
 from fedsolve.results.seals import LARGEST, refuse_remains, unsealed
-from fedsolve.untrusted import loads, read_bytes
 
 CLIENT_METRICS = "client-metrics.jsonl"
 """What the clients of a federation found, in its folder: a line each time they were asked, and part of examples."""

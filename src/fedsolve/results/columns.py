@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, shown
-from fedsolve.files import write_atomically
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import loads
 from fedsolve.results.encoding import dumps, number, plain
-from fedsolve.untrusted import loads
 
 Columns = dict[str, np.ndarray]
 """Arrays by name, all of one length."""

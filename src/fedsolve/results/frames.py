@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedsolve.checks import is_one_of
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.core.checks import is_one_of
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.history import History
 
 Part = Literal["evaluations", "rounds"]

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.checks import is_integer
-from fedsolve.errors import InvalidInput, shown, unknown
+from fedsolve.core.checks import is_integer
+from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.folders.untrusted import loads
 from fedsolve.results.columns import Columns, as_column, checked_columns
 from fedsolve.results.encoding import dumps, number
 from fedsolve.results.metrics import describe, summary
 from fedsolve.results.seals import unsealed
-from fedsolve.untrusted import loads
 
 Setting = str | int | float | bool | None
 """A value of a resolved configuration."""

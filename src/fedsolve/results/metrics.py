@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsolve.improvement import higher_is_better
+from fedsolve.core.metric_direction import higher_is_better
 
 AVERAGED = "_averaged"
 """Suffix of a metric evaluated at the mean of the last two iterates."""

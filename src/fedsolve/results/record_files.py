@@ -15,14 +15,14 @@ import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from fedsolve.errors import InvalidInput
-from fedsolve.files import slug, write_atomically
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Params
+from fedsolve.folders.files import slug, write_atomically
+from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, write_arrays
+from fedsolve.folders.untrusted import loads, read_bytes
 from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
 from fedsolve.results.seals import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
-from fedsolve.sealed_arrays import MANIFEST, mapped_arrays, write_arrays
-from fedsolve.types import Params
-from fedsolve.untrusted import loads, read_bytes
 
 CONFIG = "config.toml"
 HISTORY = "history.json"

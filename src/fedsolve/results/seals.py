@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsolve.errors import InvalidInput
-from fedsolve.sealed_arrays import checksum
-from fedsolve.untrusted import read_bytes
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.sealed_arrays import checksum
+from fedsolve.folders.untrusted import read_bytes
 
 LARGEST = 2**30
 """Bytes that a record has at most."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
 
 

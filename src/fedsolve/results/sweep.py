@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import Diverged, unknown
+from fedsolve.core.errors import Diverged, unknown
 from fedsolve.results.selection import Selection
 
 SENT = "bytes_up"

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import loads, read_bytes
 from fedsolve.results.encoding import dumps, number
 from fedsolve.results.seals import (
     LARGEST,
@@ -28,7 +29,6 @@ from fedsolve.results.seals import (
 )
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.untrusted import loads, read_bytes
 
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"

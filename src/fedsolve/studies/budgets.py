@@ -14,7 +14,7 @@ from fedsolve.studies.problem import Method
 from fedsolve.studies.rules.ranks import Ranked, Ranks, rank
 
 if TYPE_CHECKING:
-    from fedsolve.algorithm import Algorithm
+    from fedsolve.core.algorithm import Algorithm
 
 Range = tuple[float, float]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.studies.intervals import Interval, interval
 from fedsolve.studies.problem import Problem

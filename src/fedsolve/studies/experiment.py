@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput
-from fedsolve.references import is_reference
+from fedsolve.config.references import is_reference
+from fedsolve.core.errors import InvalidInput
 from fedsolve.report.markup import PageTable
 from fedsolve.results.encoding import plain
 from fedsolve.studies.parts import read_part, write_part
@@ -21,7 +21,7 @@ from fedsolve.studies.parts import read_part, write_part
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsolve.engine.sweep import SweepProgress
+    from fedsolve.engine.sweep.sweep import SweepProgress
 
 _SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"
 _MADE_WITH = "made_with"
@@ -139,7 +139,7 @@ class Context:
         kept_only: read what is kept and compute nothing, to judge it again.
         say: shows where it stands: (part, done, total).
         earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
-        made_with: versions, commit and machine of each part that was read, as `fedsolve.engine.identity` says them.
+        made_with: versions, commit and machine of each part that was read, as `records.identity` says them.
     """
 
     folder: Path
@@ -177,7 +177,7 @@ class Context:
             return kept
         if self.kept_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
-        from fedsolve.engine.identity import provenance
+        from fedsolve.engine.records.identity import provenance
 
         begun = time.process_time()
         arrays = {key: np.asarray(value) for key, value in compute().items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
 

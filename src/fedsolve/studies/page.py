@@ -8,8 +8,8 @@ import math
 from pathlib import Path
 from string import Template
 
-from fedsolve.files import write_atomically
-from fedsolve.papers import short, title
+from fedsolve.config.papers import short, title
+from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import definitions, note_list, paragraphs, picture, section, static, text
 from fedsolve.report.plots import png
 from fedsolve.results.encoding import dumps

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import write_atomically
 
 PARTS, ARCHIVE = "parts", "parts.zip"
 _ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives

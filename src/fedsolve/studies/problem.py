@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.results.selection import Selection
 
 if TYPE_CHECKING:
-    from fedsolve.algorithm import Algorithm
+    from fedsolve.core.algorithm import Algorithm
     from fedsolve.tasks.task import Task
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.engine.grid import build_methods
-from fedsolve.engine.identity import describe, digest
-from fedsolve.errors import unknown
+from fedsolve.core.errors import unknown
+from fedsolve.engine.records.identity import describe, digest
+from fedsolve.engine.sweep.grid import build_methods
+from fedsolve.folders.run_folder import SWEEP
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
-from fedsolve.run_folder import SWEEP
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
 from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within

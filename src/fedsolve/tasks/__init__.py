@@ -6,18 +6,22 @@ and `model(params, x)` gives the outputs of n inputs, shape (n, ...). One that d
 """
 
 from fedsolve.data.examples import Examples
-from fedsolve.tasks.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
 from fedsolve.tasks.catalogue import TASKS, TaskEntry, build
-from fedsolve.tasks.cifar import cifar10, cifar100
-from fedsolve.tasks.composite import lasso, lowrank
-from fedsolve.tasks.digits import digits
-from fedsolve.tasks.fashion import fashion_mnist
-from fedsolve.tasks.femnist import femnist
-from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
-from fedsolve.tasks.from_torch import from_torch
-from fedsolve.tasks.handwriting import handwriting
-from fedsolve.tasks.libsvm import libsvm
-from fedsolve.tasks.losses import (
+from fedsolve.tasks.convex.composite import lasso, lowrank
+from fedsolve.tasks.convex.libsvm import libsvm
+from fedsolve.tasks.convex.regression import anisotropic_regression
+from fedsolve.tasks.convex.synthetic import synthetic
+from fedsolve.tasks.images.cifar import cifar10, cifar100
+from fedsolve.tasks.images.digits import digits
+from fedsolve.tasks.images.fashion import fashion_mnist
+from fedsolve.tasks.images.femnist import femnist
+from fedsolve.tasks.images.femnist_autoencoder import femnist_autoencoder
+from fedsolve.tasks.images.handwriting import handwriting
+from fedsolve.tasks.images.mnist import mnist_by_writer
+from fedsolve.tasks.images.voxels import voxels
+from fedsolve.tasks.losses.accuracies import Accuracy, BinaryAccuracy, LikeliestSet, RecallAt, TopK
+from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.losses.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
     Logistic,
@@ -25,30 +29,26 @@ from fedsolve.tasks.losses import (
     SquaredError,
     check_labels,
 )
-from fedsolve.tasks.mnist import mnist_by_writer
-from fedsolve.tasks.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
+from fedsolve.tasks.losses.reconstruction import ReconstructionError
+from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
+from fedsolve.tasks.losses.sums import OfSums
+from fedsolve.tasks.models.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
+from fedsolve.tasks.models.pictures import Augmented
+from fedsolve.tasks.models.sparse import SparseLinear
+from fedsolve.tasks.models.updates import Factors, Updated
 from fedsolve.tasks.networks.autoencoder import Autoencoder
 from fedsolve.tasks.networks.causal import CausalTransformer
 from fedsolve.tasks.networks.encoder import Encoder
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.networks.resnet import ResNet18
 from fedsolve.tasks.networks.vit import ViT
-from fedsolve.tasks.news import news
-from fedsolve.tasks.newsgroups_minilm import newsgroups_minilm
-from fedsolve.tasks.next_word import WordAccuracy, next_word
-from fedsolve.tasks.pictures import Augmented
-from fedsolve.tasks.reconstruction import ReconstructionError
-from fedsolve.tasks.regression import anisotropic_regression
-from fedsolve.tasks.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
-from fedsolve.tasks.sequences import check_sequences, windows
-from fedsolve.tasks.shakespeare import shakespeare
-from fedsolve.tasks.sparse import SparseLinear
-from fedsolve.tasks.sums import OfSums
-from fedsolve.tasks.synthetic import synthetic
 from fedsolve.tasks.task import Task
-from fedsolve.tasks.updates import Factors, Updated
-from fedsolve.tasks.voxels import voxels
-from fedsolve.tasks.whole import Whole
+from fedsolve.tasks.text.news import news
+from fedsolve.tasks.text.newsgroups_minilm import newsgroups_minilm
+from fedsolve.tasks.text.next_word import WordAccuracy, next_word
+from fedsolve.tasks.text.sequences import check_sequences, windows
+from fedsolve.tasks.text.shakespeare import shakespeare
+from fedsolve.tasks.torch_modules.from_torch import from_torch
 
 __all__ = [
     "CNN",

@@ -7,26 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedsolve.annotations import checked, hints
-from fedsolve.errors import InvalidInput, of_type, unknown
-from fedsolve.references import construct, is_reference, load
-from fedsolve.tasks.cifar import cifar10, cifar100
-from fedsolve.tasks.composite import lasso, lowrank
-from fedsolve.tasks.digits import digits
-from fedsolve.tasks.fashion import fashion_mnist
-from fedsolve.tasks.femnist import femnist
-from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
-from fedsolve.tasks.handwriting import handwriting
-from fedsolve.tasks.libsvm import libsvm
-from fedsolve.tasks.mnist import mnist_by_writer
-from fedsolve.tasks.news import news
-from fedsolve.tasks.newsgroups_minilm import newsgroups_minilm
-from fedsolve.tasks.next_word import next_word
-from fedsolve.tasks.regression import anisotropic_regression
-from fedsolve.tasks.shakespeare import shakespeare
-from fedsolve.tasks.synthetic import synthetic
+from fedsolve.config.references import construct, is_reference, load
+from fedsolve.config.signature_types import checked, hints
+from fedsolve.core.errors import InvalidInput, of_type, unknown
+from fedsolve.tasks.convex.composite import lasso, lowrank
+from fedsolve.tasks.convex.libsvm import libsvm
+from fedsolve.tasks.convex.regression import anisotropic_regression
+from fedsolve.tasks.convex.synthetic import synthetic
+from fedsolve.tasks.images.cifar import cifar10, cifar100
+from fedsolve.tasks.images.digits import digits
+from fedsolve.tasks.images.fashion import fashion_mnist
+from fedsolve.tasks.images.femnist import femnist
+from fedsolve.tasks.images.femnist_autoencoder import femnist_autoencoder
+from fedsolve.tasks.images.handwriting import handwriting
+from fedsolve.tasks.images.mnist import mnist_by_writer
+from fedsolve.tasks.images.voxels import voxels
 from fedsolve.tasks.task import Task
-from fedsolve.tasks.voxels import voxels
+from fedsolve.tasks.text.news import news
+from fedsolve.tasks.text.newsgroups_minilm import newsgroups_minilm
+from fedsolve.tasks.text.next_word import next_word
+from fedsolve.tasks.text.shakespeare import shakespeare
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def build(name: str, /, **options: Any) -> Task:
     >>> build("digits", num_client=10)
     Traceback (most recent call last):
     ...
-    fedsolve.errors.InvalidInput: unknown option of the task digits 'num_client': did you mean \
+    fedsolve.InvalidInput: unknown option of the task digits 'num_client': did you mean \
 'num_clients'? Known: model, num_clients, partition, seed
     """
     builder = entry(name).builder

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
-from fedsolve.errors import InvalidInput, unknown
-from fedsolve.tasks.accuracies import Accuracy
-from fedsolve.tasks.losses import CrossEntropy, check_labels
-from fedsolve.tasks.models import check_model
+from fedsolve.tasks.losses.accuracies import Accuracy
+from fedsolve.tasks.losses.losses import CrossEntropy, check_labels
+from fedsolve.tasks.models.models import check_model
 from fedsolve.tasks.task import Examples, Task
 
 Choice = str | Mapping[str, Any]

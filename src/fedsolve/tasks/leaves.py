@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.buffers import WithBuffers
-from fedsolve.errors import InvalidInput, shown, with_article
-from fedsolve.leaf_paths import matching, named_leaves
+from fedsolve.core.buffers import WithBuffers
+from fedsolve.core.errors import InvalidInput, shown, with_article
+from fedsolve.core.leaf_paths import matching, named_leaves
+from fedsolve.core.types import Batch, Params, module, replace
 from fedsolve.tasks.loss_arguments import asked
-from fedsolve.types import Batch, Params, module, replace
 
 _NEAR = 3  # paths that an error names
 
@@ -64,7 +64,7 @@ class Leaves:
 
 
 def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
-    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.leaf_paths`).
+    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.core.leaf_paths`).
 
     Raises:
         InvalidInput: no floating-point array that trains, a pattern that matches no such leaf.

@@ -20,9 +20,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.buffers import WithBuffers
-from fedsolve.errors import unknown
-from fedsolve.types import Batch, Params
+from fedsolve.core.buffers import WithBuffers
+from fedsolve.core.errors import unknown
+from fedsolve.core.types import Batch, Params
 
 NAMES = ("key", "weights", "buffers")
 Function = Callable[..., Any]
@@ -43,7 +43,7 @@ def asked(function: Function, what: str = "the loss") -> frozenset[str]:
     >>> asked(lambda params, batch, kye: 0.0)
     Traceback (most recent call last):
     ...
-    fedsolve.errors.InvalidInput: unknown argument of the loss 'kye': did you mean 'key'? Known: buffers, key, weights
+    fedsolve.InvalidInput: unknown argument of the loss 'kye': did you mean 'key'? Known: buffers, key, weights
     """
     says = getattr(function, "asks", None)
     if says is not None:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Batch, Params
 from fedsolve.data.examples import SparseRows
-from fedsolve.errors import InvalidInput, shown
-from fedsolve.types import Batch, Params
 
 
 @dataclass(frozen=True)

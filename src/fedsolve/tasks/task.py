@@ -9,12 +9,18 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from fedsolve.algorithm import Algorithm
-from fedsolve.checks import is_one_of
+from fedsolve.config.build_record import Made, made
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.checks import is_one_of
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData, as_arrays
-from fedsolve.errors import InvalidInput, unknown
-from fedsolve.tasks.checks import (
+from fedsolve.methods.wrappers.buffers import keeps_buffers
+from fedsolve.tasks.leaves import split_leaves
+from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.models.state import refuse_state
+from fedsolve.tasks.task_checks import (
     check_data,
     check_diagnostics,
     check_functions,
@@ -26,12 +32,6 @@ from fedsolve.tasks.checks import (
     check_targets,
     check_unseen,
 )
-from fedsolve.tasks.leaves import split_leaves
-from fedsolve.tasks.made import Made, made
-from fedsolve.tasks.state import refuse_state
-from fedsolve.tasks.whole import Whole
-from fedsolve.types import Batch, Params, Scalar
-from fedsolve.wrappers.buffers import keeps_buffers
 
 
 @dataclass(frozen=True, repr=False)

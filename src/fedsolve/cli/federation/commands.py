@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fedsolve.cli import arguments as arg
-from fedsolve.cli.console import emit
-from fedsolve.cli.help import App
-from fedsolve.errors import InvalidInput
+from fedsolve.cli.configuration import arguments as arg
+from fedsolve.cli.terminal.console import emit
+from fedsolve.cli.terminal.help import App
+from fedsolve.core.errors import InvalidInput
 
 federate = App(
     no_args_is_help=True,
@@ -50,7 +50,7 @@ def demo(
     as_json: arg.AsJson = False,
 ) -> None:
     """Start a SuperLink and three SuperNodes on this machine, train two methods with PyTorch clients, stop all."""
-    from fedsolve.flower import check_flower
+    from fedsolve.deploy.flower import check_flower
 
     if rounds < 1:
         raise InvalidInput(f"--rounds {rounds} must be at least 1")
@@ -70,7 +70,7 @@ def check(
     ] = None,
 ) -> None:
     """Say in one line what is wrong with the files of a secure federation: missing, readable by others, no match."""
-    from fedsolve.flower import check_flower
+    from fedsolve.deploy.flower import check_flower
 
     check_flower()
     from fedsolve.cli.federation.credentials import check_credentials

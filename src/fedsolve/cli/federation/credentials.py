@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 
 
 def check_credentials(

@@ -9,23 +9,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsolve.cli.config import CONFIG, Config, MethodSection, RunSection, to_toml
-from fedsolve.cli.console import emit_json, emit_rich, say
+from fedsolve.cli.commands.runs import print_notes_and_files
+from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, RunSection, to_toml
 from fedsolve.cli.federation.json_lines import JsonLinesTail
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import CLIENTS, write_app
-from fedsolve.cli.folders import FLOWER, new_folder
-from fedsolve.cli.outputs import report_files, write_report
-from fedsolve.cli.progress import ProgressDisplay, open_display
-from fedsolve.cli.runs import print_notes_and_files
+from fedsolve.cli.terminal.console import emit_json, emit_rich, say
+from fedsolve.cli.terminal.folders import FLOWER, new_folder
+from fedsolve.cli.terminal.outputs import report_files, write_report
+from fedsolve.cli.terminal.progress import ProgressDisplay, open_display
 from fedsolve.cli.watch.commands import watched
-from fedsolve.deploy.serve import FAILED, ROUNDS
-from fedsolve.engine.identity import provenance
-from fedsolve.engine.interrupt import STOP, Interruptible
+from fedsolve.core.errors import Interrupted, InvalidInput, Unavailable
+from fedsolve.deploy.flower import check_flower
+from fedsolve.deploy.server.serve import FAILED, ROUNDS
 from fedsolve.engine.loop import Progress
-from fedsolve.errors import Interrupted, InvalidInput, Unavailable
-from fedsolve.files import write_atomically
-from fedsolve.flower import check_flower
+from fedsolve.engine.records.identity import provenance
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.interrupt import STOP, Interruptible
 from fedsolve.report.table import result_rows, result_table
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders, read_history

@@ -27,9 +27,9 @@ from fedsolve.cli.federation.processes import (
     is_taken,
     send_signal,
 )
+from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.threads import VARIABLE, share_of_cores
-from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
+from fedsolve.folders.files import write_atomically
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -11,9 +11,9 @@ from pathlib import Path
 from string import Template
 
 import fedsolve
-from fedsolve.cli.console import emit
-from fedsolve.errors import InvalidInput, unknown
-from fedsolve.files import write_atomically
+from fedsolve.cli.terminal.console import emit
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.folders.files import write_atomically
 
 FRAMEWORKS = ("torch", "jax", "sklearn")
 """The frameworks of clients."""

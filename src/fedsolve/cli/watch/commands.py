@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedsolve.cli.console import emit, say
+from fedsolve.cli.terminal.console import emit, say
 from fedsolve.cli.watch.server import serving
-from fedsolve.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput
 
 
 def watch_command(folder: Path, port: int) -> None:

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedsolve.cli.config import CONFIG, Config, load
-from fedsolve.cli.folders import FLOWER, run_folders
-from fedsolve.cli.progress_file import PROGRESS, Progressed, read_progress
-from fedsolve.cli.standing import record_so_far, standing
-from fedsolve.engine.interrupt import STOP
-from fedsolve.errors import InvalidInput
-from fedsolve.files import write_atomically
-from fedsolve.lock import held
+from fedsolve.cli.configuration.config import CONFIG, Config, load
+from fedsolve.cli.terminal.folders import FLOWER, run_folders
+from fedsolve.cli.terminal.progress_file import PROGRESS, Progressed, read_progress
+from fedsolve.cli.terminal.run_status import record_so_far, standing
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.interrupt import STOP
+from fedsolve.folders.lock import held
+from fedsolve.folders.run_folder import RUN
 from fedsolve.report.page import PAGE
 from fedsolve.results.history import History
 from fedsolve.results.record_files import FAILURE, HISTORY, read_history
 from fedsolve.results.sweep_files import SUMMARY
-from fedsolve.run_folder import RUN
 
 _DEPTH = 4
 _MOST = 500

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from fedsolve.cli.watch.page import STATUSES, View, state, whole_page
 from fedsolve.cli.watch.runs import Folder, Watched
-from fedsolve.errors import InvalidInput
+from fedsolve.cli.watch.watch_page import STATUSES, View, state, whole_page
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.untrusted import read_text
 from fedsolve.report.page import PAGE
-from fedsolve.untrusted import read_text
 
 HOST = "127.0.0.1"
 _MOST_AT_ONCE = 256

@@ -13,10 +13,10 @@ import numpy as np
 from jax.experimental import io_callback
 from jaxtyping import Array
 
-from fedsolve import trees
+from fedsolve.core import trees
+from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.oracles.packing import Packing
-from fedsolve.pytorch.words import is_wide, narrow, shape_of_words, to_words, widen
-from fedsolve.types import Params, Scalar
+from fedsolve.pytorch.callback.int64_packing import is_wide, narrow, shape_of_words, to_words, widen
 
 
 def numpy_view(x: Array, wide: bool) -> np.ndarray:

@@ -12,25 +12,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.buffers import Buffers, WithBuffers
-from fedsolve.checks import check_same
+from fedsolve.core.buffers import Buffers, WithBuffers
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.leaf_paths import named_leaves
+from fedsolve.core.trees import dtype_of
+from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
-from fedsolve.deploy.measured import Measured
-from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.deploy.messages.measured import Measured
 from fedsolve.deploy.oracles.jax_metrics import NONE, Asked, held_out, measured, own_validation, packed
-from fedsolve.engine.buffer_checks import check_buffers
-from fedsolve.engine.client_oracle import ClientOracle, client_oracle
-from fedsolve.engine.clients import LocalWork, Loss, PackedClients, local_work
-from fedsolve.engine.groups import of_client, works_by_size
-from fedsolve.engine.preflight import check_loss
-from fedsolve.errors import InvalidInput, shown
-from fedsolve.leaf_paths import named_leaves
-from fedsolve.tasks.checks import check_metrics as check_named
-from fedsolve.tasks.checks import check_targets
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.engine.checks.buffer_checks import check_buffers
+from fedsolve.engine.checks.preflight import check_loss
+from fedsolve.engine.compute.client_oracle import ClientOracle, client_oracle
+from fedsolve.engine.compute.clients import LocalWork, Loss, PackedClients, local_work
+from fedsolve.engine.compute.groups import of_client, works_by_size
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.task import Task
-from fedsolve.trees import dtype_of
-from fedsolve.types import Batch, Params, Scalar
+from fedsolve.tasks.task_checks import check_metrics as check_named
+from fedsolve.tasks.task_checks import check_targets
 
 
 class JaxOracle(LocalProblem):

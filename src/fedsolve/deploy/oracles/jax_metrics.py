@@ -11,17 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Batch, Params
 from fedsolve.data.federated import FederatedData
-from fedsolve.deploy.measured import Measured
-from fedsolve.engine.clients import Loss, PackedClients, on_device
-from fedsolve.engine.evaluate import Metrics
-from fedsolve.engine.evaluate_blocks import means_of
-from fedsolve.engine.own_models import Owned
-from fedsolve.engine.preflight import check_metrics
-from fedsolve.engine.whole import OnWholeSets
-from fedsolve.errors import InvalidInput, shown
+from fedsolve.deploy.messages.measured import Measured
+from fedsolve.engine.checks.preflight import check_metrics
+from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
+from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
+from fedsolve.engine.evaluation.evaluate import Metrics
+from fedsolve.engine.evaluation.evaluate_blocks import means_of
+from fedsolve.engine.evaluation.personal_eval import Owned
 from fedsolve.tasks.task import Task
-from fedsolve.types import Batch, Params
 
 Functions = Mapping[str, Callable[..., Any]]
 NONE: Mapping[str, Any] = MappingProxyType({})

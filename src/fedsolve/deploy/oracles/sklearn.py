@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array
 from sklearn import linear_model, svm
 
-from fedsolve.checks import check_same
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.errors import InvalidInput, shown
 from fedsolve.tasks.task import Examples
 
 ExampleLoss = Callable[[Array, Array], Array]

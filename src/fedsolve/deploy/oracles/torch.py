@@ -15,19 +15,19 @@ import torch
 from jaxtyping import Array
 from torch import Tensor, nn
 
-from fedsolve.checks import check_integer
-from fedsolve.deploy.measured import Measured
-from fedsolve.deploy.oracles.base import LocalProblem
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Scalar
+from fedsolve.deploy.messages.measured import Measured
 from fedsolve.deploy.oracles.callback import Host
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
-from fedsolve.engine.client_oracle import own_key
-from fedsolve.errors import InvalidInput
-from fedsolve.oracle import Oracle
-from fedsolve.pytorch.arrays import assign, buffers, parameters
-from fedsolve.pytorch.classes import are_classes
-from fedsolve.tasks.checks import check_metrics as check_named
-from fedsolve.types import Params, Scalar
+from fedsolve.engine.compute.client_oracle import own_key
+from fedsolve.pytorch.callback.classes import are_classes
+from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
+from fedsolve.tasks.task_checks import check_metrics as check_named
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from fedsolve.errors import InvalidInput, of_type
-from fedsolve.pytorch.seeds import all_seeded, seed_of
+from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
 

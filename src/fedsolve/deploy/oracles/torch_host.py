@@ -10,21 +10,21 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from fedsolve.checks import check_same
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Measuring, kind_of, loss_of_all
-from fedsolve.errors import InvalidInput, of_type
-from fedsolve.pytorch.arrays import (
+from fedsolve.pytorch.callback.classes import are_classes
+from fedsolve.pytorch.callback.seeds import seed_of, seeded
+from fedsolve.pytorch.comparison.judged import Judged, failure
+from fedsolve.pytorch.sums.nothing import value_or_zero
+from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
     check_weights,
     substituted,
     trainable,
 )
-from fedsolve.pytorch.classes import are_classes
-from fedsolve.pytorch.judged import Judged, failure
-from fedsolve.pytorch.nothing import value_or_zero
-from fedsolve.pytorch.seeds import seed_of, seeded
 
 Tensors = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]

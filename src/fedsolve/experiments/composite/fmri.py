@@ -13,20 +13,20 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
+from fedsolve.core.types import module, static
 from fedsolve.data.federated import FederatedData
-from fedsolve.diagnostics import Density, Diagnostic, Point
 from fedsolve.experiments.composite.fmri_statements import ALONE, NAME, ROUNDS, SHOWN, shown, statements
 from fedsolve.experiments.composite.methods import CENTRAL, METHODS, PAPER_GRID, beside, method, solved
 from fedsolve.geometry import L1
+from fedsolve.geometry.diagnostics import Density, Diagnostic, Point
 from fedsolve.report.plots import new_figure, tidy
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.pictures import Several
 from fedsolve.studies.pictures.styles import styles
-from fedsolve.tasks.accuracies import BinaryAccuracy
-from fedsolve.tasks.losses import Logistic
-from fedsolve.tasks.models import Linear
+from fedsolve.tasks.losses.accuracies import BinaryAccuracy
+from fedsolve.tasks.losses.losses import Logistic
+from fedsolve.tasks.models.models import Linear
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.types import module, static
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,18 +11,18 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.diagnostics import Density, Diagnostic, Feasibility, Point
+from fedsolve.core.leaf_paths import chosen_leaves
+from fedsolve.core.types import Scalar, module, static
 from fedsolve.experiments.composite.methods import METHODS, method
 from fedsolve.experiments.composite.rules import reaches, within_a_factor
 from fedsolve.geometry import L1Ball, L2Ball
 from fedsolve.geometry.blocks import Blocks
-from fedsolve.leaf_paths import chosen_leaves
+from fedsolve.geometry.diagnostics import Density, Diagnostic, Feasibility, Point
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Maps, Several
 from fedsolve.studies.rules import better_than_all, by_metric, each_better, rule, together
-from fedsolve.tasks.models import MLP
+from fedsolve.tasks.models.models import MLP
 from fedsolve.tasks.task import Task
-from fedsolve.types import Scalar, module, static
 
 L1, L2 = "digits, l1 <= 300", "digits, l2 <= 10"
 NETWORK = "62 classes, network, l1 <= 250"

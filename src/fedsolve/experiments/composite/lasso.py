@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import fedsolve as fs
-from fedsolve.diagnostics import Density
 from fedsolve.experiments.composite.methods import CENTRAL, METHODS, OTHERS, beside, method, solved
 from fedsolve.experiments.composite.rules import against, reaches, sooner, stays_below
 from fedsolve.experiments.composite.synthetic import (
@@ -18,6 +17,7 @@ from fedsolve.experiments.composite.synthetic import (
     on_the_papers_grid,
 )
 from fedsolve.geometry import L1
+from fedsolve.geometry.diagnostics import Density
 from fedsolve.studies import Statement, Study
 from fedsolve.studies.pictures import Maps
 from fedsolve.studies.rules import (

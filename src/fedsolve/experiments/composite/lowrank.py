@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.diagnostics import Diagnostic, Objective, Point, Rank
+from fedsolve.core.leaf_paths import chosen_leaves
+from fedsolve.core.types import module
 from fedsolve.experiments.composite.lowrank_statements import (
     FIGURE,
     RANKS,
@@ -21,13 +22,13 @@ from fedsolve.experiments.composite.lowrank_statements import (
 )
 from fedsolve.experiments.composite.methods import CENTRAL, beside, solved
 from fedsolve.experiments.composite.synthetic import NUMERAL, curves, methods, on_both_grids
-from fedsolve.geometry import NuclearNorm, decompositions
-from fedsolve.leaf_paths import chosen_leaves
+from fedsolve.geometry import NuclearNorm
+from fedsolve.geometry.diagnostics import Diagnostic, Objective, Point, Rank
+from fedsolve.geometry.numerics import decompositions
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.pictures import Line, Maps, Panel
 from fedsolve.studies.pictures.panels import panels
 from fedsolve.tasks.task import Task
-from fedsolve.types import module
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
-from fedsolve.diagnostics import Diagnostic, Point
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.types import module
 from fedsolve.geometry import Blocks
+from fedsolve.geometry.diagnostics import Diagnostic, Point
 from fedsolve.studies import Method
 from fedsolve.tasks.task import Task
-from fedsolve.types import module
 
 PAPER_GRID = {
     "client_lr": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0),

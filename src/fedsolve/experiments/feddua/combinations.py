@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.experiments.feddua.methods import SMALL, MeanOfTwo, decades, regression
 from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Method, Problem, Statement, Study

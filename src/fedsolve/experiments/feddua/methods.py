@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import jax
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm, Cohort
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.types import Params, module
+from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.studies import Method, Problem
 from fedsolve.tasks.task import Task
-from fedsolve.types import Params, module
-from fedsolve.wrappers.base import Wrapper
 
 
 def decades(first: float, last: float, step: float = 0.5) -> tuple[float, ...]:

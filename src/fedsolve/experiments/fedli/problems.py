@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve import trees
+from fedsolve.core import trees
+from fedsolve.core.types import Params, module
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitions import Shards
-from fedsolve.diagnostics import Diagnostic, Point, Suboptimality
-from fedsolve.tasks.losses import Logistic, Ridge
-from fedsolve.tasks.models import Linear
+from fedsolve.data.partitioning.partitions import Shards
+from fedsolve.geometry.diagnostics import Diagnostic, Point, Suboptimality
+from fedsolve.tasks.losses.losses import Logistic, Ridge
+from fedsolve.tasks.models.models import Linear
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.types import Params, module
 
 ONES = {"a9a": 14, "mushrooms": 22}
 """The data sets, and the most ones that a row has, all else 0: |x|^2 is at most that."""

@@ -15,10 +15,10 @@ import fedsolve as fs
 from fedsolve.experiments.feddua.methods import decades
 from fedsolve.experiments.neural.tasks import few
 from fedsolve.studies import Method, Problem
-from fedsolve.tasks.handwriting import handwriting
-from fedsolve.tasks.models import CNN, CNNParams
-from fedsolve.tasks.news import news
+from fedsolve.tasks.images.handwriting import handwriting
+from fedsolve.tasks.models.models import CNN, CNNParams
 from fedsolve.tasks.task import Task
+from fedsolve.tasks.text.news import news
 
 SEEDS = (0, 1, 2, 3, 4)
 TAU, TAUS = 1e-3, (1e-5, 1e-3, 1e-1)

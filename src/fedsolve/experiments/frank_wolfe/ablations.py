@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.sampling import Bernoulli
 from fedsolve.experiments.frank_wolfe.claims import title
 from fedsolve.experiments.frank_wolfe.columns import BALLS
 from fedsolve.experiments.frank_wolfe.linear import problem
 from fedsolve.results.metrics import describe
-from fedsolve.sampling import Bernoulli
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Which
 from fedsolve.studies.pictures import Curves

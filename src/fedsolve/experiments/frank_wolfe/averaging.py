@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.diagnostics import Diagnostic, Point, Suboptimality
+from fedsolve.core.types import Batch, Params, Scalar, module
 from fedsolve.experiments.frank_wolfe.public_code import OverwrittenFrankWolfe
 from fedsolve.experiments.frank_wolfe.theorems import Constants, theorem_1
 from fedsolve.geometry import L1Ball
+from fedsolve.geometry.diagnostics import Diagnostic, Point, Suboptimality
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Several
 from fedsolve.tasks.task import Task
-from fedsolve.types import Batch, Params, Scalar, module
 
 LAM0, ROUNDS, EVERY = 1.0, 4000, 10
 CENTRES = (3.0, -1.0)

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
+from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitions import IID, LabelsPerClient
-from fedsolve.diagnostics import FrankWolfeGap
-from fedsolve.errors import InvalidInput
+from fedsolve.data.partitioning.partitions import IID, LabelsPerClient
 from fedsolve.geometry import L1Ball, L2Ball
 from fedsolve.geometry.blocks import as_blocks
+from fedsolve.geometry.diagnostics import FrankWolfeGap
 from fedsolve.tasks.choices import classification
-from fedsolve.tasks.models import CNN, MLP, Softmax
+from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 
 RADIUS = 10.0

@@ -26,8 +26,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from fedsolve.geometry.balls import L1Ball, L2Ball
-from fedsolve.types import Params
+from fedsolve.core.types import Params
+from fedsolve.geometry.sets.balls import L1Ball, L2Ball
 
 _TINY = 1e-30
 

@@ -62,11 +62,11 @@ def run(context: Context) -> Outcome:
 def _pictures(context: Context) -> tuple[np.ndarray, np.ndarray]:
     """Test images of CIFAR-10 at half size, in [0, 1], and labels; 8 x 8 digits in a quick run."""
     if context.quick:
-        from fedsolve.tasks.digits import digits
+        from fedsolve.tasks.images.digits import digits
 
         digit: Any = digits(num_clients=1).test
         return digit.x.reshape(-1, 8, 8, 1), digit.y
-    from fedsolve.tasks.cifar import cifar10
+    from fedsolve.tasks.images.cifar import cifar10
 
     test: Any = cifar10(context.data_dir, num_clients=1).test
     return np.divide(test.x, 255, dtype=np.float32).reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)), test.y

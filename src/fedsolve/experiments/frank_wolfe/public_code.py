@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from fedsolve import trees
-from fedsolve.algorithm import Cohort
-from fedsolve.algorithms.feddr import DouglasRachford, FedDRMessage, FedDRServer
-from fedsolve.algorithms.frank_wolfe import FedFWBroadcast, FedFWChange, FedFWClient, FedFWMessage, FrankWolfe
-from fedsolve.algorithms.frank_wolfe_steps import Convex
-from fedsolve.client.sgd import SGD
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Scalar, module, replace
 from fedsolve.geometry.blocks import Geometry
-from fedsolve.oracle import Oracle
-from fedsolve.types import Scalar, module, replace
+from fedsolve.methods.algorithms.feddr import DouglasRachford, FedDRMessage, FedDRServer
+from fedsolve.methods.client.sgd import SGD
+from fedsolve.methods.frank_wolfe.method import (
+    FedFWBroadcast,
+    FedFWChange,
+    FedFWClient,
+    FedFWMessage,
+    FrankWolfe,
+)
+from fedsolve.methods.frank_wolfe.steps import Convex
 
 CLIENT_LR, PENALTY = 0.05, 0.01
 """FedDR's in the public code, throughout; PENALTY stands for alpha and for 1 / eta."""

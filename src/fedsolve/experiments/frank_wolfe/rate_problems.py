@@ -13,13 +13,13 @@ from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.data.federated import FederatedData
-from fedsolve.diagnostics import FrankWolfeGap, Suboptimality
 from fedsolve.experiments.composite.methods import Known
 from fedsolve.experiments.frank_wolfe.theorems import Constants
 from fedsolve.geometry import L1Ball, L2Ball
+from fedsolve.geometry.diagnostics import FrankWolfeGap, Suboptimality
 from fedsolve.studies import Cells
-from fedsolve.tasks.losses import OfOutputs, SquaredError
-from fedsolve.tasks.models import Linear
+from fedsolve.tasks.losses.losses import OfOutputs, SquaredError
+from fedsolve.tasks.models.models import Linear
 from fedsolve.tasks.task import Examples, Task
 
 CLIENTS, EXAMPLES, FEATURES, BATCH = 8, 40, 20, 4

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.sampling import Bernoulli
 from fedsolve.experiments.frank_wolfe import theorems
 from fedsolve.experiments.frank_wolfe.rate_problems import (
     BATCH,
@@ -20,7 +21,6 @@ from fedsolve.experiments.frank_wolfe.rate_problems import (
     convex,
 )
 from fedsolve.experiments.frank_wolfe.rate_rules import by_length, by_round, falls, least, nearer, within
-from fedsolve.sampling import Bernoulli
 from fedsolve.studies import Method, Problem, Statement, Study
 
 ROUNDS, EVERY, P = 10_000, 20, 0.5

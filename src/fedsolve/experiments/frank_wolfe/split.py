@@ -12,15 +12,15 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
-from fedsolve.diagnostics import Diagnostic, Feasibility, Point
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.types import Batch, Params, Scalar, module
 from fedsolve.geometry import Box, LInfBall
+from fedsolve.geometry.diagnostics import Diagnostic, Feasibility, Point
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Several
 from fedsolve.studies.rules import around, better, by_metric, decided, elsewhere, interval, rule
 from fedsolve.tasks.task import Task
-from fedsolve.types import Batch, Params, Scalar, module
 
 CLIENTS, OWN = 10, 2
 FEATURES, EXAMPLES, NOISE = CLIENTS * OWN, 40, 0.5

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.experiments.composite.methods import METHODS as RATED
 from fedsolve.experiments.composite.methods import Builder
 from fedsolve.experiments.league.composite_problems import COMPOSITES, LOW_RANK, QUICK, SPARSE, problem

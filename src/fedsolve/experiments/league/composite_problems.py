@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import fedsolve as fs
-from fedsolve.data.partitions import Shards
-from fedsolve.diagnostics import Objective, Rank, Support
+from fedsolve.data.partitioning.partitions import Shards
 from fedsolve.experiments.composite.fmri import task as voxels
 from fedsolve.geometry import L1, Blocks, ElasticNet, GroupL1, NuclearNorm
+from fedsolve.geometry.diagnostics import Objective, Rank, Support
 from fedsolve.studies import Problem
 from fedsolve.tasks.task import Task
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import fedsolve as fs
-from fedsolve.data.partitions import Shards
+from fedsolve.data.partitioning.partitions import Shards
 from fedsolve.experiments.neural.tasks import few
 from fedsolve.studies import Problem
-from fedsolve.tasks.models import CNN, Softmax
+from fedsolve.tasks.models.models import CNN, Softmax
 from fedsolve.tasks.networks.recurrent import GRU
-from fedsolve.tasks.shakespeare import VOCABULARY
 from fedsolve.tasks.task import Task
+from fedsolve.tasks.text.shakespeare import VOCABULARY
 
 ROUNDS, CLIENTS, STEPS, BATCH = 30, 10, 5, 10
 MOST_EXAMPLES, MOST_SEQUENCES = 2_000, 200

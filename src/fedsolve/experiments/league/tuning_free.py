@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedsolve.building import build
+from fedsolve.config.build import build
 from fedsolve.experiments.league.problems import BATCH, MOST_EXAMPLES, PROBLEMS, QUICK, STEPS
 from fedsolve.experiments.league.statements import STATEMENTS
 from fedsolve.studies import Method, Study

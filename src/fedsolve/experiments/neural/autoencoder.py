@@ -11,9 +11,9 @@ from fedsolve.experiments.neural.tasks import judged_on, small_digits
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import better_than_all, each_better, early
-from fedsolve.tasks.femnist_autoencoder import femnist_autoencoder
+from fedsolve.tasks.images.femnist_autoencoder import femnist_autoencoder
+from fedsolve.tasks.losses.reconstruction import ReconstructionError
 from fedsolve.tasks.networks.autoencoder import Autoencoder
-from fedsolve.tasks.reconstruction import ReconstructionError
 from fedsolve.tasks.task import Examples, Task
 
 NAME = "autoencoder"

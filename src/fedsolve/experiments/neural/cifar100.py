@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedsolve.data.partitions import Dirichlet
+from fedsolve.data.partitioning.partitions import Dirichlet
 from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua, of_fedopt
 from fedsolve.experiments.neural.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import better_than_all, each_better, early
-from fedsolve.tasks.cifar import cifar100
+from fedsolve.tasks.images.cifar import cifar100
 from fedsolve.tasks.networks.resnet import ResNet18
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"

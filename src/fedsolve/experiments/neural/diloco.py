@@ -7,14 +7,14 @@ from dataclasses import replace
 import optax
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.experiments.neural.rules import across
 from fedsolve.experiments.neural.texts import roles, tiny_text
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Along, Curves
 from fedsolve.studies.rules import at_least_as_good, better, together
 from fedsolve.tasks.networks.causal import CausalTransformer
-from fedsolve.tasks.shakespeare import VOCABULARY
+from fedsolve.tasks.text.shakespeare import VOCABULARY
 
 STEPS, EVERY = 1_000, (1, 5, 20, 100, 500)
 """Local steps in all, and how many of them between two rounds."""

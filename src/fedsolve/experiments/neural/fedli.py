@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import fedsolve as fs
-from fedsolve.data.partitions import Dirichlet
+from fedsolve.data.partitioning.partitions import Dirichlet
 from fedsolve.experiments.neural.tasks import QUICK, judged_on
 from fedsolve.experiments.neural.texts import roles
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import Rule, better_than_all, by_metric, close, each_better, together
-from fedsolve.tasks.cifar import cifar10, cifar100
-from fedsolve.tasks.femnist import femnist
-from fedsolve.tasks.models import CNN
+from fedsolve.tasks.images.cifar import cifar10, cifar100
+from fedsolve.tasks.images.femnist import femnist
+from fedsolve.tasks.models.models import CNN
 from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.shakespeare import VOCABULARY
 from fedsolve.tasks.task import Task
+from fedsolve.tasks.text.shakespeare import VOCABULARY
 
 CIFAR10, CIFAR100, FEMNIST, SHAKESPEARE = "CIFAR-10", "CIFAR-100", "FEMNIST", "Shakespeare"
 NAMES = ("FedLiLU", "FedLiLS", "FedAdam", "FedAvg", "FedProx", "SCAFFOLD", "FedExP")

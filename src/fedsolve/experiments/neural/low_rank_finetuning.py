@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedsolve as fs
-from fedsolve import introspect, wire
-from fedsolve.algorithm import Cohort
+from fedsolve.core import introspect, wire
+from fedsolve.core.algorithm import Cohort
 from fedsolve.experiments.neural.rules import across
 from fedsolve.geometry import L2Ball, NuclearBall, NuclearNorm
 from fedsolve.results.metrics import describe
@@ -23,10 +23,10 @@ from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.pictures.panels import panels
 from fedsolve.studies.rules import Rule, at_least_as_good
 from fedsolve.studies.tables import words
+from fedsolve.tasks.models.updates import Updated, UpdatedParams
 from fedsolve.tasks.networks.encoder import Encoder
-from fedsolve.tasks.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.tasks.updates import Updated, UpdatedParams
+from fedsolve.tasks.text.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

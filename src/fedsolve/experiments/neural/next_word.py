@@ -13,8 +13,8 @@ from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import better, better_than_all, each_better
 from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.next_word import next_word
 from fedsolve.tasks.task import Task
+from fedsolve.tasks.text.next_word import next_word
 
 NAME = "next word"
 WORDS = 1_000

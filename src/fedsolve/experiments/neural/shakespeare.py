@@ -11,7 +11,7 @@ from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import at_least_as_good, better_than_all, close, early, together
 from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.shakespeare import VOCABULARY
+from fedsolve.tasks.text.shakespeare import VOCABULARY
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"
 SMALL = LSTM(VOCABULARY, 8, 64, 1)

@@ -11,9 +11,9 @@ import numpy as np
 
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.sequences import next_token
-from fedsolve.tasks.shakespeare import shakespeare
 from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.text.sequences import next_token
+from fedsolve.tasks.text.shakespeare import shakespeare
 
 TINY = LSTM(8, 4, 8, 1)
 """The network of `tiny_text`."""
@@ -25,7 +25,7 @@ def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], Ta
     Args:
         model: of the task.
         judged: test sequences, and training sequences that an evaluation looks at.
-        **options: other arguments of `fedsolve.tasks.shakespeare`.
+        **options: other arguments of `fedsolve.tasks.text.shakespeare`.
     """
 
     def task(data_dir: Path | None) -> Task:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import fedsolve as fs
-from fedsolve.data.partitions import Dirichlet
+from fedsolve.data.partitioning.partitions import Dirichlet
 from fedsolve.experiments.neural.cifar100 import FEDDUA, FULL, PROBLEMS
 from fedsolve.experiments.neural.methods import DECAY, IMAGE_EXTRAS, of_feddua
 from fedsolve.experiments.neural.tasks import QUICK, judged_on
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import at_least_as_good, better, close
-from fedsolve.tasks.cifar import cifar100
+from fedsolve.tasks.images.cifar import cifar100
 from fedsolve.tasks.networks.vit import ViT
 from fedsolve.tasks.task import Task
 

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 
 import fedsolve as fs
-from fedsolve import client, server
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.experiments.ours import label_skew
 from fedsolve.experiments.ours.diversity import WithDiversity
-from fedsolve.server.base import ServerOptimizer
+from fedsolve.methods import client, server
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Along, Curves

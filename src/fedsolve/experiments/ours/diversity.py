@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from fedsolve import trees
-from fedsolve.algorithm import Cohort, Weighting
-from fedsolve.client.base import Solution
-from fedsolve.oracle import Oracle
-from fedsolve.server.adaptive import quotient
-from fedsolve.server.base import ServerOptimizer
-from fedsolve.server.dua import Spread
-from fedsolve.types import Params, Traced, module, reported
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Traced, module, reported
+from fedsolve.methods.client.solver import Solution
+from fedsolve.methods.server.adaptive import quotient
+from fedsolve.methods.server.dua import Spread
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 
 @module

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.data.base import Partition, begin, finish
+from fedsolve.data.partitioning.partition import Partition, begin, finish
 from fedsolve.tasks.task import Task
 
 

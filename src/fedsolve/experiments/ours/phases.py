@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.experiments.feddua.methods import MeanOfTwo
 from fedsolve.experiments.ours import label_skew
 from fedsolve.experiments.ours.winners import WinnerMap, winner

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.algorithm import Algorithm
-from fedsolve.attacks import Attack, Collusion
-from fedsolve.data.base import Partition
-from fedsolve.data.partitions import IID, Shards
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.data.partitioning.partition import Partition
+from fedsolve.data.partitioning.partitions import IID, Shards
 from fedsolve.experiments.ours.robustness_statements import (
     ATTACKS,
     CLIENTS,
@@ -24,6 +23,7 @@ from fedsolve.experiments.ours.robustness_statements import (
     at,
     statements,
 )
+from fedsolve.methods.attacks import Attack, Collusion
 from fedsolve.report.heatmap import draw_map
 from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe

@@ -1,30 +1,32 @@
 """The operations that have an equivalent in JAX, one file per family; importing this registers them all."""
 
-from fedsolve.pytorch.operations import (
+from fedsolve.pytorch.operations.layers import (
     activations,
-    arithmetic,
     attention,
     batch_norm,
-    comparison,
     convolutions,
+    embedding,
+    margins,
+    normalisation,
+    pooling,
+    recurrent,
+    resizing,
+)
+from fedsolve.pytorch.operations.tensors import (
+    arithmetic,
+    comparison,
     creation,
     elementwise,
-    embedding,
     fourier,
     indexing,
     linear,
-    margins,
-    normalisation,
     padding,
-    pooling,
     randomness,
-    recurrent,
     reductions,
-    resizing,
     scattering,
     shapes,
 )
-from fedsolve.pytorch.registry import OPERATIONS
+from fedsolve.pytorch.translation.registry import OPERATIONS
 
 __all__ = [
     "OPERATIONS",

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import f as fisher
 from scipy.stats import rankdata, studentized_range
 
-from fedsolve.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.intervals import LEVEL, Interval, beyond

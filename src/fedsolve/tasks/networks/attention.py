@@ -9,17 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.layers import (
-    Affine,
-    check_rate,
-    dense,
-    dense_of,
-    dropout,
-    layer_norm,
-    unit_norm,
-)
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.models.layers import Affine, check_rate, dense, dense_of, dropout, layer_norm, unit_norm
 
 NORMAL = jax.nn.initializers.normal(0.02)
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.layers import Affine, as_numbers, dense, dense_of, flat
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.models.layers import Affine, as_numbers, dense, dense_of, flat
 
 
 @dataclass(frozen=True)

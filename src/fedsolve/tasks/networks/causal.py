@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import jax
 from jaxtyping import Array, Float, Int
 
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.layers import dense
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.models.layers import dense
 from fedsolve.tasks.networks.attention import (
     NORMAL,
     TransformerParams,

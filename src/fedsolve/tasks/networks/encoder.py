@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedsolve.checks import check_integer, check_range
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.layers import Affine, dense, dense_of, layer_norm, unit_norm
+from fedsolve.core.checks import check_integer, check_range
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.models.layers import Affine, dense, dense_of, layer_norm, unit_norm
 from fedsolve.tasks.networks.attention import NORMAL
 
 PADDING = 0

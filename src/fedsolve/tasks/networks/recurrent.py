@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.layers import Affine, dense, dense_of
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.models.layers import Affine, dense, dense_of
 from fedsolve.tasks.networks.recurrence import gru_cell, lstm_cell, own_part, recur
 
 _GLOROT, _ORTHOGONAL = jax.nn.initializers.glorot_uniform(), jax.nn.initializers.orthogonal()

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.checks import check_integer
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.conv import conv
-from fedsolve.tasks.layers import Affine, as_numbers, dense, group_norm, he, he_dense, unit_norm
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla.conv import conv
+from fedsolve.tasks.models.layers import Affine, as_numbers, dense, group_norm, he, he_dense, unit_norm
 
 _STAGES, _BLOCKS = 4, 2
 

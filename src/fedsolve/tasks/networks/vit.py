@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.errors import InvalidInput
-from fedsolve.tasks.layers import as_numbers, dense, dense_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.models.layers import as_numbers, dense, dense_of
 from fedsolve.tasks.networks.attention import (
     NORMAL,
     TransformerParams,

@@ -1,0 +1,1 @@
+"""The commands of `fedsolve`, one file each."""

@@ -1,0 +1,168 @@
+"""`fedsolve list`: what there is, with one line on each and its paper."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fedsolve.cli.terminal.console import emit_json, emit_rich, say
+from fedsolve.config.papers import short, title
+from fedsolve.core.errors import InvalidInput, unknown
+
+KINDS = ("algorithms", "tasks", "partitions", "geometries", "schedules", "experiments", "communication")
+_LAST = {
+    "geometries": "Faces",
+    "schedules": "Parameters",
+    "communication": "Sum enough",
+}  # what the last column is; else the paper
+
+
+def list_command(kind: str, as_json: bool) -> None:
+    """Print the catalogue of one kind: algorithms, tasks, penalties and sets, what each method sends, ...
+
+    Raises:
+        InvalidInput: an unknown kind.
+    """
+    kind = {"travels": "communication"}.get(kind, kind)  # its former name
+    if kind not in KINDS:
+        raise unknown("list", kind, KINDS)
+    found = {
+        "algorithms": _algorithms,
+        "tasks": _tasks,
+        "partitions": _partitions,
+        "geometries": _geometries,
+        "schedules": _schedules,
+        "experiments": _experiments,
+        "communication": _communication,
+    }
+    rows = found[kind]()
+    if as_json:
+        emit_json([{k: v for k, v in row.items() if k != "last"} | _paper(row["citation"]) for row in rows])
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("Name", "What it is", _LAST.get(kind, "Paper")):
+        table.add_column(head, no_wrap=head == "Name")
+    for row in rows:
+        last = row["last"] if kind in _LAST else short(row["citation"])
+        table.add_row(row["name"], row["summary"], last)
+    emit_rich(table)
+
+
+def _paper(key: str) -> dict[str, str]:
+    return {"paper": short(key), "title": title(key)} if key else {}
+
+
+def _geometries() -> list[dict[str, Any]]:
+    from fedsolve.geometry.by_name import GEOMETRIES
+    from fedsolve.geometry.faces import FACES
+
+    return [
+        {
+            "name": name,
+            "summary": (cls.__doc__ or "").strip().splitlines()[0],
+            "citation": "",
+            "faces": [face for face in FACES if hasattr(cls, face)],
+            "last": ", ".join(face for face in FACES if hasattr(cls, face)),
+            "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
+        }
+        for name, cls in GEOMETRIES.items()
+    ]
+
+
+def _schedules() -> list[dict[str, Any]]:
+    from fedsolve.core.schedules import SCHEDULES
+
+    rows = []
+    for name, cls in SCHEDULES.items():
+        parameters = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        row = {"name": name, "summary": (cls.__doc__ or "").strip().splitlines()[0], "citation": ""}
+        rows.append({**row, "parameters": parameters, "last": ", ".join(parameters)})
+    return rows
+
+
+def _experiments() -> list[dict[str, Any]]:
+    from fedsolve.cli.commands.reproduce import time_of
+    from fedsolve.experiments.catalogue import find
+    from fedsolve.experiments.entries import entries
+
+    rows = []
+    for name in entries():
+        try:
+            found = find(name)
+        except InvalidInput as error:  # of another distribution: it hides no one else's
+            say(f"left out: {error}")
+            continue
+        summary = f"{found.summary.rstrip('.')} ({time_of(found)})"
+        rows.append({"name": name, "summary": summary, "citation": found.citation, "minutes": found.minutes})
+    return rows
+
+
+def _algorithms() -> list[dict[str, Any]]:
+    from fedsolve.cli.configuration.values import resolve_settings
+    from fedsolve.config.build import own_arguments
+    from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
+
+    rows = [
+        {
+            "name": name,
+            "summary": entry.summary,
+            "citation": entry.citation,
+            "settings": resolve_settings(name, {}),
+        }
+        for name, entry in ALGORITHMS.items()
+    ]
+    for name, entry in WRAPPERS.items():
+        row = {"name": f"{name}+X", "summary": f"{entry.summary}, around any method X, as {name}+FedAdam"}
+        settings = {k: a.default for k, a in own_arguments(entry).items() if not a.is_needed}
+        rows.append({**row, "citation": entry.citation, "settings": settings})
+    return rows
+
+
+def _communication() -> list[dict[str, Any]]:
+    from fedsolve.deploy.communication import examples, payload
+
+    rows = []
+    for name, algorithm in examples().items():
+        found = payload(algorithm)
+        row = {
+            "name": name,
+            "summary": found.summary,
+            "citation": "",
+            "last": f"no: {found.not_a_sum}" if found.not_a_sum else "yes",
+            "sum_is_enough": not found.not_a_sum,
+            "down": [f._asdict() for f in found.down],
+            "up": [f._asdict() for f in found.up],
+        }
+        rows.append(row)
+    return rows
+
+
+def _tasks() -> list[dict[str, Any]]:
+    from fedsolve.cli.configuration.prepare import task_defaults
+    from fedsolve.tasks.catalogue import TASKS
+
+    return [
+        {
+            "name": name,
+            "summary": entry.summary,
+            "citation": entry.citation,
+            "options": task_defaults(name),
+        }
+        for name, entry in TASKS.items()
+    ]
+
+
+def _partitions() -> list[dict[str, Any]]:
+    from fedsolve.data.partitioning.partitions import PARTITIONS
+
+    return [
+        {
+            "name": name,
+            "summary": cls.summary,
+            "citation": cls.citation,
+            "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
+        }
+        for name, cls in PARTITIONS.items()
+    ]

@@ -1,0 +1,126 @@
+"""`fedsolve reproduce` and `fedsolve study`: run an experiment or a study of one's own, and say what came out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsolve.cli.terminal.console import emit_json, emit_rich, say
+from fedsolve.core.errors import Interrupted
+from fedsolve.results.metrics import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fedsolve.studies.experiment import Claim, Experiment
+
+
+def reproduce_command(
+    name: str,
+    out: Path | None,
+    data_dir: Path | None,
+    quick: bool,
+    full: bool,
+    as_json: bool,
+    watch: bool = False,
+    trust: Sequence[str] | None = None,
+) -> None:
+    """Run one experiment and print its claims with verdicts; a quick run has none."""
+    from fedsolve.cli.terminal.parts_progress import PartsProgress
+    from fedsolve.experiments.catalogue import reproduce
+    from fedsolve.studies.experiment import command
+    from fedsolve.studies.page import QUICK
+
+    experiment = found(name, data_dir, trust=trust)
+    folder = out or _folder(name, full)
+    takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
+    progress = PartsProgress(folder, experiment.title, takes, watch)
+    try:
+        with progress:
+            made = reproduce(
+                name, folder, data_dir=data_dir, quick=quick, full=full, experiment=experiment, say=progress
+            )
+    except (KeyboardInterrupt, Interrupted):
+        raise Interrupted(
+            f"interrupted; finished parts are kept: the same command goes on, {command(name)}"
+            + (" --quick" if quick else "")
+            + (" --full" if full else "")
+            + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
+            + (f" --out {shlex.quote(str(out))}" if out else "")
+            + "".join(f" --trust {module}" for module in trust or ())
+        ) from None
+    progress.finished()
+    if as_json:
+        document = {
+            "status": "ok",
+            "quick": quick,
+            "page": str(made.page),
+            "seconds": round(made.seconds, 1),
+        }
+        emit_json(document | {"claims": [vars(c) for c in made.outcome.claims]})
+        return
+    if made.outcome.claims:
+        _print(made.outcome.claims, quick)
+    if quick:
+        say(f"{QUICK}; no claim has a verdict")
+    say(f"page: {made.page}")
+
+
+def verdict_command(
+    name: str, out: Path | None, full: bool, as_json: bool, trust: Sequence[str] | None = None
+) -> None:
+    """Judge again what an earlier run of an experiment kept, and print its claims."""
+    from fedsolve.experiments.catalogue import judge
+
+    folder = out or _folder(name, full)
+    claims = judge(name, folder, full=full, experiment=found(name, run=False, trust=trust))
+    if as_json:
+        emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
+    else:
+        _print(claims, quick=False)
+
+
+def found(
+    name: str, data_dir: Path | None = None, *, run: bool = True, trust: Sequence[str] | None = None
+) -> Experiment:
+    """An experiment by name, or a study of one's own: `module:function`, or a TOML file.
+
+    A file is checked with its task where it is to be `run`, and without where it is judged again. `trust` are modules
+    that it may name though they do not lie beside it.
+
+    Raises:
+        InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.
+    """
+    from fedsolve.experiments.catalogue import find
+
+    if not name.endswith(".toml"):
+        return find(name)
+    from fedsolve.cli.configuration.study_file import check_study, study_in
+    from fedsolve.studies.runner import experiment
+
+    study = study_in(Path(name), trust)
+    if run:
+        check_study(Path(name), data_dir, trust)
+    return experiment(study)
+
+
+def _folder(name: str, full: bool) -> Path:
+    stem = Path(name).stem if name.endswith(".toml") else name.replace(":", "-")
+    return Path("runs") / (stem + ("-full" if full else ""))
+
+
+def _print(claims: Sequence[Claim], quick: bool) -> None:
+    from rich.table import Table
+
+    table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
+    for claim in claims:
+        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.judged]))
+    emit_rich(table)
+
+
+def time_of(experiment: Experiment) -> str:
+    """How long an experiment takes, as its kept results tell."""
+    if experiment.minutes is None:
+        return "its time is not known"
+    return f"about {duration(60 * experiment.minutes)} on 2 cores"

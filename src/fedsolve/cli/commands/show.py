@@ -1,0 +1,97 @@
+"""`fedsolve show`: how a run, a comparison or a sweep stands, and where its page and pictures are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.commands.runs import how_to_resume
+from fedsolve.cli.configuration.config import CONFIG, load
+from fedsolve.cli.configuration.trust import imports_document, imports_lines
+from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
+from fedsolve.cli.terminal.folders import FLOWER, run_folders
+from fedsolve.cli.terminal.outputs import report_files
+from fedsolve.cli.terminal.run_status import Standing, standing
+from fedsolve.core.errors import InvalidInput
+from fedsolve.report.table import result_rows, result_table
+from fedsolve.results.history import History
+from fedsolve.results.record_files import read_history
+
+
+def show_command(folder: Path, as_json: bool) -> None:
+    """Print how a run, a comparison or a sweep stands."""
+    if not (folder / CONFIG).is_file():
+        if (history := read_history(folder)) is not None:  # a run on a real federation
+            _show_record(folder, history, as_json)
+            return
+        raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
+    config = load(folder)
+    if config.sweep is not None:
+        from fedsolve.cli.commands.sweeps import show_sweep
+
+        show_sweep(config, folder, as_json)
+        return
+    several = len(config.method) > 1
+    standings = [
+        standing(name, label, place, config.task, config.run.rounds)
+        for label, places in run_folders(folder, config).items()
+        for name, place in places.items()
+    ]
+    if as_json:
+        document = _document(folder, config.task, config.run.rounds, standings)
+        emit_json(document | imports_document(config))
+        return
+    histories = [s.history for s in standings if s.history is not None]
+    if histories:
+        emit_rich(result_table(histories, title=f"{config.task}, {config.run.rounds} rounds"))
+    lines = [_line(s, config.run.rounds) for s in standings if s.status != "finished"]
+    if any(s.status in ("unfinished", "waiting") for s in standings):
+        demo = (folder / FLOWER).is_dir()
+        again = "a demo cannot be resumed: start a new one with `fedsolve federate demo`"
+        in_python = "resume with resume=True in the Python program that began it"
+        how = in_python if config.unnamed else how_to_resume("compare" if several else "run", folder)
+        lines.append(again if demo else how)
+    if config.unnamed:
+        lines.append("by Python, as objects that have no names in a configuration:")
+        lines += [f"  {what}: {words}" for what, words in config.unnamed.items()]
+    lines += imports_lines(config)
+    lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
+    emit("\n".join(lines))
+
+
+def _show_record(folder: Path, history: History, as_json: bool) -> None:
+    """A finished record alone, as a deployment leaves it."""
+    rounds = int(history.evaluations["round"][-1])
+    if as_json:
+        emit_json(_document(folder, history.task, rounds, [Standing(history.label, "finished", history)]))
+        return
+    emit_rich(result_table([history], title=f"{history.task}, {rounds} rounds"))
+    emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
+
+
+def _line(of: Standing, rounds: int) -> str:
+    if of.status == "diverged":
+        return f"{of.label}: diverged: {of.message}"
+    return f"{of.label}: {of.status}, {of.done} of {rounds} rounds"
+
+
+def _document(folder: Path, task: str, rounds: int, standings: list[Standing]) -> dict[str, Any]:
+    methods = [
+        {
+            "label": s.label,
+            "status": s.status,
+            "rounds": s.done,
+            "result": None if s.history is None else result_rows([s.history])[0],
+            "error": s.message or None,
+        }
+        for s in standings
+    ]
+    finished = all(s.status == "finished" for s in standings)
+    return {
+        "status": "finished" if finished else "unfinished",
+        "folder": str(folder),
+        "task": task,
+        "rounds": rounds,
+        "methods": methods,
+        "files": report_files(folder),
+    }

@@ -1,0 +1,1 @@
+"""From what was typed, or a file, to the objects that run."""

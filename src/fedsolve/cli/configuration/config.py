@@ -1,0 +1,252 @@
+"""The configuration of a run or a comparison: TOML, checked by pydantic, written back with all defaults."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
+
+import tomli_w
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+)
+
+from fedsolve.cli.configuration.config_errors import describe_problems
+from fedsolve.cli.configuration.values import check_integers
+from fedsolve.config.catalogue import current_name
+from fedsolve.core.checks import SEED_BITS
+from fedsolve.core.errors import InvalidInput
+from fedsolve.engine.options import RunOptions, WrittenOption, exclusive_options, written_options
+from fedsolve.folders.untrusted import check_depth, read_text
+from fedsolve.results.record_files import CONFIG
+
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
+_LARGEST = 2**20
+_MOST_DOTS = 100
+_NUMBER = re.compile(r"\d\.\d")
+
+
+class Section(BaseModel):
+    """A table of a configuration: nothing unknown, nothing of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _as_pydantic(option: WrittenOption) -> tuple[Any, Any]:
+    """Type, range and default of an option as `create_model` takes a field."""
+    about, kinds = option.about, []
+    if about.least is not None:
+        kinds.append(Annotated[int, Field(ge=about.least, lt=2**about.bits)])
+    if about.share:
+        kinds.append(Annotated[float, Field(gt=0, le=1)])
+    if about.positive:
+        kinds.append(Annotated[float, Field(gt=0)])
+    if about.axes:
+        kinds.append(dict[Literal[about.axes], Positive])
+    if about.words:
+        kinds.append(Literal[about.words])
+    if option.default is None:
+        kinds.append(None)
+    return Union[tuple(kinds)], option.default  # noqa: UP007 (their number is known only here)
+
+
+if TYPE_CHECKING:
+
+    class RunSection(RunOptions, Section):  # pyright: ignore[reportGeneralTypeIssues] (frozen, as Section is)
+        """What is made below, as type checkers see it."""
+
+        rounds: int = 100
+        participation: float | None = None
+
+else:
+    RunSection = create_model(
+        "RunSection",
+        __base__=Section,
+        __module__=__name__,
+        __doc__="The section `[run]`: the options of a run as text has them, under the same names.",
+        **{option.name: _as_pydantic(option) for option in written_options()},
+    )
+
+
+class MethodSection(Section):
+    """A section `[[method]]`: a name of the catalogue, how it is called in tables, and its settings."""
+
+    name: str
+    label: str | None = None
+    settings: dict[str, Any] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _spelled_as_now(cls, name: str) -> str:
+        """A stored configuration may have a former spelling."""
+        return current_name(name)
+
+    @property
+    def shown(self) -> str:
+        """The label, which is the name unless another was given."""
+        return self.label or self.name
+
+
+class SweepSection(Section):
+    """The section `[sweep]`: one method at every setting of a grid, with several seeds.
+
+    `grid` has a list of values for each axis, or the text of a range such as "1e-3:1:7log"; `seeds` is how many
+    (0, 1, ...) or which, `validation` the share of every client's examples that is held out of training.
+    """
+
+    grid: dict[str, Any] = Field(min_length=1)
+    seeds: Positive | list[Seed] | None = None
+    select: str = "training-loss"
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    parallel_trials: Positive | None = Field(
+        default=None,
+        validation_alias=AliasChoices("parallel_trials", "lanes"),  # the former name, in folders kept since
+    )
+
+
+class Configured(Section):
+    """What all configurations have: a task, how it is run, and methods.
+
+    `weighting` is that of all methods; without it each has its own.
+    """
+
+    task: str
+    title: str = ""
+    weighting: Literal["uniform", "examples"] | None = None
+    task_options: dict[str, Any] = {}
+    run: RunSection = RunSection()
+    method: Sequence[MethodSection]
+
+
+class Config(Configured):
+    """A whole configuration: one method is a run, several are a comparison, one with `[sweep]` is a sweep.
+
+    `seeds` is how many (0, 1, ...) or which, of each method, in place of `run.seed`; `validation` the share of every
+    client's examples that is held out of training. `unnamed` tells in words what a run from Python had and no
+    configuration can name: such a file can be shown, and not run.
+    """
+
+    unnamed: dict[str, str] = {}
+    how_tuned: str = ""
+    seeds: Positive | list[Seed] | None = None
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    method: list[MethodSection] = Field(min_length=1)  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    sweep: SweepSection | None = None
+
+
+C = TypeVar("C", bound=Configured)
+
+
+def parse(table: Mapping[str, Any], origin: str) -> Config:
+    """A checked configuration from plain data; `origin` is named in errors.
+
+    Raises:
+        InvalidInput: unknown keys (with the nearest match), values of another type, or two that exclude
+            each other.
+    """
+    config = parse_as(Config, table, origin)
+    for name in ("seeds", "validation"):
+        if getattr(config, name) is not None and config.sweep is not None:
+            raise InvalidInput(f"{origin}: {name} of a sweep is sweep.{name}: write it there")
+    if config.seeds is not None and config.run.seed:
+        raise InvalidInput(f"{origin}: give seeds or run.seed, not both")
+    return config
+
+
+def parse_as(model: type[C], table: Mapping[str, Any], origin: str) -> C:
+    """The same of another kind of configuration."""
+    try:
+        config = model.model_validate(dict(table))
+    except ValidationError as error:
+        raise InvalidInput(describe_problems(error, model, origin)) from None
+    for first, second in exclusive_options():
+        if getattr(config.run, first) is not None and getattr(config.run, second) is not None:
+            raise InvalidInput(f"{origin}: give {first} or {second}, not both")
+    labels = [method.shown for method in config.method]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidInput(f"{origin}: two methods are called '{label}': give each a label of its own")
+        if not label.strip():
+            raise InvalidInput(f"{origin}: a method has an empty name")
+    return config
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The plain data of a TOML file.
+
+    Raises:
+        InvalidInput: the file cannot be read, is no file, too large or not TOML (the line is named).
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InvalidInput(
+                f"{path} has {path.stat().st_size:,} bytes: a configuration has at most {_LARGEST:,}"
+            )
+        text = read_text(path, _LARGEST)
+        _check_dots(path, text)
+        table = tomllib.loads(text)
+        check_depth(table)
+        check_integers(str(path), table)
+        return table
+    except InvalidInput:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"cannot read the configuration {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not TOML: it is not UTF-8 text") from None
+    except RecursionError:
+        raise InvalidInput(f"{path} is not valid TOML: its values are nested too deeply") from None
+    except ValueError as error:  # also Python's of a number of thousands of digits
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from None
+
+
+def _check_dots(path: Path, text: str) -> None:
+    """Raise `InvalidInput` for a dotted key of hundreds of parts: reading it takes the square of their number."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip()[:1] != "#" and _NUMBER.sub("", line).count(".") > _MOST_DOTS:
+            raise InvalidInput(
+                f"{path}, line {number}: it has more than {_MOST_DOTS} dots: write its keys as tables"
+            )
+
+
+def load(path: str | Path) -> Config:
+    """The checked configuration in a TOML file, or in the folder of a run.
+
+    Raises:
+        InvalidInput: as `read_toml` and `parse`.
+    """
+    path = Path(path)
+    path = path / CONFIG if path.is_dir() else path
+    return parse(read_toml(path), str(path))
+
+
+def check_runnable(config: Config, origin: Path) -> Config:
+    """The configuration; `InvalidInput` if a run from Python left it, and it does not name all of that run."""
+    if config.unnamed:
+        raise InvalidInput(
+            f"{origin} was left by Python, and no configuration can name its "
+            f"{', '.join(config.unnamed)}: run its script again, with resume=True to go on"
+        )
+    return config
+
+
+def to_table(config: Config) -> dict[str, Any]:
+    """The plain data of a configuration, without what is not set."""
+    table = config.model_dump(exclude_none=True)
+    return {key: value for key, value in table.items() if value not in ("", {})}
+
+
+def to_toml(config: Config, comment: str = "") -> str:
+    """A configuration as TOML text, after a comment; `parse` gives it back as it was."""
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    return lines + tomli_w.dumps(to_table(config))

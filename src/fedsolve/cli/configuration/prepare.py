@@ -1,0 +1,189 @@
+"""From a configuration to the objects that run: task, algorithms, sampling, and every default filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.cli.configuration.config import Config, MethodSection, RunSection
+from fedsolve.cli.configuration.values import method_arguments, resolve_settings
+from fedsolve.config.build import arguments
+from fedsolve.config.build import build as build_algorithm
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.sampling import Bernoulli
+from fedsolve.data.partitioning.partition import Partition
+from fedsolve.engine.compute.keys import start_key
+from fedsolve.engine.compute.layout import chunk_size, mesh_of
+from fedsolve.engine.compute.program import AXIS
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.prepare import choose_sampling
+from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.results.history import Setting
+from fedsolve.tasks.catalogue import build as build_task
+from fedsolve.tasks.catalogue import entry
+from fedsolve.tasks.task import Task
+
+_KEYS = [f.name for f in dataclasses.fields(RunOptions) if f.name in RunSection.model_fields]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a configuration describes, ready to run.
+
+    Attributes:
+        config: the configuration with every default filled in.
+        task: the task.
+        algorithms: one for each method, in its order.
+        options: the run's.
+        seeds: of each method; None for the one of the options.
+    """
+
+    config: Config
+    task: Task
+    algorithms: tuple[Algorithm, ...]
+    options: RunOptions
+    seeds: tuple[int, ...] | None
+
+    def settings(self, method: MethodSection) -> dict[str, Setting]:
+        """The resolved configuration of one method as flat text and numbers, for reports."""
+        run = self.config.run.model_dump(exclude_none=True)
+        found = {"algorithm": method.name, **run, **method.settings}
+        found |= {f"task.{name}": value for name, value in self.config.task_options.items()}
+        return {k: v if isinstance(v, Setting) else _inline(v) for k, v in found.items()}
+
+
+def prepare(config: Config) -> Prepared:
+    """Build everything a configuration names, and fill in its defaults.
+
+    Raises:
+        InvalidInput: an unknown name (with the nearest match), or a value that does not fit.
+    """
+    config = with_one_weighting(config)
+    seeds = None if config.seeds is None else check_seeds(config.seeds)
+    algorithms = tuple(build_algorithm(m.name, method_arguments(m.name, m.settings)) for m in config.method)
+    for method, algorithm in zip(config.method, algorithms, strict=True):
+        if config.weighting not in (None, algorithm.weighting):
+            raise InvalidInput(
+                f"{method.shown} cannot weigh clients by {config.weighting!r}, it is {algorithm.weighting!r} alone: "
+                f"leave the method out or give --weighting {algorithm.weighting}"
+            )
+    mesh = mesh_of(config.run.devices, config.run.mesh)
+    devices = mesh.size if config.run.mesh is None else None
+    task = build_task(config.task, **config.task_options)
+    if config.validation is not None:
+        task = task.hold_out(config.validation)
+    run = resolve_run(config.run.model_copy(update={"devices": devices}), task)
+    options = run_options(run)
+    sampling = choose_sampling(options, task)
+    for algorithm in algorithms:
+        algorithm.check(sampling, task.data.num_clients)
+        _check_model(algorithm, task, run)
+    resolved = config.model_copy(
+        update={
+            "task_options": resolve_options(config),
+            "run": run,
+            "method": [_resolve_method(m) for m in config.method],
+            "seeds": None if seeds is None else list(seeds),
+        }
+    )
+    return Prepared(resolved, task, algorithms, options, seeds)
+
+
+def with_one_weighting(config: Config) -> Config:
+    """The configuration with its weighting, if it has one, among the settings of each method that takes it.
+
+    Raises:
+        InvalidInput: a method's settings name another.
+    """
+    if config.weighting is None:
+        return config
+    methods = []
+    for method in config.method:
+        own = method.settings.get("weighting", config.weighting)
+        if own != config.weighting:
+            raise InvalidInput(
+                f"{method.shown}: weighting = {own!r} does not go with weighting = {config.weighting!r} for all: "
+                "give one of them"
+            )
+        taken = {"weighting": own} if "weighting" in arguments(method.name) else {}
+        methods.append(method.model_copy(update={"settings": method.settings | taken}))
+    return config.model_copy(update={"method": methods})
+
+
+def resolve_options(config: Config) -> dict[str, Any]:
+    """The options of the task with its defaults filled in; what has no default is left out."""
+    return task_defaults(config.task) | config.task_options
+
+
+def task_defaults(name: str) -> dict[str, Any]:
+    """The options of a task that have a default, and the default."""
+    parameters = inspect.signature(entry(name).builder).parameters
+    defaults = {option: _plain(p.default) for option, p in parameters.items()}
+    return {option: value for option, value in defaults.items() if value is not None}
+
+
+def _resolve_method(method: MethodSection) -> MethodSection:
+    return MethodSection(
+        name=method.name, label=method.shown, settings=resolve_settings(method.name, method.settings)
+    )
+
+
+def resolve_run(run: RunSection, task: Task) -> RunSection:
+    """A section `[run]` with what the task and its work decide filled in."""
+    options = run_options(run).with_defaults(task)
+    if options.sampling is None and options.clients_per_round is None:
+        options = dataclasses.replace(options, clients_per_round=task.data.num_clients)
+    with jax.enable_x64(options.dtype == "float64"):
+        chunk = chunk_size(
+            options.chunk,
+            task,
+            _shapes(task, options.dtype),
+            jnp.dtype(options.dtype),
+            batch_size=None if options.batch_size == "full" else options.batch_size,
+            sampling=choose_sampling(options, task),
+            devices=mesh_of(options.devices, options.mesh).shape[AXIS],
+        )
+    return run.model_copy(update={k: v for k, v in vars(options).items() if k in _KEYS} | {"chunk": chunk})
+
+
+def run_options(run: RunSection) -> RunOptions:
+    """The options that a section `[run]` describes; `participation` is a sampling."""
+    sampling = None if run.participation is None else Bernoulli(run.participation)
+    return RunOptions(**{key: getattr(run, key) for key in _KEYS}, sampling=sampling)
+
+
+def _check_model(algorithm: Algorithm, task: Task, run: RunSection) -> None:
+    """Refuse a penalty or set that does not fit the model before anything is written."""
+    if algorithm.diagnostics():
+        with jax.enable_x64(run.dtype == "float64"):
+            algorithm.init(task.init(start_key(run.seed)))
+
+
+def _shapes(task: Task, dtype: str) -> Any:
+    """The model's parameters without values."""
+    with jax.enable_x64(dtype == "float64"):
+        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype)), shapes)
+
+
+def _plain(default: Any) -> Any:
+    """A default as TOML can hold it; None if there is none or it cannot be written."""
+    if isinstance(default, Partition):
+        return {"name": default.name, **dataclasses.asdict(default)}  # type: ignore[call-overload]
+    if isinstance(default, Path):
+        return str(default)
+    return default if isinstance(default, bool | int | float | str | dict) else None
+
+
+def _inline(value: Any) -> str:
+    """A table on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_inline(v)}" for k, v in value.items()) + "}"
+    return str(value)

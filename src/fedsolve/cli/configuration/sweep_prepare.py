@@ -1,0 +1,186 @@
+"""From options or a file to a sweep that can start: the grid checked, each value built once, defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.configuration.config import Config, MethodSection, SweepSection, parse, to_table
+from fedsolve.cli.configuration.grid_checks import build_at, checked_grid, metrics_of, which_seeds
+from fedsolve.cli.configuration.grids import EXAMPLE, parse_grid, parse_seeds, with_values
+from fedsolve.cli.configuration.options import from_options, to_resume
+from fedsolve.cli.configuration.prepare import Prepared, prepare, run_options, with_one_weighting
+from fedsolve.cli.configuration.values import parse_assignments
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.engine.sweep.sweep import SweepOptions
+from fedsolve.results.history import Setting
+from fedsolve.results.selection import Selection
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep ready to run.
+
+    Attributes:
+        config: the configuration with every default filled in; the grid's axes are not among the settings.
+        run: what `prepare` made of it at the first setting of the grid.
+    """
+
+    config: Config
+    run: Prepared
+
+    @property
+    def method(self) -> MethodSection:
+        """The method swept."""
+        return self.config.method[0]
+
+    @property
+    def section(self) -> SweepSection:
+        """The section `[sweep]`."""
+        assert self.config.sweep is not None
+        return self.config.sweep
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """The axes with their values, None where 'none' is written."""
+        return {
+            axis: [None if v == "none" else v for v in values] for axis, values in self.section.grid.items()
+        }
+
+    def algorithm(self, **values: Any) -> Algorithm:
+        """The method at one setting of the grid."""
+        return build_at(self.method, values)
+
+    def options(self) -> SweepOptions:
+        """What the sweep is told besides its method, task and grid."""
+        section = self.section
+        assert isinstance(section.seeds, list)
+        return SweepOptions(
+            run=run_options(self.config.run),
+            seeds=tuple(section.seeds),
+            selection=Selection.parse(section.select),
+            validation=section.validation,
+            parallel_trials=section.parallel_trials,
+        )
+
+    def settings(self) -> dict[str, Setting]:
+        """What all trials share, as flat text and numbers, for the record."""
+        found = self.run.settings(self.method)
+        hidden = {"seed", "devices", *(axis.partition(".")[0] for axis in self.grid)}
+        if self.config.run.chunk is None:
+            hidden.add("chunk")
+        shared: dict[str, Setting] = {k: v for k, v in found.items() if k not in hidden}
+        return shared | {"validation": self.section.validation}
+
+    def best(self, values: Mapping[str, Any]) -> Config:
+        """The configuration of the run at one setting, with the first seed."""
+        return best_setting(self.config, values)
+
+
+def best_setting(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration of the run at one setting of a sweep, all of whose seeds are named, with the first of them."""
+    assert config.sweep is not None
+    seeds, swept = config.sweep.seeds, config.method[0]
+    first = seeds[0] if isinstance(seeds, list) else 0
+    method = swept.model_copy(update={"settings": with_values(swept.settings, values)})
+    run = config.run.model_copy(update={"seed": first})
+    return config.model_copy(update={"method": [method], "run": run, "sweep": None})
+
+
+def sweep_from_options(
+    path: Path | None,
+    task: str | None,
+    name: str | None,
+    settings: Sequence[str],
+    options: Sequence[str],
+    run: Mapping[str, Any],
+    data_dir: Path | None,
+    sweep: Mapping[str, Any],
+    trust: Sequence[str] | None = None,
+) -> Config:
+    """The configuration of a sweep: what a file has, and over it what was typed.
+
+    Args:
+        path, task, settings, options, run, data_dir, trust: as `from_options`.
+        name: the method.
+        sweep: `grid`, `seeds`, `select`, `validation`, `parallel_trials` as typed; None or empty where not.
+
+    Raises:
+        InvalidInput: no grid, several methods, or something unknown or ill-typed.
+    """
+    grid = parse_grid(sweep["grid"] or [])
+    for axis in grid:
+        if axis in parse_assignments(settings, "--set"):
+            raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
+    config = from_options(path, task, [name] if name else [], settings, options, run, data_dir, trust=trust)
+    if len(config.method) > 1:
+        labels = ", ".join(m.shown for m in config.method)
+        raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
+    table = to_table(config)
+    section = dict(table.get("sweep", {}))
+    if grid:
+        section["grid"] = grid
+    if "grid" not in section:
+        raise InvalidInput(f"no grid: give at least one axis, such as {EXAMPLE}")
+    if sweep["seeds"] is not None:
+        section["seeds"] = parse_seeds(sweep["seeds"])
+    section |= {k: sweep[k] for k in ("select", "validation", "parallel_trials") if sweep[k] is not None}
+    return parse(table | {"sweep": section}, "command line" if path is None else str(path))
+
+
+def sweep_to_resume(folder: Path, trust: Sequence[str] | None = None) -> Config:
+    """The configuration of the folder of a sweep.
+
+    Raises:
+        InvalidInput: the folder has no sweep, or it names code that may not run.
+    """
+    config = to_resume(folder, None, trust)
+    if config.sweep is None:
+        command = "run" if len(config.method) == 1 else "compare"
+        raise InvalidInput(f"{folder} holds no sweep: resume it with `fedsolve {command} --resume {folder}`")
+    return config
+
+
+def prepare_sweep(config: Config) -> PreparedSweep:
+    """Check the grid, build the method once for each value of each axis, and fill in all defaults.
+
+    Raises:
+        InvalidInput: an unknown axis or rule (with the nearest match), or a value that does not fit.
+    """
+    config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
+    section, method = config.sweep, config.method[0]
+    assert section is not None
+    if (config.run.devices or 1) > 1:
+        raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
+    seeds = which_seeds([config.run.seed] if section.seeds is None else section.seeds)
+    grid = checked_grid(method, section.grid, len(seeds))
+    first = {axis: values[0] for axis, values in grid.items()}
+    at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
+    prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
+    rule = Selection.parse(section.select)
+    without = section.validation is None and prepared.task.validation is None
+    if rule.metric.startswith("validation_") and without:
+        raise InvalidInput(
+            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
+        )
+    measured = metrics_of(prepared.task, prepared.algorithms[0], section.validation is not None)
+    if rule.metric not in measured:
+        raise unknown("metric of the selection", rule.metric, measured)
+    if section.validation is not None:
+        prepared.task.hold_out(section.validation)
+    resolved = prepared.config.method[0]
+    kept = {k: v for k, v in resolved.settings.items() if k not in {axis.partition(".")[0] for axis in grid}}
+    kept |= {
+        h: method.settings[h] for a in grid if "." in a and (h := a.partition(".")[0]) in method.settings
+    }
+    whole = prepared.config.model_copy(
+        update={
+            "method": [resolved.model_copy(update={"settings": kept})],
+            "run": prepared.config.run.model_copy(update={"chunk": config.run.chunk, "seed": 0}),
+            "sweep": section.model_copy(update={"grid": grid, "seeds": list(seeds)}),
+        }
+    )
+    return PreparedSweep(whole, prepared)

@@ -1,0 +1,131 @@
+"""Code that a file names: from a Python file beside it or from a module that `--trust` names, else it is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from fedsolve.cli.configuration.config import Configured
+from fedsolve.cli.terminal.console import say
+from fedsolve.config.own_objects import homes
+from fedsolve.config.references import is_reference, load, split_reference
+from fedsolve.core.errors import InvalidInput
+
+
+def references_of(config: Configured) -> dict[str, str]:
+    """Every `module:name` in a configuration, and whether it is a task or an algorithm."""
+    methods = (method.name.rpartition("+")[2] for method in config.method)
+    named = {config.task: "task", **dict.fromkeys(methods, "algorithm")}
+    return {name: kind for name, kind in named.items() if is_reference(name)}
+
+
+def would_import(config: Configured) -> list[str]:
+    """What running a configuration would import, each with what it is; nothing is imported."""
+    return [f"{kind} {reference}" for reference, kind in references_of(config).items()]
+
+
+def imports_lines(config: Configured) -> list[str]:
+    """What is said of that where a folder is shown."""
+    return [f"running or resuming it imports the {what}, and runs its code" for what in would_import(config)]
+
+
+def imports_document(config: Configured) -> dict[str, list[str]]:
+    """The same for a JSON document; empty where nothing would be imported."""
+    found = would_import(config)
+    return {"imports": found} if found else {}
+
+
+def admit(config: Configured, origin: Path, trust: Sequence[str] | None, typed: Collection[str] = ()) -> None:
+    """Import what a configuration in a file names, if it may; say what, before it is done.
+
+    Args:
+        config: what is to run.
+        origin: the file, or the folder that has it.
+        trust: modules that the user vouches for, their submodules with them.
+        typed: names that the user typed, which are no file's.
+
+    Raises:
+        InvalidInput: a module that neither lies beside the file nor is trusted, is of Python's standard library, or
+            hands on what another module wrote; an object that gives no task or method.
+    """
+    trusted = check_trust(trust or ())
+    own = {name.rpartition("+")[2] for name in typed}
+    for reference, kind in references_of(config).items():
+        if reference not in own:
+            _admit(kind, reference, origin, trusted)
+
+
+def check_trust(names: Sequence[str]) -> tuple[str, ...]:
+    """Modules given as `--trust`, each a module's name and none of Python's standard library."""
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise InvalidInput(f"--trust {name!r} must be the name of a module, such as --trust mine")
+        split_reference("--trust", f"{name}:any")
+    return tuple(names)
+
+
+def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> None:
+    from fedsolve.core.algorithm import Algorithm
+    from fedsolve.tasks.task import Task
+
+    wanted = {"task": Task, "algorithm": Algorithm}[kind]
+    folder = (origin if origin.is_dir() else origin.parent).resolve()
+    module, _ = split_reference(kind, reference)
+    file = None if _is_below(module, trusted) else _beside(module, folder)
+    if file is None and not _is_below(module, trusted):
+        top = module.partition(".")[0]
+        raise InvalidInput(
+            f"{origin} names the {kind} {reference}, and no {module.replace('.', '/')}.py lies beside it: "
+            f"give --trust {top} if you trust what that module runs"
+        )
+    if module not in sys.modules:
+        say(f"importing {file or module} for the {kind} {reference} of {origin}")
+    found = load(kind, reference, wanted, folder if file is not None else None)
+    if file is not None:
+        _check_place(f"{kind} {reference} of {origin}", module, folder)
+    for home in homes(found):
+        if not _is_below(home, trusted) and not _lies_in(home, folder):
+            raise InvalidInput(
+                f"{kind} {reference} of {origin} hands on what {home} has: "
+                f"name it there, and give --trust {home.partition('.')[0]} if you trust that module"
+            )
+
+
+def _beside(module: str, folder: Path) -> Path | None:
+    """The Python file of a module in a folder; None if it or a package above it is not there, or a link out of it."""
+    found, path = None, folder
+    for part in module.split("."):
+        path = path / part
+        files = (path.with_name(f"{part}.py"), path / "__init__.py")
+        inside = (file for file in files if file.is_file() and file.resolve().is_relative_to(folder))
+        found = next(inside, None)
+        if found is None:
+            return None
+    return found
+
+
+def _check_place(what: str, module: str, folder: Path) -> None:
+    """Raise `InvalidInput` if a module was imported before, from elsewhere than a folder."""
+    if not _lies_in(module, folder):
+        raise InvalidInput(
+            f"{what}: a module {module} of another folder is imported already: give one of them another name"
+        )
+
+
+def _lies_in(module: str, folder: Path) -> bool:
+    """Whether the file of an imported module is in a folder or below it."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(folder)
+
+
+def _is_below(module: str, names: Sequence[str]) -> bool:
+    """Whether a module is one of some, or a submodule of one."""
+    return any(f"{module}.".startswith(f"{name}.") for name in names)
+
+
+def trust_words(config: Configured, folder: Path) -> str:
+    """What a command that resumes a folder needs for the user's own modules, which were trusted when it began."""
+    modules = {reference.partition(":")[0] for reference in references_of(config)}
+    needed = sorted(module for module in modules if _beside(module, folder.resolve()) is None)
+    return "".join(f" --trust {module}" for module in needed)

@@ -1,0 +1,1 @@
+"""Devices and processes of a run, settled before JAX starts."""

@@ -1,0 +1,1 @@
+"""What is printed and left in folders: results, progress, errors."""

@@ -1,0 +1,72 @@
+"""What a run or a comparison leaves in its folder: records, the final model, pictures and the page."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedsolve.cli.configuration.config import Config
+from fedsolve.cli.terminal.console import say
+from fedsolve.cli.terminal.folders import CLIENTS, COMPARISON, CURVES, FLEET
+from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.folders.files import write_atomically
+from fedsolve.report import plots
+from fedsolve.report.fleet import CAPTION, waiting
+from fedsolve.report.label_distribution import labels_by_client
+from fedsolve.report.page import PAGE, write_page
+from fedsolve.results.history import History
+from fedsolve.results.record_files import MODEL
+from fedsolve.tasks.task import Task
+
+
+def write_report(
+    folder: Path,
+    config: Config,
+    task: Task,
+    histories: Sequence[History],
+    notes: Sequence[str] = (),
+    timeline: Timeline | None = None,
+) -> None:
+    """The pictures and the page of one run or of a comparison."""
+    several = len(config.method) > 1
+    pictures = {}
+    if importlib.util.find_spec("matplotlib") is None:
+        say("note: no pictures, because matplotlib is not installed: install fedsolve[plot]")
+    else:
+        plots.save(plots.comparison(histories), folder / (COMPARISON if several else CURVES))
+        if timeline is not None:
+            pictures[CAPTION] = plots.png(waiting(timeline))
+            write_atomically(folder / FLEET, pictures[CAPTION])
+        if _has_labels(task):
+            drawn = plots.png(labels_by_client(task.data, title=f"Labels by client: {task.name}"))
+            write_atomically(folder / CLIENTS, drawn)
+            pictures["How many examples of each label every client holds."] = drawn
+    named = f"{len(config.method)} methods" if several else config.method[0].shown
+    write_page(
+        folder / PAGE,
+        histories,
+        title=config.title or f"{named} on {config.task}",
+        how_tuned=config.how_tuned,
+        notes=notes,
+        pictures=pictures,
+    )
+
+
+def report_files(folder: Path) -> dict[str, str]:
+    """The pictures and the page that a folder has, by what they are."""
+    names = {"page": PAGE, "picture": COMPARISON, "curves": CURVES, "fleet": FLEET, "clients": CLIENTS}
+    names |= {"model": MODEL}
+    found = {kind: folder / name for kind, name in names.items()}
+    return {kind: str(path) for kind, path in found.items() if path.exists()}
+
+
+def _has_labels(task: Task) -> bool:
+    """Whether each example has one label of a finite set."""
+    labels = getattr(task.data.examples, "y", None)
+    if labels is None:
+        return False
+    array = np.asarray(labels)
+    return array.ndim == 1 and not np.issubdtype(array.dtype, np.inexact)

@@ -1,0 +1,77 @@
+"""How far a sweep or an experiment is, as a file in its folder that a page can follow; runs have a record instead."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.untrusted import loads, read_text
+
+PROGRESS = "progress.json"
+_SECONDS_BETWEEN = 2.0
+_LARGEST = 2**16
+_KINDS = {"title": (str,), "part": (str,), "done": (int,), "total": (int,), "seconds": (int, float)}
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """How far it is.
+
+    Attributes:
+        title: what runs.
+        part: which part of it is under way, "" if it has none.
+        done, total: of that part.
+        seconds: since the part began in this process.
+    """
+
+    title: str
+    part: str
+    done: int
+    total: int
+    seconds: float
+
+
+class ProgressFile:
+    """The file of one folder, written at most every two seconds and when a part ends."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        self._path, self._title = folder / PROGRESS, title
+        self._written = float("-inf")
+        self._part, self._begun = "", time.monotonic()
+
+    def __call__(self, part: str, done: int, total: int) -> None:
+        """A part has come further."""
+        now = time.monotonic()
+        if part != self._part:
+            self._part, self._begun = part, now
+        if done < total and now - self._written < _SECONDS_BETWEEN:
+            return
+        self._written = now
+        at = Progressed(self._title, part, done, total, now - self._begun)
+        write_atomically(self._path, json.dumps(asdict(at)))
+
+    def remove(self) -> None:
+        """It has ended: what it leaves says so."""
+        self._path.unlink(missing_ok=True)
+
+
+def read_progress(folder: Path) -> Progressed | None:
+    """What the file of a folder says; None where there is none.
+
+    Raises:
+        InvalidInput: it is damaged.
+    """
+    path = folder / PROGRESS
+    try:
+        facts = loads(read_text(path, _LARGEST))
+        if set(facts) != set(_KINDS) or any(not isinstance(facts[k], kinds) for k, kinds in _KINDS.items()):
+            raise ValueError("it has other facts")
+        return Progressed(**facts)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None

@@ -1,0 +1,61 @@
+"""Where a run stands by what its folder holds: finished or not, and its record so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsolve.cli.terminal.folders import finished, read_failure
+from fedsolve.core.errors import InvalidInput
+from fedsolve.engine.records.record_file import RecordFile
+from fedsolve.folders.run_folder import RUN
+from fedsolve.folders.store import read_manifest
+from fedsolve.results.history import History
+from fedsolve.results.record_files import read_history
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands: finished, unfinished, diverged or waiting; its record so far, if any."""
+
+    label: str
+    status: str
+    history: History | None
+    message: str = ""
+
+    @property
+    def done(self) -> int:
+        """Rounds done."""
+        return 0 if self.history is None else len(self.history.rounds["round"])
+
+
+def standing(name: str, method: str, folder: Path, task: str, rounds: int) -> Standing:
+    """Where a run of a method stands, by its own name and the method's.
+
+    Raises:
+        InvalidInput: a record or a checkpoint that is damaged.
+    """
+    done = finished(folder, rounds)
+    if done is not None:
+        return Standing(name, "finished", done)
+    failure = read_failure(folder)
+    if failure is not None:
+        return Standing(name, "diverged", read_history(folder), failure)
+    history = None
+    if (folder / RUN.file).exists():
+        history = record_so_far(folder / RUN.file, method, task)
+    return Standing(name, "waiting" if history is None else "unfinished", history)
+
+
+def record_so_far(path: Path, label: str, task: str) -> History:
+    """The record that a checkpoint speaks of.
+
+    Raises:
+        InvalidInput: it is damaged, or of another version.
+    """
+    manifest = read_manifest(path)
+    try:
+        recorder = RecordFile(path.parent).restore(manifest["record"])
+        return recorder.history(label, task, manifest["identity"], 0.0, ())
+    except (KeyError, TypeError, IndexError):
+        raise InvalidInput(f"the checkpoint {path} holds no record: it is of another version") from None

@@ -1,0 +1,1 @@
+"""Methods and options by name: the catalogue, configurations as objects, references, papers."""

@@ -1,0 +1,352 @@
+"""The catalogue: every method by name, all there is to know of it. It imports neither JAX nor a method by itself.
+
+The names of the package, the README's table, `fedsolve list`, docs/communication.md, the conformance tests and the
+command line read it. A new method is one row here and one entry of `fedsolve.config.citations`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.config.references import is_reference, load
+from fedsolve.core.errors import InvalidInput, unknown
+
+if TYPE_CHECKING:
+    from fedsolve.core.algorithm import Algorithm
+
+__all__ = [
+    "ALGORITHMS",
+    "WRAPPERS",
+    "Entry",
+    "entry",
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method, or what wraps any method.
+
+    Attributes:
+        home: where it is built, as `module:name` below `fedsolve`; imported when it is first asked for. That of a
+            wrapper is its class.
+        citation: the key of its paper in `fedsolve.config.citations`.
+        summary: one line on it.
+        example: values for what has no default, as a configuration writes them.
+        wrapper: where `NAME+X` is built around any method X, '' where it wraps nothing. If that is `home`, the name
+            alone is the wrapper around `FedAvg`.
+        former: names that it had before, which stored configurations may hold.
+        further: keys of more papers.
+    """
+
+    home: str
+    citation: str
+    summary: str
+    example: Mapping[str, Any] = field(default_factory=dict)
+    wrapper: str = ""
+    former: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """What builds it: a function or a class."""
+        return load_home(self.home)
+
+    @property
+    def wrap(self) -> Callable[..., Algorithm]:
+        """The class that wraps a method."""
+        return load_home(self.wrapper)
+
+    @property
+    def papers(self) -> tuple[str, ...]:
+        """The keys of its papers."""
+        return (self.citation, *self.further)
+
+
+_L1 = {"psi": {"name": "L1", "weight": 0.1}}
+_BALL = {"constraint": {"name": "L1Ball", "radius": 10.0}}
+_PNORM = {"mirror": {"name": "PNorm", "p": 1.5}}
+_DP = {"noise_multiplier": 1.0, "clip_norm": 0.5, "cohort": 10, "population": 100, "delta": 1e-3}
+_LOCAL_DP = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
+_LEAVES = {"leaves": "bias"}
+_UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
+
+ALGORITHMS: dict[str, Entry] = {
+    "FedAvg": Entry("methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD, mean of the displacements"),
+    "FedAvgM": Entry(
+        "methods.server.sgd:FedAvgM", "hsu2019fedavgm", "FedAvg with heavy-ball server momentum"
+    ),
+    "FedAdagrad": Entry("methods.server.adaptive:FedAdagrad", "reddi2021fedopt", "Adagrad on the server"),
+    "FedAdam": Entry("methods.server.adaptive:FedAdam", "reddi2021fedopt", "Adam on the server"),
+    "FedYogi": Entry("methods.server.adaptive:FedYogi", "reddi2021fedopt", "Yogi on the server"),
+    "FedExP": Entry("methods.server.fedexp:FedExP", "jhunjhunwala2023fedexp", "server step by extrapolation"),
+    "FedExPM": Entry("methods.server.fedexp:FedExPM", "takakura2025feddua", "FedExP with momentum"),
+    "FedDuAdagrad": Entry(
+        "methods.server.dua:FedDuAdagrad",
+        "takakura2025feddua",
+        "doubly adaptive step, Adagrad geometry",
+    ),
+    "FedDuAdam": Entry(
+        "methods.server.dua:FedDuAdam",
+        "takakura2025feddua",
+        "doubly adaptive step, Adam geometry",
+    ),
+    "FedDuA": Entry(
+        "methods.server.mirror:FedDuA", "takakura2025feddua", "doubly adaptive step in any mirror map", _PNORM
+    ),
+    "DiLoCo": Entry(
+        "methods.server.diloco:DiLoCo",
+        "douillard2023diloco",
+        "AdamW kept by clients, Nesterov momentum on the server",
+    ),
+    "FedNova": Entry(
+        "methods.server.fednova:FedNova",
+        "wang2020fednova",
+        "normalised averaging: unequal local steps, no bias",
+    ),
+    "FedProx": Entry(
+        "methods.wrappers.proximal:FedProx",
+        "li2020fedprox",
+        "FedAvg on proximal local objectives",
+        wrapper="methods.wrappers.proximal:Proximal",
+    ),
+    "SCAFFOLD": Entry(
+        "methods.wrappers.control_variates:SCAFFOLD",
+        "karimireddy2020scaffold",
+        "FedAvg with control variates",
+        wrapper="methods.wrappers.control_variates:ControlVariates",
+    ),
+    "FedMiD": Entry(
+        "methods.algorithms.fedmid:FedMiD",
+        "yuan2021fco",
+        "mirror descent for F + psi, averaged in the primal",
+        _L1,
+    ),
+    "FedMiDOSP": Entry(
+        "methods.algorithms.fedmid:FedMiDOSP",
+        "yuan2021fco",
+        "FedMiD with the prox on the server only",
+        _L1,
+        former=("FedMiD-OSP",),
+    ),
+    "FedDualAvg": Entry(
+        "methods.algorithms.feddualavg:FedDualAvg",
+        "yuan2021fco",
+        "dual averaging for F + psi, averaged in the dual",
+        _L1,
+    ),
+    "FedDualAvgOSP": Entry(
+        "methods.algorithms.feddualavg:FedDualAvgOSP",
+        "yuan2021fco",
+        "FedDualAvg with the prox on the server only",
+        _L1,
+        former=("FedDualAvg-OSP",),
+    ),
+    "Subgradient": Entry(
+        "methods.wrappers.subgradient:Subgradient",
+        "yuan2021fco",
+        "FedAvg on subgradients of F + psi",
+        _L1,
+        wrapper="methods.wrappers.subgradient:Subgradient",
+    ),
+    "FedFW": Entry(
+        "methods.frank_wolfe.fedfw:FedFW", "dadras2024fedfw", "Frank-Wolfe over a set, no projections", _BALL
+    ),
+    "FedFWPlus": Entry(
+        "methods.frank_wolfe.fedfw:FedFWPlus",
+        "dadras2024fedfw",
+        "FedFW with a dual variable on each client",
+        _BALL,
+        former=("FedFW+",),
+    ),
+    "FedFWSto": Entry(
+        "methods.frank_wolfe.fedfw:FedFWSto",
+        "dadras2024fedfw",
+        "FedFW on running means of minibatch gradients",
+        _BALL,
+        former=("FedFW-sto",),
+    ),
+    "FedDR": Entry(
+        "methods.algorithms.feddr:FedDR", "trandinh2021feddr", "Douglas-Rachford splitting for F + psi", _L1
+    ),
+    "FedDyn": Entry(
+        "methods.algorithms.feddyn:FedDyn", "acar2021feddyn", "dynamic regularisation of the clients' losses"
+    ),
+    "FedLiLS": Entry(
+        "methods.algorithms.fedli:FedLiLS",
+        "geetika2024fedli",
+        "line search on every client step, no rate",
+        former=("FedLi-LS",),
+    ),
+    "FedLiLU": Entry(
+        "methods.algorithms.fedli:FedLiLU",
+        "geetika2024fedli",
+        "server step scaled by the clients' losses",
+        former=("FedLi-LU",),
+    ),
+    "FedBuff": Entry(
+        "methods.wrappers.asynchronous:FedBuff",
+        "nguyen2022fedbuff",
+        "an update of every K messages, old ones count less",
+        wrapper="methods.wrappers.asynchronous:Buffered",
+    ),
+    "FedAsync": Entry(
+        "methods.wrappers.asynchronous:FedAsync",
+        "xie2019fedasync",
+        "the model mixed with each client's as it comes",
+        wrapper="methods.wrappers.asynchronous:Mixing",
+    ),
+    "FedExProx": Entry(
+        "methods.algorithms.fedexprox:FedExProx", "li2024fedexprox", "proximal clients, extrapolating server"
+    ),
+    "FedPer": Entry(
+        "methods.wrappers.personal:FedPer",
+        "arivazhagan2019fedper",
+        "some leaves stay with each client, all train together",
+        _LEAVES,
+    ),
+    "FedRep": Entry(
+        "methods.wrappers.personal:FedRep",
+        "collins2021fedrep",
+        "some leaves stay with each client and train first",
+        _LEAVES,
+    ),
+    "Ditto": Entry(
+        "methods.wrappers.ditto:Ditto",
+        "li2021ditto",
+        "FedAvg, and a model of each client's own drawn to it",
+        wrapper="methods.wrappers.ditto:Ditto",
+    ),
+}
+"""Every method by its name."""
+
+WRAPPERS: dict[str, Entry] = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper} | {
+    "Robust": Entry(
+        "methods.robust.wrapper:Robust",
+        "yin2018robust",
+        "a robust reduction in place of the mean",
+        {"reduction": "median"},
+        wrapper="methods.robust.wrapper:Robust",
+        further=("blanchard2017krum", "pillutla2022rfa", "karimireddy2021history"),
+    ),
+    "Personal": Entry(
+        "methods.wrappers.personal:Personal",
+        "arivazhagan2019fedper",
+        "leaves that stay with each client, as FedPer and FedRep have them",
+        _LEAVES,
+        wrapper="methods.wrappers.personal:Personal",
+        further=("collins2021fedrep",),
+    ),
+    "DP": Entry(
+        "methods.privacy.central:DifferentialPrivacy",
+        "mcmahan2018dp",
+        "differential privacy of clients, noise on the cohort's sum",
+        _DP | _UNIFORM,
+        wrapper="methods.privacy.central:DifferentialPrivacy",
+        further=("andrew2021adaptive",),
+    ),
+    "LocalDP": Entry(
+        "methods.privacy.local:LocalDifferentialPrivacy",
+        "balle2018gaussian",
+        "differential privacy of every message, noise on each client",
+        _LOCAL_DP | _UNIFORM,
+        wrapper="methods.privacy.local:LocalDifferentialPrivacy",
+    ),
+}
+"""What wraps any method X, as `NAME+X`."""
+
+_FORMER = {former: name for name, entry in ALGORITHMS.items() for former in entry.former}
+
+
+def load_home(home: str) -> Any:
+    """What `module:name` below the package names.
+
+    Args:
+        home: such as `server.sgd:FedAvg`, from the package's root.
+
+    Returns:
+        The object, its module imported now.
+    """
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(f"fedsolve.{module}"), name)
+
+
+def current_name(name: str) -> str:
+    """A name as it is spelled now; unknown ones, and references to a user's own, as they are.
+
+    Args:
+        name: of a method, perhaps with wrappers before it, `SCAFFOLD+X`.
+
+    Returns:
+        The name with a former last part replaced.
+
+    >>> current_name("SCAFFOLD+FedFW+")
+    'SCAFFOLD+FedFWPlus'
+    """
+    for former, now in _FORMER.items():
+        if name == former or name.endswith(f"+{former}"):
+            return name.removesuffix(former) + now
+    return name
+
+
+def entry(name: str) -> Entry:
+    """The method of the catalogue with that name, or the user's own as `module:Class`.
+
+    Args:
+        name: of the catalogue, former ones too, or `module:Class`.
+
+    Returns:
+        Its row; of a user's own one without a summary of papers.
+
+    Raises:
+        InvalidInput: an unknown name (with the nearest match).
+    """
+    if is_reference(name):
+        return _Own(name, "", "your own")
+    name = current_name(name)
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+class _Own(Entry):
+    """A user's own method."""
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """The class or function, imported; `InvalidInput` if that cannot be."""
+        from fedsolve.core.algorithm import Algorithm
+
+        return load("algorithm", self.home, Algorithm)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The outermost wrapper of a name and what it wraps; '' and the name where it has none.
+
+    Args:
+        name: such as `SCAFFOLD+FedAdam`; a wrapper alone stands around `FedAvg`.
+
+    Returns:
+        The wrapper's name and the rest, which may begin with a wrapper again.
+
+    Raises:
+        InvalidInput: no such method or wrapper (the nearest is named), or a wrapper that comes twice.
+    """
+    if not isinstance(name, str):
+        raise unknown("algorithm", name, ALGORITHMS)
+    name = current_name(name)
+    wrapper, plus, inner = name.partition("+")
+    if name in ALGORITHMS and ALGORITHMS[name].home == ALGORITHMS[name].wrapper:
+        return name, "FedAvg"
+    if plus and wrapper not in WRAPPERS:
+        raise unknown("wrapper", wrapper, WRAPPERS)
+    if plus and wrapper in inner.split("+"):
+        shown = name if len(name) < 80 else name[:76] + " ..."
+        raise InvalidInput(f"{shown}: {wrapper} comes twice: once is enough")
+    return (wrapper, inner) if plus else ("", name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,120 @@
+"""Every error fedsolve raises on purpose: one line that says what, where, the value and the remedy.
+
+The command line turns each into its exit code; any other exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_LONGEST = 60
+
+
+class FedsolveError(Exception):
+    """Base of all errors that are the user's to mend; `exit_code` is what the command line returns."""
+
+    exit_code = 2
+
+
+class InvalidInput(FedsolveError, ValueError):
+    """An argument, a configuration, a file or data that cannot be used; nothing has been changed."""
+
+
+class Diverged(FedsolveError, FloatingPointError):
+    """Every client of a round returned a non-finite update; the last good checkpoint is kept.
+
+    Attributes:
+        history: the record of the run (a `History`) up to that round, which ends it with NaN.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, history: Any = None) -> None:
+        super().__init__(message)
+        self.history = history
+
+
+class Unavailable(FedsolveError):
+    """Too few clients of a federation were connected, or answered well, by a deadline; the last checkpoint is kept."""
+
+    exit_code = 4
+
+
+class Interrupted(FedsolveError):
+    """The run was stopped by the user after its state was saved."""
+
+    exit_code = 130
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
+    """An error for a name that is not in `known`, with its nearest match.
+
+    >>> str(unknown("algorithm", "FedAdm", ["FedAvg", "FedAdam"]))
+    "unknown algorithm 'FedAdm': did you mean 'FedAdam'? Known: FedAdam, FedAvg"
+    """
+    names = sorted(known)
+    hint = f"did you mean '{near}'? " if (near := nearest(str(name), names)) else ""
+    return InvalidInput(f"unknown {kind} '{name}': {hint}Known: {', '.join(names) or 'none'}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, or else the shortest that has it as a word; None if there is none.
+
+    >>> nearest("cleint_lr", ["client_lr", "server_lr"]), nearest("lr", ["server_lr", "clip_norm"])
+    ('client_lr', 'server_lr')
+    """
+    folded = {n.lower(): n for n in known}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    near = near or sorted((n for n in folded if name.lower() in n.split("_")), key=lambda n: (len(n), n))
+    return folded[near[0]] if near else None
+
+
+def from_where_they_differ(*texts: str) -> tuple[str, ...]:
+    """Texts for an error's one line: as they are or, where one is long, cut to begin where they are no longer equal.
+
+    >>> from_where_they_differ("SGD(lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)", "SGD(lr=0.2)")
+    ('...lr=0.1, momentum=None, weight_decay=None), ServerSGD(lr=1.0)', '...lr=0.2)')
+    """
+    if max(map(len, texts)) <= _LONGEST:
+        return texts
+    same = next((i for i, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), 0)
+    start = max(texts[0].rfind(" ", 0, same), texts[0].rfind("(", 0, same)) + 1
+    kept = [text[start : start + _LONGEST] for text in texts]
+    before = "..." if start else ""
+    return tuple(
+        before + k + ("..." if start + len(k) < len(t) else "") for k, t in zip(kept, texts, strict=True)
+    )
+
+
+def shown(value: object) -> str:
+    """`value` for an error's one line: its representation, cut where it is long.
+
+    >>> shown([0] * 1000)
+    '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0...'
+    """
+    try:
+        text = re.sub(r" at 0x[0-9a-f]+>", ">", " ".join(repr(value).split()))  # where it lies helps nobody
+    except Exception:  # what it is does not matter: it is being refused (an integer too long to print, too)
+        text = of_type(value)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def of_type(value: object) -> str:
+    """What a value is: the name of its type, with its article.
+
+    >>> of_type(1), of_type(1.0)
+    ('an int', 'a float')
+    """
+    return with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    """A name with "a" or "an" before it, by its first letter."""
+    return f"an {name}" if name[:1].lower() in tuple("aeiou") else f"a {name}"
+
+
+for _error in (FedsolveError, InvalidInput, Diverged, Interrupted):
+    _error.__module__ = "fedsolve"  # as tracebacks show it, and as a user imports it

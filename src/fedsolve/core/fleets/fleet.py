@@ -1,0 +1,164 @@
+"""A fleet as data: the speed of each device, its link, what both take, when it is there and how often it drops out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.checks import as_array, check_integer, check_number
+from fedsolve.core.errors import InvalidInput
+
+_ABOVE_ZERO = ("step_seconds", "download", "upload")
+_FROM_ZERO = ("latency", "dropout", "jitter", "watts", "download_joules", "upload_joules")
+_BELOW = {"dropout": 1, "jitter": 10}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fleet:
+    """Devices, links and availability of the clients of a task, in the order of their numbers.
+
+    A task of a client takes `latency + down / download + steps * step_seconds + up / upload` seconds, with the bytes of
+    the method's broadcast and message and the client's own local steps, and `watts * steps * step_seconds +
+    download_joules * down + upload_joules * up` joules. With `jitter` each task takes exp(jitter z) times both, z
+    standard normal by the run's seed.
+
+    Args:
+        clients: how many, those of the task; at least 1.
+        step_seconds: of a local step, above 0: one number, or one a client.
+        download, upload: bytes a second, above 0: one number, or one a client.
+        latency: seconds of a task besides steps and transfers, at least 0: one number, or one a client.
+        dropout: chance that a client which was sent the model sends nothing back, in [0, 1): one number, or one a
+            client. The server notices when the message would have been there.
+        jitter: standard deviation of the logarithm of a task's length, in [0, 10): one number, or one a client.
+        watts: of a device that computes, at least 0: one number, or one a client. Where this and the next two are 0
+            no energy is recorded.
+        download_joules, upload_joules: of a byte, at least 0: one number, or one a client.
+        available: who can be asked when: booleans of shape (slots, clients), repeated for ever; None for always.
+            Who was asked finishes, whatever the trace says then.
+        slot: seconds of a slot of `available`, above 0.
+        name: what records call it.
+
+    Raises:
+        InvalidInput: a number out of its range (the first client is named), an array of another length, a trace
+            in which a client is never there.
+
+    >>> Fleet(clients=2, step_seconds=[0.1, 0.4], download=1e6, upload=1e6).task_seconds([10, 10], 10**6, 10**6)
+    array([3., 6.])
+    """
+
+    clients: int
+    step_seconds: Any
+    download: Any
+    upload: Any
+    latency: Any = 0.0
+    dropout: Any = 0.0
+    jitter: Any = 0.0
+    watts: Any = 0.0
+    download_joules: Any = 0.0
+    upload_joules: Any = 0.0
+    available: Any = None
+    slot: float = 3600.0
+    name: str = "own fleet"
+
+    def __post_init__(self) -> None:
+        check_integer("clients", self.clients, 1)
+        for name in (*_ABOVE_ZERO, *_FROM_ZERO):
+            object.__setattr__(self, name, self._column(name))
+        check_number("slot", self.slot, above=0)
+        if self.available is not None:
+            object.__setattr__(self, "available", self._trace())
+
+    def task_seconds(self, steps: Any, down: int, up: int) -> np.ndarray:
+        """Seconds of a task of each client with so many local steps, bytes down and bytes up, shape (clients,).
+
+        Args:
+            steps: local steps, one number or one for each client, shape (clients,).
+            down: bytes to a client.
+            up: bytes from it.
+
+        Returns:
+            Seconds, float64 (clients,), without jitter.
+        """
+        links = self.latency + down / self.download + up / self.upload
+        return links + np.asarray(steps) * self.step_seconds
+
+    def task_joules(self, steps: Any, down: int, up: int) -> np.ndarray | None:
+        """Joules of a task of each client likewise, shape (clients,); None where all of its rates are 0.
+
+        Args:
+            steps: local steps, one number or one for each client, shape (clients,).
+            down: bytes to a client.
+            up: bytes from it.
+
+        Returns:
+            Joules, float64 (clients,), or None.
+        """
+        links = down * self.download_joules + up * self.upload_joules
+        joules = links + np.asarray(steps) * self.step_seconds * self.watts
+        return joules if joules.any() else None
+
+    def there(self, time: float) -> np.ndarray | None:
+        """Who can be asked at a time, shape (clients,); None if always everybody.
+
+        Args:
+            time: seconds since the start, at least 0.
+
+        Returns:
+            bool (clients,), or None.
+        """
+        if self.available is None:
+            return None
+        return self.available[self._slot(time) % len(self.available)]
+
+    def next_slot(self, time: float) -> float:
+        """When the slot after this one begins.
+
+        Args:
+            time: seconds since the start, at least 0.
+
+        Returns:
+            Seconds since the start.
+        """
+        return (self._slot(time) + 1) * self.slot
+
+    def _slot(self, time: float) -> int:
+        """The slot of a time; a beginning that was rounded down is in its own slot."""
+        return int(time / self.slot + 1e-9)
+
+    def _column(self, name: str) -> np.ndarray:
+        """One number a client, in its range."""
+        given = as_array(name, getattr(self, name))
+        if given.dtype.kind not in "iuf" or given.shape not in ((), (self.clients,)):
+            raise InvalidInput(
+                f"{name} of shape {given.shape} and type {given.dtype} must be one number, or {self.clients}, "
+                "one a client"
+            )
+        column = np.broadcast_to(given, (self.clients,)).astype(np.float64)
+        least, below = name in _FROM_ZERO, _BELOW.get(name, np.inf)
+        good = np.isfinite(column) & ((column >= 0) if least else (column > 0)) & (column < below)
+        if not good.all():
+            first = int(np.argmin(good))
+            wanted = f"in [0, {below})" if name in _BELOW else f"finite and {'>=' if least else '>'} 0"
+            raise InvalidInput(f"{name} of client {first} is {column[first]:g}: it must be {wanted}")
+        return column
+
+    def _trace(self) -> np.ndarray:
+        trace = as_array("available", self.available)
+        if trace.dtype != bool or trace.ndim != 2 or trace.shape[1] != self.clients or not len(trace):
+            raise InvalidInput(
+                f"available has shape {trace.shape} and type {trace.dtype}: it must be booleans of shape "
+                f"(slots, {self.clients})"
+            )
+        if not trace.any():
+            raise InvalidInput(
+                "available leaves nobody: no client is there in any slot, so no round can begin"
+            )
+        never = np.flatnonzero(~trace.any(axis=0))
+        if len(never):
+            raise InvalidInput(
+                f"available: client {never[0]} is there in no slot ({len(never)} such clients): leave them "
+                "out of the data"
+            )
+        return trace

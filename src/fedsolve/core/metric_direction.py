@@ -1,0 +1,46 @@
+"""Which evaluations of a metric are better than those before: what ends a run early or lowers its rates goes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedsolve.core.errors import unknown
+
+_HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether more of a metric is better, by the words of its name.
+
+    >>> higher_is_better("test_accuracy"), higher_is_better("train_loss")
+    (True, False)
+    """
+    return any(word in _HIGHER_IS_BETTER for word in name.split("_"))
+
+
+def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np.ndarray:
+    """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
+
+    Raises:
+        InvalidInput: no such metric of `whose` (the nearest is named).
+    """
+    if metric not in evaluations:
+        raise unknown(f"metric of {whose}", metric, evaluations)
+    values = np.asarray(evaluations[metric], float)
+    return np.nan_to_num(values if higher_is_better(metric) else -values, nan=-np.inf)
+
+
+def improvements(values: np.ndarray, min_delta: float) -> np.ndarray:
+    """The places of values that are larger than the best before them by more than `min_delta`; the first is one.
+
+    >>> improvements(np.array([1.0, 3.0, 3.5, 3.0, 4.5]), 1.0).tolist()
+    [0, 1, 4]
+    """
+    found, best = [0], values[0]
+    for place, value in enumerate(values.tolist()):
+        if value > best + min_delta:
+            found.append(place)
+            best = value
+    return np.array(found)

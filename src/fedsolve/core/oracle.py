@@ -1,0 +1,199 @@
+"""The oracle: one client's data, seen only through its loss. Algorithms know nothing else of a client."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Array
+
+from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.core.types import Params, Scalar
+
+GradientMap = Callable[[Params, Params], Params]
+"""(params, gradient) -> gradient, all of the model's shapes and types."""
+
+
+class Oracle(ABC):
+    """First-order access to one client's loss during one round.
+
+    Loss and gradient belong together, whatever wraps the oracle: a line search compares them.
+
+    Attributes:
+        steps: local steps of this client in this round.
+        bound: a number of steps that no client of the same batch exceeds (a loop's bound); equal to
+            `steps` where nothing is batched.
+        num_examples: examples of this client.
+        batch_size: examples of a full minibatch; no fewer than `num_examples` if each step sees all.
+        client: the client's number in the federation, from 0.
+        key: the client's own randomness of the round, for noise that it adds; None where there is none.
+    """
+
+    steps: int | Array
+    bound: int | Array
+    num_examples: int | Array
+    batch_size: int | Array
+    client: int | Array
+    key: Any = None
+
+    @abstractmethod
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Loss and gradient on the minibatch of a local step.
+
+        Args:
+            params: where, a point of the model's shapes.
+            step: the local step, from 0 to below `steps`.
+
+        Returns:
+            The mean loss over the minibatch's examples, one number, and its gradient, of the model's shapes.
+        """
+
+    @abstractmethod
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Loss alone on the same minibatch: what line searches and losses that a server steps by ask for.
+
+        Args:
+            params: the model.
+            step: number of the local step, 0 .. steps - 1, whose minibatch it is.
+
+        Returns:
+            The mean over the minibatch, shape ().
+        """
+
+    @abstractmethod
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient on all of the client's examples, as means over them: the cost of a pass over its data.
+
+        Args:
+            params: the model.
+
+        Returns:
+            The loss, shape (), and its gradient, of the model's structure.
+        """
+
+    def remembering(self, memory: Any) -> Oracle:
+        """This oracle with buffers (`fedsolve.core.buffers.Memory`), which gradients of minibatches write.
+
+        Args:
+            memory: where gradients write the buffers that they make.
+
+        Returns:
+            A new oracle of the same data.
+
+        Raises:
+            InvalidInput: its loss has no buffers.
+        """
+        raise InvalidInput(f"{of_type(self)} has no buffers")
+
+    def map_gradient(self, function: GradientMap) -> Oracle:
+        """This oracle with a function (clipping, weight decay) applied to its minibatch gradients.
+
+        Losses, and gradients on all examples, stay as they are. Of several functions the last given is applied last.
+
+        Args:
+            function: (params, gradient) -> gradient of the same structure.
+
+        Returns:
+            A new oracle of the same data.
+        """
+        return MappedOracle(self, function)
+
+
+@dataclass(frozen=True)
+class WrappedOracle(Oracle):
+    """Another oracle's loss with a term added: `extra` is the term, `change` adds its gradient.
+
+    Minibatches, losses alone and all examples are treated alike, so that a line search, a full gradient and a
+    reported loss are all of the objective that the wrapper makes.
+
+    Args:
+        inner: the oracle that is wrapped; steps, examples and randomness are its own.
+    """
+
+    inner: Oracle
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        """The inner gradient and that of the term."""
+        raise NotImplementedError
+
+    def extra(self, params: Params) -> Scalar:
+        """The term."""
+        raise NotImplementedError
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Loss and gradient, term included, on the minibatch of a local step."""
+        loss, gradient = self.inner(params, step)
+        return self._more(loss, params), self.change(params, gradient)
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Loss alone, term included."""
+        return self._more(self.inner.loss(params, step), params)
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Loss and gradient, term included, on all examples."""
+        loss, gradient = self.inner.full(params)
+        return self._more(loss, params), self.change(params, gradient)
+
+    def _more(self, loss: Any, params: Params) -> Scalar:
+        return (loss + self.extra(params)).astype(loss.dtype)
+
+    @property
+    def steps(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Local steps of the inner oracle."""
+        return self.inner.steps
+
+    @property
+    def bound(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Loop bound of the inner oracle."""
+        return self.inner.bound
+
+    @property
+    def num_examples(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Examples of the inner oracle."""
+        return self.inner.num_examples
+
+    @property
+    def batch_size(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Minibatch of the inner oracle."""
+        return self.inner.batch_size
+
+    @property
+    def client(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The client's number."""
+        return self.inner.client
+
+    @property
+    def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The client's own randomness."""
+        return self.inner.key
+
+
+@dataclass(frozen=True)
+class MappedOracle(WrappedOracle):
+    """An oracle whose minibatch gradients pass through a function; they are no longer those of its loss.
+
+    Args:
+        inner: the oracle that is wrapped.
+        function: applied to (params, gradient).
+    """
+
+    function: GradientMap
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        """function(params, gradient)."""
+        return self.function(params, gradient)
+
+    def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
+        """Inner loss and mapped gradient on the minibatch of a local step."""
+        loss, gradient = self.inner(params, step)
+        return loss, self.change(params, gradient)
+
+    def loss(self, params: Params, step: Scalar) -> Scalar:
+        """Inner loss."""
+        return self.inner.loss(params, step)
+
+    def full(self, params: Params) -> tuple[Scalar, Params]:
+        """Inner loss and gradient on all examples, not mapped."""
+        return self.inner.full(params)

@@ -1,0 +1,113 @@
+"""Arithmetic on pytrees: the few whole-vector operations that every method is written in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array
+
+from fedsolve.core.types import Params, Scalar
+
+
+def add(a: Params, b: Params) -> Params:
+    """a + b."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def sub(a: Params, b: Params) -> Params:
+    """a - b."""
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(s: Scalar, a: Params) -> Params:
+    """s a, in the type of a."""
+    return jax.tree.map(lambda x: (s * x).astype(x.dtype), a)
+
+
+def axpy(s: Scalar, x: Params, y: Params) -> Params:
+    """y + s x, in the type of y."""
+    return jax.tree.map(lambda a, b: (b + s * a).astype(b.dtype), x, y)
+
+
+def zeros_like(a: Params) -> Params:
+    """A tree of zeros with the shapes and types of a."""
+    return jax.tree.map(jnp.zeros_like, a)
+
+
+def dot(a: Params, b: Params) -> Array:
+    """<a, b> over the whole vector."""
+    parts = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.sum(x * y), a, b))
+    return sum(parts, jnp.zeros((), parts[0].dtype)) if parts else jnp.zeros(())
+
+
+def squared_norm(a: Params) -> Array:
+    """|a|^2 over the whole vector."""
+    return dot(a, a)
+
+
+def norm(a: Params) -> Array:
+    """|a| over the whole vector."""
+    return jnp.sqrt(squared_norm(a))
+
+
+def where(condition: Any, a: Params, b: Params) -> Params:
+    """a where a scalar condition holds, otherwise b."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def all_finite(a: Any) -> Array:
+    """Whether every floating-point entry of a is finite."""
+    floats = [x for x in jax.tree.leaves(a) if jnp.issubdtype(x.dtype, jnp.inexact) and x.size]
+    if not floats:
+        return jnp.array(True)
+    # the largest leaf as it is, the others as one vector: each reduction costs compile time
+    *rest, largest = sorted(floats, key=lambda x: x.size)
+    parts = [largest, jnp.concatenate([jnp.ravel(x) for x in rest])] if rest else [largest]
+    return jnp.stack([_finite(x) for x in parts]).all()
+
+
+def _finite(x: Array) -> Array:
+    """By the bits without the sign: those of infinity and NaN are the largest integers.
+
+    A maximum of integers is exact and vectorised. One of floats drops NaN where XLA vectorises it on a CPU,
+    a sum cannot be reordered, and `isfinite(x).all()` is not vectorised.
+    """
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return _finite(jnp.stack([x.real, x.imag]))
+    width = jnp.finfo(x.dtype).bits
+    whole = jnp.dtype(f"int{width}")
+    bits = lax.bitcast_convert_type(x, whole) & jnp.iinfo(whole).max
+    infinity = lax.bitcast_convert_type(jnp.array(jnp.inf, x.dtype), whole)
+    return jnp.max(bits) < infinity
+
+
+def has_codes(a: Any) -> bool:
+    """Whether a leaf of a is no floating-point number."""
+    return any(not jnp.issubdtype(x.dtype, jnp.inexact) for x in jax.tree.leaves(a))
+
+
+def size(a: Any) -> int:
+    """Number of entries."""
+    return sum(x.size for x in jax.tree.leaves(a))
+
+
+def nbytes(a: Any) -> int:
+    """Bytes of all leaves (arrays or shapes) as they are stored."""
+    return sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(a))
+
+
+def dtype_of(a: Params) -> Any:
+    """The common floating-point type of the leaves."""
+    return jnp.result_type(*jax.tree.leaves(a))
+
+
+def is_not_traced(x: Any) -> bool:
+    """Whether x is a number or an array whose values can be looked at now."""
+    return isinstance(x, int | float | np.ndarray | np.generic) or (
+        isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    )

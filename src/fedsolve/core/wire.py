@@ -1,0 +1,226 @@
+"""Messages as bytes, exactly: floats as they are, truths as bits, bounded integers in as few bytes as they need.
+
+What a message is made of fixes its length, so that the length is known without encoding: `size` is what the
+engine counts, and `len(encode(message))`. Both sides know the structure and the shapes; nothing else travels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import module, static
+
+__all__ = [
+    "Index",
+    "OneOf",
+    "Variants",
+    "decode",
+    "encode",
+    "size",
+    "variants",
+]
+
+
+@module
+class Index:
+    """Integers from 0 to `below` inclusive; `below` itself stands for no valid value.
+
+    Attributes:
+        value: an integer array of any shape.
+        below: valid values are smaller.
+    """
+
+    value: Int[Array, " *shape"]
+    below: int = static()
+
+
+@module
+class OneOf:
+    """One of several messages, such as a vertex of this client's own set: a byte that says which, and it.
+
+    Attributes:
+        which: its number, shape ().
+        options: all of them; those that are not meant hold anything.
+    """
+
+    which: Int[Array, ""]
+    options: tuple[Any, ...]
+
+
+class Variants(NamedTuple):
+    """The lengths that a message may have, and which it has.
+
+    Attributes:
+        sizes: bytes, shape (variants,), each at least 0.
+        which: one-hot, bool (variants,).
+    """
+
+    sizes: tuple[int, ...]
+    which: Any
+
+
+def variants(message: Any) -> Variants:
+    """The possible lengths of a message, and which of them this one has: one length without a `OneOf`.
+
+    Args:
+        message: arrays or their shapes, in any pytree, with one `OneOf` at most.
+
+    Returns:
+        The lengths in bytes, in the order of the choice's options, and which one it is.
+
+    Raises:
+        NotImplementedError: more than one `OneOf`.
+    """
+    choices = [x for x in jax.tree.leaves(message, is_leaf=_is_choice) if _is_choice(x)]
+    if not choices:
+        return Variants((size(message),), jnp.ones(1, bool))
+    if len(choices) > 1:
+        raise NotImplementedError("a message with two OneOf fields: nest them in one")
+    (choice,) = choices
+    rest = size(jax.tree.map(lambda x: None if _is_choice(x) else x, message, is_leaf=_is_choice))
+    sizes = tuple(rest + 1 + size(option) for option in choice.options)
+    which = 0 if isinstance(choice.which, jax.ShapeDtypeStruct) else choice.which
+    return Variants(sizes, jnp.arange(len(sizes)) == which)
+
+
+def size(message: Any) -> int:
+    """Bytes of a message (arrays or their shapes) on the wire; of a `OneOf` the concrete choice counts.
+
+    Args:
+        message: arrays or their shapes (`jax.ShapeDtypeStruct`), in any pytree; bool arrays take a bit an entry.
+
+    Returns:
+        Bytes, at least 0.
+
+    >>> size((jnp.zeros(3, jnp.float32), Index(jnp.int32(5), 1000), jnp.zeros(9, bool)))
+    16
+    """
+    return sum(_bytes(part) for part in _parts(message))
+
+
+def encode(message: Any) -> bytes:
+    """A concrete message as `size(message)` bytes, little-endian, leaf after leaf.
+
+    Args:
+        message: arrays with values, in any pytree.
+
+    Returns:
+        As many bytes as `size` counts.
+
+    Raises:
+        InvalidInput: an index outside its range.
+    """
+    return b"".join(_encode(part) for part in _parts(message))
+
+
+def decode(data: bytes, like: Any) -> Any:
+    """The message that was encoded; `like` has its structure, shapes and types.
+
+    Args:
+        data: what `encode` gave.
+        like: arrays or their shapes; their values do not matter.
+
+    Returns:
+        A pytree of the structure of `like`, with new arrays.
+
+    Raises:
+        InvalidInput: data of another length than such a message has, or an index outside its range.
+    """
+    message, used = _decode_from(data, 0, like)
+    if used != len(data):
+        raise InvalidInput(f"a message of {len(data)} bytes where {used} were expected: another model?")
+    return message
+
+
+def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
+    """A message that begins at `start`, and where it ends."""
+    parts, structure = jax.tree.flatten(like, is_leaf=_is_part)
+    found = []
+    for part in parts:
+        if isinstance(part, OneOf):
+            which = data[start] if start < len(data) else 0
+            if which >= len(part.options):
+                raise InvalidInput(f"a message of choice {which} where there are {len(part.options)}")
+            option, start = _decode_from(data, start + 1, part.options[which])
+            options = (*part.options[:which], option, *part.options[which + 1 :])
+            found.append(OneOf(jnp.int32(which), options))
+            continue
+        stop = start + _bytes(part)
+        if stop > len(data):
+            raise InvalidInput(f"a message of {len(data)} bytes ends early: another model?")
+        found.append(_decode(data[start:stop], part))
+        start = stop
+    return structure.unflatten(found), start
+
+
+def _is_index(x: Any) -> bool:
+    return isinstance(x, Index)
+
+
+def _is_choice(x: Any) -> bool:
+    return isinstance(x, OneOf)
+
+
+def _is_part(x: Any) -> bool:
+    return _is_index(x) or _is_choice(x)
+
+
+def _parts(message: Any) -> list[Any]:
+    return jax.tree.leaves(message, is_leaf=_is_part)
+
+
+def _width(index: Index) -> int:
+    """Bytes of one index."""
+    return max(1, -(-int(index.below).bit_length() // 8))
+
+
+def _shaped(part: Any) -> Any:
+    return part if hasattr(part, "shape") else np.asarray(part)
+
+
+def _bytes(part: Any) -> int:
+    if isinstance(part, OneOf):
+        return 1 + size(part.options[int(part.which)])
+    if isinstance(part, Index):
+        return _width(part) * int(np.prod(np.shape(part.value), dtype=np.int64))
+    part = _shaped(part)
+    count = int(np.prod(part.shape, dtype=np.int64))
+    return -(-count // 8) if part.dtype == bool else count * jnp.dtype(part.dtype).itemsize
+
+
+def _encode(part: Any) -> bytes:
+    if isinstance(part, OneOf):
+        return bytes([int(part.which)]) + encode(part.options[int(part.which)])
+    if isinstance(part, Index):
+        value = np.atleast_1d(np.asarray(part.value)).astype("<i8").ravel()
+        if ((value < 0) | (value > part.below)).any():
+            raise InvalidInput(f"an index of {value.min()} to {value.max()} must lie in 0 to {part.below}")
+        return value.view(np.uint8).reshape(-1, 8)[:, : _width(part)].tobytes()
+    array = np.asarray(part)
+    return np.packbits(array.ravel()).tobytes() if array.dtype == bool else array.tobytes()
+
+
+def _decode(data: bytes, like: Any) -> Any:
+    if isinstance(like, Index):
+        value = np.zeros((len(data) // _width(like), 8), np.uint8)
+        value[:, : _width(like)] = np.frombuffer(data, np.uint8).reshape(len(value), _width(like))
+        dtype = getattr(like.value, "dtype", np.dtype(np.int32))
+        if (value.view("<i8") > like.below).any():
+            raise InvalidInput(f"an index of {value.view('<i8').max()} must lie in 0 to {like.below}")
+        found: Any = value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value))
+        return Index(found, like.below)
+    like = _shaped(like)
+    if like.dtype == bool:
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=int(np.prod(like.shape, dtype=np.int64)))
+        return bits.astype(bool).reshape(like.shape)
+    return np.frombuffer(data, jnp.dtype(like.dtype)).reshape(like.shape)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,151 @@
+"""A user's own convolutions and max-pools, in the forms that are fast on a CPU.
+
+XLA's CPU convolutions, and the gradient of its pooling windows, take a slow path inside loops and under vmap: a flax
+CNN then trains several times slower in a compiled round than in a Python loop (benchmarks/FINDINGS.md). A loss is
+therefore traced once more, and its convolutions are written as the matrix products of `fedsolve.core.xla.conv` before
+anything is differentiated. The numbers are the same but for rounding; equal entries of a window send their gradient to
+the first, as XLA does. What has no such form (grouped, transposed or very large windows; inside a loop or a checkpoint
+of the loss) stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jaxtyping import Array
+
+from fedsolve.core.xla.conv import by_tiles, convolve, tiles_pay
+
+_LARGEST = 64  # places of a window; beyond, as many slices cost more than they save
+_CONVOLUTION, _MAXIMUM = "conv_general_dilated", "reduce_window_max"
+_CALLS = ("jit", "pjit")
+
+
+def without_slow_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, its convolutions and max-pools in the forms that are fast on this backend.
+
+    A function that has no such operation is called as it is. Meant for use inside a trace: `function` is traced anew at
+    each call.
+    """
+    if jax.default_backend() != "cpu":
+        return function
+
+    def fast(*arguments: Any) -> Any:
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        if not _is_slow(closed.jaxpr):
+            return function(*arguments)
+        results = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+    return fast
+
+
+def _is_slow(jaxpr: core.Jaxpr) -> bool:
+    return any(_form_of(e) is not None or any(map(_is_slow, _inside(e))) for e in jaxpr.eqns)
+
+
+def _inside(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+    if equation.primitive.name in _CALLS:
+        yield equation.params["jaxpr"].jaxpr
+
+
+def _form_of(equation: core.JaxprEqn) -> Callable[..., Array] | None:
+    """The fast form of an equation, None if it is fast or has none."""
+    p, inputs = equation.params, cast("list[Any]", [v.aval for v in equation.invars])
+    if equation.primitive.name == _CONVOLUTION:
+        kernel, spec = inputs[1].shape, p["dimension_numbers"].rhs_spec
+        plain = p["feature_group_count"] == p["batch_group_count"] == 1 and set(p["lhs_dilation"]) <= {1}
+        return _convolve if plain and prod(kernel[i] for i in spec[2:]) <= _LARGEST else None
+    if equation.primitive.name == _MAXIMUM:
+        floating = jnp.issubdtype(inputs[0].dtype, jnp.floating)
+        plain = floating and {*p["base_dilation"], *p["window_dilation"]} <= {1}
+        return _maximum if plain and prod(p["window_dimensions"]) <= _LARGEST else None
+    return None
+
+
+def _evaluate(jaxpr: core.Jaxpr, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """The results of a traced function, equation by equation, slow ones by their fast forms."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
+    for equation in jaxpr.eqns:
+        values = [v.val if isinstance(v, core.Literal) else known[v] for v in equation.invars]
+        form = _form_of(equation)
+        if form is not None:
+            results = [form(*values, **equation.params)]
+        elif any(map(_is_slow, _inside(equation))):
+            called = equation.params["jaxpr"]
+            results = _evaluate(called.jaxpr, called.consts, values)
+        else:
+            results = bind(equation, values)
+        known.update(zip(equation.outvars, results, strict=True))
+    return [v.val if isinstance(v, core.Literal) else known[v] for v in jaxpr.outvars]
+
+
+def bind(equation: core.JaxprEqn, values: list[Any]) -> list[Any]:
+    """The results of one operation of a traced function."""
+    parameters = equation.primitive.get_bind_params(equation.params)
+    functions: Sequence[Any] = ()
+    if isinstance(parameters, tuple):  # the functions of a custom derivative apart, until JAX 0.10.1
+        functions, parameters = parameters
+    results = equation.primitive.bind(*functions, *values, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def _convolve(
+    x: Array,
+    kernel: Array,
+    *,
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    rhs_dilation: Sequence[int],
+    dimension_numbers: lax.ConvDimensionNumbers,
+    precision: Any,
+    preferred_element_type: Any,
+    **_: Any,
+) -> Array:
+    """A convolution of any axes, strides, padding and dilation in the form that suits it."""
+    batch, channels, *space = dimension_numbers.lhs_spec
+    out, into, *window = dimension_numbers.rhs_spec
+    x, kernel = jnp.transpose(x, (batch, *space, channels)), jnp.transpose(kernel, (*window, into, out))
+    simple = {*window_strides, *rhs_dilation} == {1} and preferred_element_type in (None, x.dtype)
+    if simple and not any(map(any, padding)) and tiles_pay(x, kernel):
+        y = by_tiles(x, kernel)
+    else:
+        y = convolve(
+            x,
+            kernel,
+            strides=window_strides,
+            padding=padding,
+            dilation=rhs_dilation,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+    batch, channels, *space = dimension_numbers.out_spec
+    return jnp.transpose(y, np.argsort((batch, *space, channels)).tolist())
+
+
+def _maximum(
+    x: Array,
+    *,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    **_: Any,
+) -> Array:
+    """The maximum over windows, place after place; the first of equal entries wins, and NaN does."""
+    x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), [(a, b, 0) for a, b in padding])
+    last = [(n - w) // t * t for n, w, t in zip(x.shape, window_dimensions, window_strides, strict=True)]
+    best = None
+    for start in product(*map(range, window_dimensions)):
+        stop = [s + n + 1 for s, n in zip(start, last, strict=True)]
+        y = lax.slice(x, start, stop, window_strides)
+        best = y if best is None else jnp.where((best >= y) | jnp.isnan(best), best, y)
+    assert best is not None
+    return best

@@ -1,0 +1,181 @@
+"""XLA's own convolution on a CPU, always in the one form that is fast inside a loop.
+
+XLA hands a convolution to its library (Eigen's, which cuts the patches as it multiplies) only where examples come first
+and channels last. Outside of loops it brings any other to that form; inside a loop it writes plain sums, ten to a
+hundred times slower. The gradients of a convolution as JAX writes them are such others.
+
+Here a convolution and its two gradients are one trilinear form,
+
+    <y, x * kernel> = sum of y[n, p, o] x[n, stride p + dilation w - before, c] kernel[w, c, o].
+
+Any two arguments give its derivative in the third: the convolution (`y`), or the gradient of the pictures (`x`) or of
+the kernel. Each is written with channels last, and the transposes of each are the other two, so that derivatives of any
+order, forward and backward, stay fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array
+
+from fedsolve.core.xla.patches import by_patches
+
+DIRECT = "convolution_of_channels_last"
+"""The name of the operation in traced programs."""
+
+_ROLES = ("x", "kernel", "y")
+_THIN, _WIDE = (
+    8,
+    32,
+)  # channels below which the library is slow: of its input, which it cuts, and of its output
+_FLIPPED_AXES = ("", "W", "HW", "DHW")
+
+
+class _Form(NamedTuple):
+    """The shapes of all three arrays, and of each axis its stride, padding and dilation of the kernel."""
+
+    x: tuple[int, ...]
+    kernel: tuple[int, ...]
+    y: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+
+
+def direct(
+    x: Array,
+    kernel: Array,
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> Array:
+    """x (batch, *axes, c) with the kernel (*window, c, out) as (batch, *places, out): one to three axes, float32."""
+    places = [
+        (n + before + after - d * (w - 1) - 1) // s + 1
+        for n, w, s, (before, after), d in zip(
+            x.shape[1:-1], kernel.shape[:-2], strides, padding, dilation, strict=True
+        )
+    ]
+    y = (x.shape[0], *places, kernel.shape[-1])
+    ends = tuple((before, after) for before, after in padding)
+    form = _Form(x.shape, kernel.shape, y, tuple(strides), ends, tuple(dilation))
+    return _derivative.bind(x, kernel, of="y", form=form)
+
+
+def _given(of: str) -> tuple[str, ...]:
+    return tuple(role for role in _ROLES if role != of)
+
+
+def _compute(*values: Array, of: str, form: _Form) -> Array:
+    """The derivative of the form in the argument `of`, from the other two, as a convolution with channels last."""
+    given = dict(zip(_given(of), values, strict=True))
+    window, places, axes = form.kernel[:-2], form.y[1:-1], form.x[1:-1]
+    spread = [(p - 1) * s + 1 for p, s in zip(places, form.strides, strict=True)]
+    reach = [d * (w - 1) for d, w in zip(form.dilation, window, strict=True)]
+    before = [b for b, _ in form.padding]
+    space = range(1, len(axes) + 1)
+    if of == "y":
+        return _widened(given["x"], given["kernel"], form.strides, form.padding, form.dilation)
+    if of == "x":
+        ends = [(r - b, n - s + b) for r, b, n, s in zip(reach, before, axes, spread, strict=True)]
+        turned = jnp.swapaxes(jnp.flip(given["kernel"], range(len(axes))), -1, -2)
+        return _widened(given["y"], turned, (1,) * len(axes), ends, form.dilation, form.strides)
+    ends = [(b, s + r - n - b) for b, s, r, n in zip(before, spread, reach, axes, strict=True)]
+    x = jnp.transpose(given["x"], (len(axes) + 1, *space, 0))
+    y = jnp.transpose(given["y"], (*space, 0, len(axes) + 1))
+    return jnp.moveaxis(_convolve(x, y, form.dilation, ends, form.strides), 0, -2)
+
+
+def _widened(
+    x: Array,
+    kernel: Array,
+    strides: tuple[int, ...],
+    ends: Sequence[tuple[int, int]],
+    dilation: tuple[int, ...],
+    dilation_of_x: tuple[int, ...] | None = None,
+) -> Array:
+    """`_convolve`; few channels of the result as two or four neighbouring places at once, by a kernel as much wider."""
+    *window, c, out = kernel.shape
+    row = x.shape[-2] + sum(ends[-1]) - window[-1] + 1
+    simple = strides[-1] == dilation[-1] == (dilation_of_x or (1,))[-1] == 1
+    whole = [(0, 0)] * (len(window) - 1)
+    for many in (4, 2) if c < _THIN else (2,):
+        if simple and out < _WIDE and row % many == 0:
+            shifts = [jnp.pad(kernel, [*whole, (i, many - 1 - i), (0, 0), (0, 0)]) for i in range(many)]
+            y = _convolve(
+                x, jnp.concatenate(shifts, -1), (*strides[:-1], many), ends, dilation, dilation_of_x
+            )
+            return y.reshape(*y.shape[:-2], row, out)
+    return _convolve(x, kernel, strides, ends, dilation, dilation_of_x)
+
+
+def _convolve(
+    x: Array,
+    kernel: Array,
+    strides: Sequence[int],
+    ends: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    dilation_of_x: Sequence[int] | None = None,
+) -> Array:
+    if any(min(end) < 0 for end in ends) and dilation_of_x is None:  # the library takes no cropping
+        crop = [(min(a, 0), min(b, 0), 0) for a, b in ends]
+        x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *crop, (0, 0, 0)])
+        ends = [(max(a, 0), max(b, 0)) for a, b in ends]
+    axes = _FLIPPED_AXES[len(strides)]
+    layout = (f"N{axes}C", f"{axes}IO", f"N{axes}C")
+    return lax.conv_general_dilated(x, kernel, strides, ends, dilation_of_x, dilation, layout)
+
+
+def _plainly(*values: Array, of: str, form: _Form) -> Array:
+    """The same by patches."""
+
+    def convolved(x: Array, kernel: Array) -> Array:
+        return by_patches(x, kernel, strides=form.strides, padding=form.padding, dilation=form.dilation)
+
+    if of == "y":
+        return convolved(*values)
+    given = dict(zip(_given(of), values, strict=True))
+    other = "kernel" if of == "x" else "x"
+    along = partial(convolved, **{other: given[other]})
+    wanted = jax.ShapeDtypeStruct(getattr(form, of), values[0].dtype)
+    return jax.linear_transpose(lambda value: along(**{of: value}), wanted)(given["y"])[0]
+
+
+def _side_by_side(
+    values: Sequence[Array], dims: Sequence[int | None], *, of: str, form: _Form
+) -> tuple[Array, int]:
+    """Under vmap: of one kernel all examples in one batch; of several the products of patches, which batch well."""
+    if of != "kernel" and dims[_given(of).index("kernel")] is None:
+        at = 1 - _given(of).index("kernel")
+        own = jnp.moveaxis(values[at], dims[at] or 0, 0)
+        many, n = own.shape[:2]
+        merged = form._replace(x=(many * n, *form.x[1:]), y=(many * n, *form.y[1:]))
+        values = [own.reshape(many * n, *own.shape[2:]) if i == at else v for i, v in enumerate(values)]
+        result = _derivative.bind(*values, of=of, form=merged)
+        return result.reshape(many, n, *result.shape[1:]), 0
+    return jax.vmap(partial(_plainly, of=of, form=form), in_axes=tuple(dims))(*values), 0
+
+
+def _transposed(wrt: int, cotangent: Array, *values: Any, of: str, form: _Form) -> Array:
+    """The derivative in argument number `wrt`: the cotangent takes the place of the result."""
+    roles = _given(of)
+    known: Mapping[str, Any] = {of: cotangent, roles[1 - wrt]: values[1 - wrt]}
+    return _derivative.bind(*(known[r] for r in _given(roles[wrt])), of=roles[wrt], form=form)
+
+
+_derivative = Primitive(DIRECT)
+_derivative.def_abstract_eval(lambda a, b, *, of, form: ShapedArray(getattr(form, of), a.dtype))
+_derivative.def_impl(jax.jit(_compute, static_argnames=("of", "form")))
+ad.defbilinear(_derivative, partial(_transposed, 0), partial(_transposed, 1))
+batching.primitive_batchers[_derivative] = _side_by_side
+mlir.register_lowering(_derivative, mlir.lower_fun(_compute, multiple_results=False))

@@ -1,0 +1,179 @@
+"""Federated data on disk: arrays that are mapped and not read, of which a run takes the clients that it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedsolve.core.checks import check_flag, check_path
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.federated import FederatedData
+from fedsolve.data.names import Numbered
+from fedsolve.data.on_disk.description import (
+    DESCRIPTION,
+    Column,
+    Description,
+    damaged,
+    read_description,
+    with_structure,
+)
+from fedsolve.data.on_disk.gathering import gather
+
+_PIECE = 2**24  # bytes that are summed at once
+
+
+@dataclass(frozen=True)
+class StoredData(FederatedData):
+    """Federated data of a folder that `fs.data.write` wrote; made by `fs.data.open`.
+
+    Attributes:
+        folder: where it lies.
+        digest: what a checkpoint knows it by: of its description, hence of the sums of all its files.
+    """
+
+    folder: Path = Path()
+    digest: str = ""
+    _columns: tuple[Column, ...] = field(default=(), repr=False, compare=False)
+
+    def _check(self) -> None:
+        """Numbers were checked when they were written, sizes and the index when the folder was opened."""
+
+    def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
+        """See `FederatedData`; by reading neighbours at once, not through the map, whose pages would stay in memory.
+
+        Raises:
+            InvalidInput: a file cannot be read, or is shorter than when it was opened.
+        """
+        ends = np.flatnonzero(np.diff(clients) != 1) + 1
+        first = clients[np.concatenate([[0], ends])]
+        last = clients[np.concatenate([ends, [len(clients)]]) - 1]
+        starts = self.offsets[first]
+        rows = self.offsets[last] + self.counts[last] - starts
+        for column, array in zip(self._columns, arrays, strict=True):
+            path = self.folder / column.file
+            try:
+                gather(path, column, starts, rows, array)
+            except OSError as error:
+                raise InvalidInput(
+                    f"{path} cannot be read any more ({error.strerror or error}): check the folder"
+                ) from None
+        self.check_ranges([array[: int(rows.sum())] for array in arrays])
+
+    def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
+        """See `FederatedData`; of integers they were noted when the folder was written."""
+        for own, column in zip(jax.tree.leaves(self.examples), self._columns, strict=True):
+            if own is leaf and column.low is not None and column.high is not None:
+                return column.low, column.high
+        return None
+
+    def check_ranges(self, arrays: Sequence[np.ndarray]) -> None:
+        """See `FederatedData`: a label that has changed on the disk might belong to no class.
+
+        Raises:
+            InvalidInput: an integer outside the range that was noted.
+        """
+        for column, array in zip(self._columns, arrays, strict=True):
+            if column.low is None or column.high is None or not array.size:
+                continue
+            low, high = int(array.min()), int(array.max())
+            if low < column.low or high > column.high:
+                raise damaged(
+                    self.folder / column.file,
+                    f"it holds {low if low < column.low else high}, and what was written lies between {column.low} and "
+                    f"{column.high}",
+                )
+
+
+# `fs.data.open` reads as the opposite of `fs.data.write`
+def open(folder: str | Path, *, verify: bool = False) -> StoredData:
+    """The data of a folder that `fs.data.write` wrote; its arrays are mapped, so that opening reads the index alone.
+
+    The description is sealed, the size of every file and the sum of the index are checked each time, the sums of the
+    arrays by `verify`: do that after copying a folder.
+
+    Args:
+        folder: where it lies; it is not written to.
+        verify: whether to read all arrays and compare their sums (1 to 2 GB a second).
+
+    Returns:
+        Federated data whose leaves are read-only maps of the folder's files, and which runs take in place of data in
+        memory.
+
+    Raises:
+        InvalidInput: a file that is missing, has another size or another sum, or a description that is damaged.
+    """
+    folder = check_path("folder", folder)
+    check_flag("verify", verify)
+    description = read_description(folder)
+    maps = [_mapped(folder, column) for column in (*description.leaves, *description.index)]
+    arrays = [_array(m, column) for m, column in zip(maps, _columns(description), strict=True)]
+    for number, (column, mapped) in enumerate(zip(_columns(description), maps, strict=True)):
+        if (verify or number >= len(description.leaves)) and _sum(mapped, column.start) != column.crc32:
+            raise damaged(folder / column.file, "its sum is another")
+    leaves, (counts, *names) = arrays[: len(description.leaves)], arrays[len(description.leaves) :]
+    # one above all examples might make a sum that is right but for what does not fit 64 bits
+    inside = int(counts.min()) >= 1 and int(counts.max()) <= description.examples
+    if not inside or int(counts.sum()) != description.examples:
+        raise damaged(folder / description.index[0].file, "its clients overlap or leave examples out")
+    return StoredData(
+        examples=with_structure(description.structure, leaves),
+        counts=counts,
+        names=_Names(*names) if names else Numbered(description.clients),  # pyright: ignore[reportArgumentType]
+        folder=folder,
+        digest=hashlib.sha256(description.text().encode()).hexdigest()[:16],
+        _columns=description.leaves,
+    )
+
+
+def _columns(description: Description) -> tuple[Column, ...]:
+    return (*description.leaves, *description.index)
+
+
+def _mapped(folder: Path, column: Column) -> mmap.mmap:
+    """A file's bytes, of the size that its description says."""
+    path, size = folder / column.file, column.start + column.rows * column.width
+    try:
+        with path.open("rb") as file:
+            found = path.stat().st_size
+            if found != size:
+                raise damaged(path, f"it has {found:,} bytes, not {size:,}")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"{path} does not exist, but {DESCRIPTION} beside it names it: bring back a copy, or write the folder anew"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path} cannot be read ({error}): check the file") from None
+
+
+def _array(mapped: mmap.mmap, column: Column) -> np.ndarray:
+    numbers = np.frombuffer(mapped, np.dtype(column.dtype), offset=column.start)
+    return numbers.reshape(column.rows, *column.shape)
+
+
+def _sum(mapped: mmap.mmap, start: int) -> int:
+    """CRC-32 of a file's rows; what was read of it is let go of."""
+    found, content = 0, memoryview(mapped)
+    for place in range(start, len(content), _PIECE):
+        found = zlib.crc32(content[place : place + _PIECE], found)
+        mapped.madvise(mmap.MADV_DONTNEED)
+    return found
+
+
+class _Names(Numbered):
+    """Clients' names as they lie in a file, one after another."""
+
+    def __init__(self, text: np.ndarray, ends: np.ndarray) -> None:
+        super().__init__(len(ends))
+        self._text, self._ends = text, ends
+
+    def _name(self, client: int) -> str:
+        start = int(self._ends[client - 1]) if client else 0
+        return self._text[start : int(self._ends[client])].tobytes().decode("utf-8", "replace")

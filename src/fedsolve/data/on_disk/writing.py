@@ -1,0 +1,251 @@
+"""Writing federated data to a folder: one pass over the clients, memory of one client, and no half a folder.
+
+The description is written last, so that a folder without one is unfinished. What an interrupted writing is sure to have
+is told by a file of progress, replaced after every 64 MB; what lies beyond is cut off when it goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import numpy as np
+
+from fedsolve.core.checks import check_flag, check_path
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Batch
+from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
+from fedsolve.data.names import Numbered, check_names, check_written_names
+from fedsolve.data.on_disk.description import (
+    COUNTS,
+    DESCRIPTION,
+    NAME_ENDS,
+    NAMES,
+    Column,
+    Description,
+    structure_of,
+)
+from fedsolve.data.on_disk.growing import PROGRESS, Part, Progress
+from fedsolve.data.on_disk.stored import StoredData
+from fedsolve.data.on_disk.stored import open as open_stored
+from fedsolve.folders.files import write_atomically
+from fedsolve.folders.lock import locked
+
+_BETWEEN = 2**26  # bytes between two notes of progress
+
+
+def write(
+    clients: FederatedData | Iterable[Batch],
+    folder: str | Path,
+    *,
+    names: Iterable[str] = (),
+    resume: bool = False,
+) -> StoredData:
+    """Write clients' examples to a folder, from which `fs.data.open` maps them; one client is in memory at a time.
+
+    Args:
+        clients: a pytree of arrays for each client, their first axis its examples, all of one structure, with the same
+            types; a list, or a generator. Containers are `fs.Examples`,
+            `fs.SparseRows`, tuples, lists and dicts.
+        folder: a new folder, or the one of an interrupted writing.
+        names: one for each client, an iterable too; by default those of `FederatedData`, else `client 0` and so on.
+        resume: go on with an interrupted writing: the clients that the folder has are passed over (of a list they are
+            not looked at), and the last of them must be as it was.
+
+    Returns:
+        The data of the folder, opened.
+
+    Raises:
+        InvalidInput: the folder holds data or an unfinished writing already, cannot be written, or its disk is full
+            (what was written stays, and `resume` goes on); clients that differ in structure, types or shapes; a client
+            without examples or with a number that is not finite; two clients of one name.
+    """
+    folder = check_path("folder", folder)
+    check_flag("resume", resume)
+    if not isinstance(names, Iterable) or isinstance(names, str):
+        raise InvalidInput(f"names = {shown(names)} must be a list of names, one for each client")
+    if isinstance(clients, FederatedData):
+        names = names or (() if type(clients.names) is Numbered else clients.names)
+    elif isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
+        raise InvalidInput(f"clients = {shown(clients)} must be a list or a generator of pytrees of arrays")
+    if isinstance(names, Sequence):  # what is drawn one by one is compared when all of it was written
+        check_names(names)
+    with locked(folder):
+        if (folder / DESCRIPTION).exists():
+            raise InvalidInput(f"{folder} holds data already: open it, or choose another folder")
+        if (folder / PROGRESS).exists() and not resume:
+            raise InvalidInput(
+                f"{folder} holds an unfinished writing: go on with resume=True, or choose another folder"
+            )
+        try:
+            _write(clients, iter(names) if names else None, folder)
+        except OSError as error:
+            raise InvalidInput(
+                f"cannot write to {folder}: {error.strerror or error}; what was written stays: free space and go on "
+                "with resume=True"
+            ) from None
+    return open_stored(folder)
+
+
+def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None, folder: Path) -> None:
+    progress = Progress.read(folder)
+    have = 0 if progress is None else progress.clients
+    rest = iter(_from(clients, max(have - 1, 0)))
+    if names is not None:
+        next(itertools.islice(names, have, have), None)
+    if progress is not None:
+        _check_last(folder, progress, rest)
+    first = next(rest, None)
+    if first is None and progress is None:
+        raise InvalidInput("there are no clients: give at least one")
+    if progress is None:
+        leaves = [_little(a) for a in _leaves(0, first)]
+        progress = Progress(0, structure_of(as_arrays("client 0:", first)))
+        progress.parts = [
+            Part(f"examples-{i}.npy", a.dtype.str, a.shape[1:]) for i, a in enumerate(leaves)
+        ] + [Part(COUNTS, "<i8")]
+        if names is not None:
+            progress.parts += [Part(NAMES, "|u1"), Part(NAME_ENDS, "<i8")]
+    files = [part.open(folder) for part in progress.parts]
+    try:
+        pending = 0
+        if isinstance(clients, FederatedData):
+            blocks = _blocks(clients, progress.clients)
+        else:
+            blocks = _one_by_one(itertools.chain([] if first is None else [first], rest), progress)
+        for leaves, counts in blocks:
+            pending += _append(progress, files, leaves, counts, names)
+            if pending >= _BETWEEN:
+                progress.note(folder, files)
+                pending = 0
+        progress.note(folder, files)
+        for part, file in zip(progress.parts, files, strict=True):
+            if part.start:
+                file.seek(0)
+                file.write(part.header())
+                file.flush()
+                os.fsync(file.fileno())
+    finally:
+        for file in files:
+            file.close()
+    arrays = sum(part.file.startswith("examples-") for part in progress.parts)
+    columns = tuple(Column(**asdict(part)) for part in progress.parts)
+    described = Description(
+        progress.clients, columns[0].rows, progress.structure, columns[:arrays], columns[arrays:]
+    )
+    if names is not None:
+        text, ends = (np.memmap(folder / c.file, c.dtype, "r", c.start) for c in columns[arrays + 1 :])
+        check_written_names(text.data, ends)
+    write_atomically(folder / DESCRIPTION, described.text())
+    (folder / PROGRESS).unlink()
+
+
+def _from(clients: FederatedData | Iterable[Batch], start: int) -> Iterable[Batch]:
+    """The clients from a number on; those before are not made where they can be left alone."""
+    if isinstance(clients, FederatedData):
+        return map(clients.client, range(start, clients.num_clients))
+    if isinstance(clients, Sequence):
+        return (clients[i] for i in range(start, len(clients)))
+    return itertools.islice(clients, start, None)
+
+
+def _blocks(data: FederatedData, start: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """The rows and the counts of clients from a number on, many at once: they were looked at when they were made."""
+    arrays = jax.tree.leaves(data.examples)
+    rows = max(1, _BETWEEN // max(1, sum(a.nbytes for a in arrays) // data.num_examples))
+    ends = data.offsets + data.counts
+    while start < data.num_clients:
+        first = int(data.offsets[start])
+        stop = max(start + 1, int(np.searchsorted(ends, first + rows, side="right")))
+        yield [_little(a[first : int(ends[stop - 1])]) for a in arrays], data.counts[start:stop]
+        start = stop
+
+
+def _one_by_one(
+    clients: Iterable[Batch], progress: Progress
+) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """The rows and the count of each client, which must have the types and shapes of the first."""
+    for i, client in enumerate(clients, progress.clients):
+        leaves = [_little(a) for a in _leaves(i, client)]
+        if structure_of(client) != progress.structure:
+            raise InvalidInput(f"client {i} has fields unlike those of client 0: give all the same")
+        for part, a in zip(progress.parts, leaves, strict=False):
+            if (a.dtype.str, a.shape[1:]) != (part.dtype, part.shape):
+                raise InvalidInput(
+                    f"{part.file}: client {i} has rows of shape {a.shape[1:]} and type {a.dtype}, client 0 "
+                    f"{part.shape} and {np.dtype(part.dtype)}: give all the same"
+                )
+        yield leaves, np.array([len(leaves[0])])
+
+
+def _append(
+    progress: Progress,
+    files: Sequence[BinaryIO],
+    leaves: Sequence[np.ndarray],
+    counts: np.ndarray,
+    names: Iterator[str] | None,
+) -> int:
+    """Write some clients behind the others; bytes that they took."""
+    rows = [*leaves, counts.astype("<i8")]
+    if names is not None:
+        found = list(itertools.islice(names, len(counts)))
+        for i in range(len(counts)):
+            if i >= len(found) or not isinstance(found[i], str) or not found[i]:
+                given = found[i] if i < len(found) else None
+                raise InvalidInput(
+                    f"names: client {progress.clients + i} has {shown(given)}: give text for each client"
+                )
+        texts = [name.encode() for name in found]
+        ends = progress.parts[-2].rows + np.cumsum([len(text) for text in texts])
+        rows += [np.frombuffer(b"".join(texts), np.uint8), ends.astype("<i8")]
+    written = [part.append(file, own) for part, file, own in zip(progress.parts, files, rows, strict=True)]
+    progress.clients += len(counts)
+    return sum(written)
+
+
+def _leaves(i: int, client: Any) -> list[np.ndarray]:
+    """A client's arrays, each with as many rows, at least one, of finite numbers."""
+    given = jax.tree_util.tree_leaves_with_path(as_arrays(f"client {i}:", client))
+    lengths = {len(a) if a.ndim else 0 for _, a in given}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InvalidInput(
+            f"client {i} has fields of lengths {sorted(lengths)}: give all one length, at least 1"
+        )
+    for path, a in given:
+        where = f"field {jax.tree_util.keystr(path) or 'of examples'} of client {i}"
+        if a.dtype.kind == "V":
+            raise InvalidInput(
+                f"{where} has type {a.dtype}, which NumPy's files do not have: give float16 or float32"
+            )
+        if (row := first_bad_row(a)) is not None:
+            raise InvalidInput(
+                f"{where} holds a number that is not finite in row {row}: clean the data first"
+            )
+    return [a for _, a in given]
+
+
+def _little(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _check_last(folder: Path, progress: Progress, rest: Iterator[Batch]) -> None:
+    """The last client that the folder has must be what is given in its place: these are the same clients."""
+    i = progress.clients - 1
+    given = next(rest, None)
+    leaves = [] if given is None else [_little(a) for a in _leaves(i, given)]
+    same = given is not None and structure_of(given) == progress.structure
+    for part, a in zip(progress.parts, leaves, strict=False):
+        with (folder / part.file).open("rb") as file:
+            file.seek(part.end - a.nbytes if a.nbytes <= part.end else 0)
+            same &= (a.dtype.str, a.shape[1:]) == (part.dtype, part.shape)
+            same &= file.read(a.nbytes) == np.ascontiguousarray(a).tobytes()
+    if not same:
+        raise InvalidInput(
+            f"client {i} is not the one that {folder} has: resume with the clients that it was begun with, or write to "
+            "another folder"
+        )

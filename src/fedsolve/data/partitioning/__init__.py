@@ -1,0 +1,1 @@
+"""Seeded rules that give every client its examples."""

@@ -1,0 +1,254 @@
+"""Seeded partitions of pooled examples into clients: the rules that federated papers use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.checks import check_integer, check_number
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.data.array_checks import check_column
+from fedsolve.data.partitioning.pachinko import Pachinko
+from fedsolve.data.partitioning.partition import Partition, begin, fill_empty, finish
+
+
+@dataclass(frozen=True)
+class IID(Partition):
+    """Examples dealt at random; sizes differ by one at most (McMahan et al. 2017).
+
+    >>> [len(part) for part in IID()(np.zeros(7), 3)]
+    [3, 2, 2]
+    """
+
+    name = "iid"
+    summary = "examples dealt at random, equal sizes"
+    citation = "mcmahan2017fedavg"
+
+    def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
+        """See `Partition`."""
+        column, clients, rng = begin(labels, num_clients, seed)
+        return finish(np.array_split(rng.permutation(len(column)), clients))
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partition):
+    """Each class is cut among the clients in proportions drawn from Dirichlet(alpha) (Yurochkin et al. 2019).
+
+    Small alpha: few classes a client and uneven sizes; large alpha: close to iid. A client left empty is
+    given one example drawn from the client that then has most. (Hsu et al. 2019 draw the proportions for
+    each client over the classes instead, with equal sizes.)
+
+    Attributes:
+        alpha: concentration, > 0 and at most 1e6.
+
+    Raises:
+        InvalidInput: an alpha out of its range.
+    """
+
+    alpha: float
+
+    name = "dirichlet"
+    summary = "each class cut among the clients in Dirichlet(alpha) proportions: label and size skew"
+    citation = "yurochkin2019bayesian"
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, above=0, at_most=1e6)
+
+    def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
+        """See `Partition`."""
+        column, clients, rng = begin(labels, num_clients, seed)
+        owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+        for label in np.unique(column):
+            rows = rng.permutation(np.flatnonzero(column == label))
+            shares = rng.dirichlet(np.full(clients, float(self.alpha)))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+            for mine, part in zip(owned, np.split(rows, np.minimum(cuts, len(rows))), strict=True):
+                mine.append(part)
+        return finish(fill_empty([np.concatenate(mine) for mine in owned], rng))
+
+
+@dataclass(frozen=True)
+class LabelsPerClient(Partition):
+    """Each client holds examples of at most k classes, and each class is cut evenly among its clients.
+
+    The least used classes are given out first, equals at random, so every class is held by equally many
+    clients (but for one). Follows the `#C = k` split of Li et al. 2022, which draws the classes freely.
+
+    Attributes:
+        k: classes of a client, >= 1, at most those of the labels, and num_clients * k must reach them all.
+
+    Raises:
+        InvalidInput: a k that is no integer from 1.
+    """
+
+    k: int
+
+    name = "labels"
+    summary = "at most k classes a client"
+    citation = "li2022silos"
+
+    def __post_init__(self) -> None:
+        check_integer("k", self.k, 1)
+
+    def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
+        """See `Partition`."""
+        column, clients, rng = begin(labels, num_clients, seed)
+        classes, column = np.unique(column, return_inverse=True)
+        if self.k > len(classes):
+            raise InvalidInput(
+                f"k = {self.k} labels per client is more than the classes: give k <= {len(classes)}"
+            )
+        if self.k * clients < len(classes):
+            raise InvalidInput(
+                f"{clients} clients of k = {self.k} labels cannot hold {len(classes)} classes: "
+                f"give k >= {-(-len(classes) // clients)} or more clients"
+            )
+        holders: list[list[int]] = [[] for _ in classes]
+        for client in range(clients):
+            used = np.array([len(h) for h in holders])
+            for label in np.argsort(used + rng.random(len(classes)))[: self.k]:  # equals in random order
+                holders[label].append(client)
+        owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+        for label, mine in enumerate(holders):
+            rows = rng.permutation(np.flatnonzero(column == label))
+            for client, part in zip(mine, np.array_split(rows, len(mine)), strict=True):
+                owned[client].append(part)
+        return finish(fill_empty([np.concatenate(parts) for parts in owned], rng))
+
+
+@dataclass(frozen=True)
+class Shards(Partition):
+    """Examples sorted by label and cut into shards, `per_client` to each client (McMahan et al. 2017).
+
+    Attributes:
+        per_client: shards of a client, 2 in the paper; num_clients * per_client <= examples.
+
+    Raises:
+        InvalidInput: a per_client that is no integer from 1.
+    """
+
+    per_client: int = 2
+
+    name = "shards"
+    summary = "sorted by label, cut into shards, per_client shards each: the pathological split"
+    citation = "mcmahan2017fedavg"
+
+    def __post_init__(self) -> None:
+        check_integer("per_client", self.per_client, 1)
+
+    def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
+        """See `Partition`."""
+        column, clients, rng = begin(labels, num_clients, seed)
+        total = clients * self.per_client
+        if total > len(column):
+            raise InvalidInput(
+                f"{clients} clients of per_client = {self.per_client} shards need {total} examples, "
+                f"there are {len(column)}: give fewer clients or shards"
+            )
+        order = rng.permutation(len(column))
+        order = order[np.argsort(column[order], kind="stable")]
+        shards = np.array_split(order, total)
+        dealt = rng.permutation(total).reshape(clients, self.per_client)
+        return finish([np.concatenate([shards[s] for s in mine]) for mine in dealt])
+
+
+@dataclass(frozen=True)
+class ByQuantity(Partition):
+    """Random examples, sizes in proportion to a log-normal draw (the sizes of Li et al. 2020), at least 1.
+
+    Attributes:
+        sigma: standard deviation of the logarithm of the sizes, >= 0; 0 gives equal sizes. Li et al.: 2.
+
+    Raises:
+        InvalidInput: a sigma outside [0, 100].
+    """
+
+    sigma: float
+
+    name = "quantity"
+    summary = "log-normal sizes, labels at random"
+    citation = "li2020fedprox"
+
+    def __post_init__(self) -> None:
+        check_number("sigma", self.sigma, at_least=0, at_most=100)
+
+    def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
+        """See `Partition`."""
+        column, clients, rng = begin(labels, num_clients, seed)
+        exponent = self.sigma * rng.standard_normal(clients)
+        weights = np.exp(exponent - exponent.max())
+        exact = weights / weights.sum() * (len(column) - clients)
+        sizes = 1 + np.floor(exact).astype(np.int64)
+        largest_remainders = np.argsort(np.floor(exact) - exact, kind="stable")
+        sizes[largest_remainders[: len(column) - sizes.sum()]] += 1
+        return finish(np.split(rng.permutation(len(column)), np.cumsum(sizes)[:-1]))
+
+
+@dataclass(frozen=True)
+class Natural(Partition):
+    """One client for each group id (writer, role, author), ids in order (Caldas et al. 2018).
+
+    Called with the group ids in the place of the labels. With `num_clients` that many groups are drawn
+    without replacement and the rows of the others are left out; without it there is a client for each.
+
+    >>> Natural()(np.array([7, 3, 7, 7]))
+    [array([1]), array([0, 2, 3])]
+    """
+
+    name = "natural"
+    summary = "one client for each group id, such as the writer"
+    citation = "caldas2018leaf"
+
+    def __call__(self, labels: Any, num_clients: int | None = None, seed: int = 0) -> list[np.ndarray]:
+        """See `Partition`; `labels` are the group ids."""
+        ids, inverse = np.unique(check_column("groups", labels), return_inverse=True)
+        parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
+        rng = np.random.default_rng(check_integer("seed", seed))
+        if num_clients is None:
+            return finish(parts)
+        if check_integer("num_clients", num_clients, 1) > len(ids):
+            raise InvalidInput(f"num_clients = {num_clients} of {len(ids)} groups: give at most {len(ids)}")
+        return finish([parts[i] for i in np.sort(rng.choice(len(ids), num_clients, replace=False))])
+
+
+PARTITIONS: dict[str, type[Partition]] = {
+    cls.name: cls for cls in (IID, Dirichlet, LabelsPerClient, Shards, ByQuantity, Natural, Pachinko)
+}
+"""Every partition by its name."""
+
+
+def as_partition(value: Partition | str | Mapping[str, Any]) -> Partition:
+    """A partition from itself, from its name or from a table with its name and parameters.
+
+    Args:
+        value: a partition, its name, or a table {name = ..., parameter = ...}.
+
+    Returns:
+        The partition itself if it is one, otherwise a new one of `PARTITIONS`.
+
+    Raises:
+        InvalidInput: an unknown name or parameter (with the nearest match), a missing one, or a value that is
+            refused.
+
+    >>> as_partition({"name": "dirichlet", "alpha": 0.3})
+    Dirichlet(alpha=0.3)
+    """
+    if isinstance(value, Partition):
+        return value
+    table = dict(value) if isinstance(value, Mapping) else {"name": value}
+    name = str(table.pop("name", ""))
+    if name not in PARTITIONS:
+        raise unknown("partition", name, PARTITIONS)
+    cls = PARTITIONS[name]
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields:
+            raise unknown(f"parameter of the partition {name}", key, fields)
+    for key, f in fields.items():
+        if key not in table and f.default is dataclasses.MISSING:
+            raise InvalidInput(f"partition {name} needs {key}: give {{name = '{name}', {key} = ...}}")
+    return cls(**table)

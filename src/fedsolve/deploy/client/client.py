@@ -1,0 +1,208 @@
+"""The client's app on Flower: one handler for every method."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import FedsolveError, InvalidInput
+from fedsolve.deploy.client.ledger import PrivacyBudget
+from fedsolve.deploy.client.measure import measure_client
+from fedsolve.deploy.client.worker import train_client
+from fedsolve.deploy.messages import measured_records, records
+from fedsolve.deploy.messages.allowed_classes import trusted_parts
+from fedsolve.deploy.messages.measured import Question
+from fedsolve.deploy.messages.measured_checks import check_question
+from fedsolve.deploy.messages.message import Order, signature
+from fedsolve.deploy.messages.order_checks import check_order
+from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.strict_kwargs import named_arguments
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.threads import share_threads
+
+STATE_FOLDER = "fedsolve-state"
+"""Where clients' states are unless the node says otherwise: below the folder that the SuperNode was started in."""
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """The node that a client's app runs on: what `oracle_for` is given.
+
+    Attributes:
+        client: the client's number, from 0 (`client-id`, or else `partition-id`, of the node's configuration).
+        node_config: the node's configuration, as `--node-config` gave it.
+        run_config: the run's configuration.
+    """
+
+    client: int
+    node_config: dict[str, Any]
+    run_config: dict[str, Any]
+
+
+@named_arguments
+def client_app(
+    oracle_for: Callable[[NodeContext], LocalProblem],
+    *,
+    trusted: Collection[Any] = (),
+    max_epsilon: float | None = None,
+    delta: float = 1e-5,
+) -> ClientApp:
+    """Flower's client app for any method: the server's orders tell which one runs.
+
+    Args:
+        oracle_for: node -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`. The node
+            is a `NodeContext`, whose `client` is the client's number.
+        trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
+            `(MyMethod, MyServerOptimizer)`; the server's orders can name nothing else.
+        max_epsilon: the largest epsilon over all messages that this client sends, in all experiments, under local
+            differential privacy, > 0; beyond it, and to methods without noise of the client's own, it sends nothing.
+            None for no bound: what it spends is counted all the same.
+        delta: at which that epsilon is, in (0, 1).
+
+    Returns:
+        The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.
+
+    Raises:
+        InvalidInput: an argument that is unknown or out of its range, or what is trusted no class or function.
+
+    The node's configuration says who the client is (`client-id`, or Flower's `partition-id`) and may say where its
+    state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client is written to the node's log; the
+    server is told in one line without the node's folders, and of an exception of the client's own code its type alone.
+
+    >>> import fedsolve as fs                                                       # doctest: +SKIP
+    >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
+    """
+    if not callable(oracle_for):
+        raise InvalidInput(f"oracle_for must be a function of the node, not {oracle_for!r}")
+    app = ClientApp()
+    budget = PrivacyBudget(max_epsilon, delta)
+    trusted_parts(trusted)  # refuses at the start what no order could name
+
+    @app.query()
+    def who(message: Message, context: Context) -> Message:
+        def introduce() -> RecordDict:
+            node = _node_context(context)
+            try:
+                return _introduction(oracle_for, node)
+            except Exception as error:  # no number is claimed yet by which the server could name it
+                _print(error)
+                return records.refusal(error, f"client {node.client}: ", str(_states(node)))
+
+        return _answer(message, context, introduce)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        def answer() -> RecordDict:
+            node = _node_context(context)
+            problem = _problem(oracle_for, node)
+            order = _order(message, problem)
+            _check_addressee(order.client, node)
+            reply = train_client(order, problem, _states(node), trusted, budget=budget, log=_log)
+            return records.reply_to_record(reply)
+
+        return _answer(message, context, answer)
+
+    @app.evaluate()
+    def measure(message: Message, context: Context) -> Message:
+        def answer() -> RecordDict:
+            node = _node_context(context)
+            problem = _problem(oracle_for, node)
+            question = _question(message, problem)
+            _check_addressee(question.client, node)
+            answer = measure_client(question, problem, _states(node), trusted, budget=budget)
+            return measured_records.answer_to_record(answer)
+
+        return _answer(message, context, answer)
+
+    return app
+
+
+def _states(node: NodeContext) -> Path:
+    """Where the node keeps its clients' states."""
+    return Path(_state_folder(node.node_config))
+
+
+def _state_folder(node_config: Mapping[str, Any]) -> str:
+    return str(Path(str(node_config.get("state-dir", STATE_FOLDER))))
+
+
+def _check_addressee(client: int, node: NodeContext) -> None:
+    if client != node.client:
+        raise InvalidInput(f"the order is for client {client}, this is client {node.client}")
+
+
+def _answer(message: Message, context: Context, make_content: Callable[[], RecordDict]) -> Message:
+    """What the handler makes, or the reason why it makes nothing."""
+    try:
+        content = make_content()
+    except Exception as error:  # of the client's own code, or of an order that nothing foresaw
+        _print(error)
+        content = records.refusal(error, folder=_state_folder(context.node_config))
+    return Message(content, reply_to=message)
+
+
+def _print(error: Exception) -> None:
+    """One line for the node's log; of an exception that is not ours, its traceback."""
+    if isinstance(error, FedsolveError):
+        _log(str(error))
+    else:
+        traceback.print_exception(error)
+
+
+def _order(message: Message, problem: LocalProblem) -> Order:
+    try:
+        order = records.record_to_order(message.content, problem.buffers)
+        check_order(order)
+    except InvalidInput as error:
+        raise InvalidInput(f"the server's order cannot be used: {error}") from None
+    return order
+
+
+def _question(message: Message, problem: LocalProblem) -> Question:
+    try:
+        question = measured_records.record_to_question(message.content, problem.buffers)
+        check_question(question)
+    except InvalidInput as error:
+        raise InvalidInput(f"the server's question cannot be used: {error}") from None
+    return question
+
+
+def _log(line: str) -> None:
+    """One line for the node's log."""
+    print(f"fedsolve: {printable(line, 1000)}", flush=True)
+
+
+def _introduction(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> RecordDict:
+    """Who the client is, and which model it has."""
+    problem = _problem(oracle_for, node)
+    facts = {"client": node.client, "signature": signature(problem.params)}
+    return RecordDict({"client": ConfigRecord(facts)})
+
+
+def _problem(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> LocalProblem:
+    share_threads()  # before the owner's code, which may set another number
+    problem = oracle_for(node)
+    if not isinstance(problem, LocalProblem):
+        raise InvalidInput(
+            f"oracle_for gave {type(problem).__name__} for client {node.client}: "
+            "give a TorchOracle, a JaxOracle or a SklearnOracle"
+        )
+    return problem
+
+
+def _node_context(context: Context) -> NodeContext:
+    config = dict(context.node_config)
+    client = config.get("client-id", config.get("partition-id"))
+    if client is None:
+        raise InvalidInput(
+            "the node does not say which client it is: start it with --node-config 'client-id=0', "
+            "numbers from 0"
+        )
+    return NodeContext(check_integer("client-id of the node", client), config, dict(context.run_config))

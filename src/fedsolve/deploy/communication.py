@@ -1,0 +1,227 @@
+"""What a server and one client send each other in a round, and whether the server needs more than a sum.
+
+Derived from the verbs themselves on a small model: what `broadcast` and `train` return, what `receive` makes of a
+message, and how each field says it is reduced. `docs/communication.md` is `page()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import introspect, trees
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.types import is_module, reductions
+from fedsolve.core.wire import Index, OneOf
+
+MODEL = {"weight": jnp.zeros((3, 4)), "bias": jnp.zeros(4)}
+"""The small model; d is its number of entries, whatever they are."""
+STEPS = 2
+
+
+class Field(NamedTuple):
+    """A field of a broadcast or a message: its path, its shape in words, how it is reduced ('' if it is not)."""
+
+    name: str
+    shape: str
+    reduced: str = ""
+
+
+class Payload(NamedTuple):
+    """What one client receives and sends in a round.
+
+    Attributes:
+        down, up: the fields of the broadcast and of the message; `up` says how each is reduced.
+        not_a_sum: why the server needs each message and not only sums over the cohort, '' if sums will do.
+    """
+
+    down: tuple[Field, ...]
+    up: tuple[Field, ...]
+    not_a_sum: str
+
+    @property
+    def summary(self) -> str:
+        """Both ways in one line."""
+        return f"down: {_listed(self.down)}; up: {_listed(self.up)}"
+
+
+def payload(algorithm: Algorithm) -> Payload:
+    """What is sent, from the shapes of the verbs' results.
+
+    >>> from fedsolve.methods.server.sgd import FedAvg
+    >>> payload(FedAvg()).up[0]
+    Field(name='delta', shape='d numbers', reduced='mean by examples')
+    """
+    server = algorithm.init(MODEL)  # not traced: a set checks the start
+    first = Cohort(jnp.int32(0), jnp.int32(4), 4)
+    broadcast = jax.eval_shape(lambda: algorithm.broadcast(server, first))
+    client = jax.eval_shape(algorithm.enrol, broadcast, MODEL)
+    sent = introspect.message_shape(algorithm, broadcast, client, STEPS)
+    received = introspect.received_shape(algorithm, broadcast, sent, client)
+    by = "by examples" if algorithm.weighting == "examples" else "1/|S|"
+    words = {"mean": f"mean {by}", "average": "mean 1/|S|", "max": "maximum"}
+    as_sent = introspect.is_forwarded(algorithm, broadcast, sent, client)
+    how = dict(_paths(reductions(received), received))
+    own = type(algorithm.reduction).__name__ if algorithm.reduction is not None else ""
+    up = []
+    for name, value in _fields(sent):
+        if own:
+            up.append(Field(name, _shape(value), own))
+        elif as_sent:
+            up.append(Field(name, _shape(value), words[how[name]]))
+        else:
+            up.append(Field(name, _shape(value), "changed by the server, then " + words["mean"]))
+    down = tuple(Field(name, _shape(value)) for name, value in _fields(broadcast))
+    return Payload(down, tuple(up), _not_a_sum(algorithm, as_sent, set(how.values())))
+
+
+def _not_a_sum(algorithm: Algorithm, as_sent: bool, how: set[str]) -> str:
+    if algorithm.reduction is not None:
+        return "a robust reduction looks at each message"
+    if not as_sent:
+        return "the server changes each message before it adds them up"
+    return "a maximum is no sum" if "max" in how else ""
+
+
+def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a message by path: what has the model's shapes is one field, so is a code."""
+    if not jax.tree.leaves(value):
+        return
+    if is_module(value) and not isinstance(value, Index | OneOf):
+        for f in dataclasses.fields(value):
+            if not f.metadata.get("static"):
+                yield from _fields(getattr(value, f.name), f"{path}.{f.name}" if path else f.name)
+        return
+    yield path, value
+
+
+def _paths(how: Any, like: Any) -> list[tuple[str, str]]:
+    """The reduction of each field, by path."""
+    return (
+        [(path, jax.tree.leaves(value)[0]) for path, value in _fields(how)] if jax.tree.leaves(like) else []
+    )
+
+
+def _shape(value: Any) -> str:
+    """The shape of a field in words."""
+    if isinstance(value, OneOf):
+        return "a code of one of several sets"
+    leaves, structure = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Index))
+    if any(isinstance(x, Index) or not jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves):
+        whole = sum(getattr(x, "value", x).size for x in leaves)
+        return (
+            "a whole number"
+            if whole == 1 and not isinstance(leaves[0], Index)
+            else f"a code ({whole} integer)"
+        )
+    shapes = [x.shape for x in leaves]
+    model = [x.shape for x in jax.tree.leaves(MODEL)]
+    if isinstance(value, dict) and value.keys() == MODEL.keys() and None in value.values():
+        return "d_s numbers"
+    if structure == jax.tree.structure(MODEL) and shapes == model:
+        return "d numbers"
+    if structure == jax.tree.structure(MODEL) and shapes == [(STEPS, *s) for s in model]:
+        return "K d numbers"
+    return (
+        "one number"
+        if shapes == [()]
+        else "K numbers"
+        if shapes == [(STEPS,)]
+        else f"{trees.size(value)} numbers"
+    )
+
+
+def _listed(fields: tuple[Field, ...]) -> str:
+    return ", ".join(f"{f.name} ({f.shape}{', ' if f.reduced else ''}{f.reduced})" for f in fields)
+
+
+def examples() -> dict[str, Algorithm]:
+    """Every method of the catalogue, and compositions whose traffic is another, with the examples of the catalogue."""
+    from fedsolve.config.build import build, example_of
+    from fedsolve.config.catalogue import ALGORITHMS
+
+    def example(name: str, **more: Any) -> Algorithm:
+        return build(name, example_of(name) | more)
+
+    found = {name: example(name) for name in ALGORITHMS} | {
+        "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
+        "FedLiLS, max": example("FedLiLS", server="max"),
+        "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
+        "FedExProx, StoPS": example("FedExProx", extrapolation="StoPS"),
+    }
+    for name in ("SCAFFOLD", "SCAFFOLD+FedDuAdam", "FedProx", "Ditto", "Robust", "LocalDP"):
+        composed = name if "+" in name else f"{name}+FedAdam"
+        found[composed] = example(composed)
+    if importlib.util.find_spec("dp_accounting") is None:
+        return found
+    private = partial(
+        example, "DP+FedAdam", cohort=4, population=4, sampling="none"
+    )  # the cohort of `payload`
+    return found | {
+        "DP+FedAdam": private(),
+        "DP+FedAdam, at = client": private(at="client"),
+        "DP+FedAdam, at = client, adaptive": private(at="client", clipping="adaptive"),
+    }
+
+
+def page() -> str:
+    """`docs/communication.md`: methods of equal traffic in one row."""
+    rows: dict[Payload, list[str]] = {}
+    for name, algorithm in examples().items():
+        rows.setdefault(payload(algorithm), []).append(name)
+    lines = [
+        _INTRO,
+        "| methods | down | up, and how the server reduces it | is a sum enough |",
+        "|---|---|---|---|",
+    ]
+    for found, names in rows.items():
+        down = "<br>".join(f"`{f.name}` {f.shape}" for f in found.down)
+        up = "<br>".join(f"`{f.name}` {f.shape}, {f.reduced}" for f in found.up)
+        enough = f"no: {found.not_a_sum}" if found.not_a_sum else "yes"
+        lines.append(_typeset(f"| {', '.join(f'`{n}`' for n in names)} | {down} | {up} | {enough} |"))
+    return "\n".join(lines) + "\n" + _OUTRO
+
+
+def _typeset(row: str) -> str:
+    """A row of the page, whose counts and weights are formulas; the command shows the same as plain text."""
+    return re.sub(r"\b(K d_s|K d|K|d_s|d)(?= numbers)", r"$\1$", row).replace(
+        "1/|S|", r"$1 / \lvert S \rvert$"
+    )
+
+
+_INTRO = r"""# Communication: what is sent
+
+What one client receives and sends in a round, of every method at its defaults. This page is generated from the types
+of the messages (`src/fedsolve/deploy/communication.py`; `fedsolve list communication` prints it); a test keeps it true.
+
+$d$ is the number of the model's parameters, $K$ that of a client's local steps, $\lvert S \rvert$ that of the clients
+in the round. Where leaves are personal (`FedPer`, `FedRep`) they never travel: $d_s$ is the number of parameters in all
+others. Data are never sent. What is sent is not harmless for that: a displacement of few examples can betray them
+(`experiments/fw-privacy/page.html`).
+
+* The displacement `delta` is not all that is sent. **The loss that a client reports** (`loss`, the mean over its local
+  steps) goes up with most methods, although no server step of theirs uses it; **squared norms** (`squared_norm`),
+  losses that a server optimiser steps by (`f`, `excess`) and what a line search did (`search`) go up where the table
+  has them.
+* "mean by examples" weighs a client by its number of examples $n_i$: the server needs $\sum_i n_i D_i$ and
+  $\sum_i n_i$. A client can weigh its own message, so that sums are still enough; $n_i$ itself is sent beside the
+  message, or enters a sum as one number more. "mean $1 / \lvert S \rvert$" counts clients alike.
+* "Is a sum enough": whether the server could do with sums over the cohort, as secure aggregation gives it, without
+  seeing any client's message. Sums are enough for the mathematics only: a server that sees sums cannot leave out a
+  client whose message is not finite, as the engine does.
+* Frank-Wolfe methods are shown with an $\ell_1$ ball, whose vertex is one integer; what else a set's code may be is in
+  `docs/composite.md`. The server follows each client's $x_i$ from its codes.
+"""
+_OUTRO = """
+`Robust+X` sends what X sends, and needs each message. `FedBuff+X` and `FedAsync+X` send what X sends: how late a
+message is the server knows, since it sent the model, and a client that is told can weigh its own. Whatever wraps a
+method adds its own fields to the paths: `inner.delta` is the displacement inside SCAFFOLD's message. Bytes are in
+`docs/composite.md`; a run counts its own.
+"""

@@ -1,0 +1,68 @@
+"""Flower's two apps for any method, and the oracles of clients: `fedsolve.flower`, of the extra `fedsolve[flower]`.
+
+server = fs.flower.server_app(fs.FedDuAdam(client_lr=0.1), params, rounds=20, population=3)
+client = fs.flower.client_app(lambda node: fs.flower.TorchOracle(module, loss, loader_of(node.client)))
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from fedsolve.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fedsolve.deploy.client.client import NodeContext as NodeContext
+    from fedsolve.deploy.client.client import client_app as client_app
+    from fedsolve.deploy.oracles.jax import JaxOracle as JaxOracle
+    from fedsolve.deploy.oracles.sklearn import SklearnOracle as SklearnOracle
+    from fedsolve.deploy.oracles.torch import TorchOracle as TorchOracle
+    from fedsolve.deploy.server.server import server_app as server_app
+
+OLDEST, BELOW = (1, 41), (2, 0)
+"""Versions of Flower: from (the one that was tested), up to but not including. Only its stable interface is used."""
+
+_HOMES = {
+    "NodeContext": "client.client:NodeContext",
+    "client_app": "client.client:client_app",
+    "server_app": "server.server:server_app",
+    "JaxOracle": "oracles.jax:JaxOracle",
+    "SklearnOracle": "oracles.sklearn:SklearnOracle",
+    "sklearn_assign": "oracles.sklearn:assign",
+    "TorchOracle": "oracles.torch:TorchOracle",
+    "torch_assign": "oracles.torch:assign",
+    "torch_buffers": "oracles.torch:buffers",
+    "torch_parameters": "oracles.torch:parameters",
+}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def check_flower() -> None:
+    """Raise `InvalidInput` unless a supported Flower is installed."""
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        raise InvalidInput('Flower is not installed: pip install "fedsolve[flower]"') from None
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not OLDEST <= numbers < BELOW:
+        raise InvalidInput(
+            f"Flower {version} is installed, fedsolve works with {'.'.join(map(str, OLDEST))} up to, not "
+            f'including, {".".join(map(str, BELOW))}: pip install "fedsolve[flower]"'
+        )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedsolve.flower' has no attribute '{name}'")
+    home, _, own = _HOMES[name].partition(":")
+    if not home.startswith("oracles"):
+        check_flower()
+    value = getattr(importlib.import_module(f"fedsolve.deploy.{home}"), own)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

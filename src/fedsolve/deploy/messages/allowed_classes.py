@@ -1,0 +1,139 @@
+"""What a server may name to a client: parts of methods, and optax's optimisers. Nothing else is looked up or called.
+
+The table is made here, from this installation alone; a name that comes with an order is only ever searched in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.optax_bridge import Transformation
+from fedsolve.core.schedules import Schedule
+from fedsolve.deploy.messages.kinds import fits, is_known, kinds_of
+from fedsolve.geometry.blocks import Block, Blocks
+from fedsolve.geometry.mirrors import Mirror
+from fedsolve.geometry.regularizer import Regularizer
+from fedsolve.methods.attacks import Attack
+from fedsolve.methods.client.solver import LocalSolver
+from fedsolve.methods.frank_wolfe.split_sets import SplitSets
+from fedsolve.methods.frank_wolfe.steps import FrankWolfeSteps
+from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
+
+_ROOTS = (Algorithm, ServerOptimizer, LocalSolver, Schedule, Regularizer, Mirror, Reduction, FrankWolfeSteps)
+_PARTS = (Block, Blocks, SplitSets, Attack, Transformation)
+_PACKAGES = ("methods", "geometry")
+
+OPTIMISERS = (
+    "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad",
+    "fromage", "lamb", "lars", "lion", "nadam", "nadamw", "noisy_sgd", "novograd", "optimistic_gradient_descent",
+    "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi",
+)  # fmt: skip
+"""Functions of optax that a method may be made with in a deployment."""
+
+
+@cache
+def classes() -> Mapping[str, type]:
+    """Every class of this package that a method can consist of, by `name_of`."""
+    names = ["fedsolve.core.schedules"]
+    for name in _PACKAGES:
+        package = importlib.import_module(f"fedsolve.{name}")
+        names += [entry.name for entry in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    table: dict[str, type] = {name_of(cls): cls for cls in _PARTS}
+    for name in names:
+        here = [x for x in vars(importlib.import_module(name)).values() if inspect.isclass(x)]
+        made = [cls for cls in here if cls.__module__ == name and dataclasses.is_dataclass(cls)]
+        table |= {name_of(c): c for c in made if issubclass(c, _ROOTS) and not inspect.isabstract(c)}
+    return MappingProxyType(table)
+
+
+def check_fields(cls: type, given: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` unless the values for a class are of the kinds that its fields are annotated with.
+
+    Of a class of the client's own, whose annotations may say anything, those that are known are checked.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    kinds, ours = kinds_of(cls), cls in classes().values()
+    for name, value in given.items():
+        if name not in fields:
+            raise InvalidInput(f"{cls.__name__} of the server has {name[:80]!r}, ours has not: same version?")
+        kind = kinds.get(name)
+        if (ours or is_known(kind)) and not fits(value, kind):
+            raise InvalidInput(
+                f"{cls.__name__} of the server has {name} of type {type(value).__name__}, ours takes "
+                f"{fields[name].type}: same version?"
+            )
+
+
+def trusted_parts(trusted: Collection[Any]) -> dict[str, Any]:
+    """A client's own classes and functions that a server may name, by `name_of`.
+
+    Raises:
+        InvalidInput: one that is neither a dataclass nor a function, such as the name of a package.
+    """
+    if isinstance(trusted, str) or not isinstance(trusted, Collection):
+        raise InvalidInput(
+            f"trusted = {trusted!r} must be classes and functions, such as (MyMethod, MyServerOptimizer)"
+        )
+    for part in trusted:
+        if not (inspect.isfunction(part) or (inspect.isclass(part) and dataclasses.is_dataclass(part))):
+            raise InvalidInput(
+                f"trusted: {part!r} must be a dataclass or a function itself, such as MyMethod: names and packages "
+                "would let a server choose what runs here"
+            )
+    return {name_of(part): part for part in trusted}
+
+
+def name_of(value: Any) -> str:
+    """The name under which a class or function is told.
+
+    Raises:
+        InvalidInput: it has none (a lambda, a class made inside a function).
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<")
+    if module is None or "<" in name:
+        raise InvalidInput(f"{value!r} has no importable name: clients cannot find it; define it in a module")
+    return f"{module}:{name}"
+
+
+def optimiser(name: Any) -> Callable[..., Any]:
+    """The optimiser of optax with this name; `InvalidInput` if it is none."""
+    if name not in OPTIMISERS:
+        raise InvalidInput(f"{str(name)[:80]!r} is no optimiser of optax that clients know")
+    import optax
+
+    return getattr(optax, name)
+
+
+def optimiser_name(function: Any) -> str | None:
+    """The name of an optimiser of optax, None for anything else."""
+    import optax
+
+    return next((name for name in OPTIMISERS if getattr(optax, name, None) is function), None)
+
+
+def check_arguments(factory: Callable[..., Any], values: Any, options: Any) -> None:
+    """Raise `InvalidInput` unless these are an optimiser's arguments: its own names, and plain values as options."""
+    known = inspect.signature(factory).parameters
+    pairs = options if isinstance(options, tuple) else None
+    if not isinstance(values, Mapping) or pairs is None or any(not _is_option(pair) for pair in pairs):
+        raise InvalidInput("the server's optimiser has arguments that are no plain values")
+    for name in (*values, *(name for name, _ in pairs)):
+        if name not in known:
+            raise InvalidInput(f"the server's optimiser has no argument {str(name)[:80]!r}")
+
+
+def _is_option(pair: Any) -> bool:
+    plain = (str, bool, int, float, type(None))
+    return (
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], plain)
+    )

@@ -1,0 +1,217 @@
+"""Orders and replies as Flower's records, and back; and what all records have in common."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, with_article
+from fedsolve.deploy.client.client_state import StateLost
+from fedsolve.deploy.messages.message import Order, Reply
+from fedsolve.deploy.messages.plain_text import printable, without_folders
+from fedsolve.deploy.messages.validation import reading
+
+_BYTES = "bytes"
+_ORDER = {
+    "experiment": str,
+    "round": int,
+    "client": int,
+    "population": int,
+    "last_used_round": int,
+    "key": list,
+}
+_ORDER |= {"method": str, "signature": str}
+_OPTIONAL = ("first_broadcast", "tracked_state")
+_REPLY = {"experiment": str, "round": int, "client": int, "signature": str, "examples": int}
+FACTS_BYTES = 64 * 1024
+"""Room for facts about a message."""
+
+
+def order_to_record(order: Order) -> RecordDict:
+    """An order as a record."""
+    facts: dict[str, Any] = {
+        "experiment": order.experiment,
+        "round": order.round,
+        "client": order.client,
+        "population": order.population,
+        "last_used_round": order.last_used_round,
+        "key": list(order.key),
+        "method": json.dumps(order.method),
+        "signature": order.signature,
+    }
+    record = RecordDict({"order": ConfigRecord(facts), "broadcast": pack(order.broadcast)})
+    for name in _OPTIONAL:
+        if (data := getattr(order, name)) is not None:
+            record[name] = pack(data)
+    return with_buffers(record, order.buffers)
+
+
+def record_to_order(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> Order:
+    """The order in a record, each fact of its type.
+
+    Args:
+        record: what a server sent.
+        buffers: the client's own buffers, by name: shapes and types.
+
+    Raises:
+        InvalidInput: the record is no order of this version.
+    """
+    with reading("it"):
+        facts = facts_of(record, "order", _ORDER)
+        extra = set(record) - {"order", "broadcast", *_OPTIONAL, "buffers"}
+        if extra:
+            raise InvalidInput(f"it has {printable(sorted(extra))} besides what an order has")
+        facts["method"], facts["key"] = json.loads(facts["method"]), tuple(facts["key"])
+        for name in _OPTIONAL:
+            facts[name] = unpack(record, name) if name in record else None
+        return Order(**facts, broadcast=unpack(record, "broadcast"), buffers=read_buffers(record, buffers))
+
+
+def reply_to_record(reply: Reply) -> RecordDict:
+    """A reply as a record."""
+    facts: dict[str, Any] = {
+        "experiment": reply.experiment,
+        "round": reply.round,
+        "client": reply.client,
+        "signature": reply.signature,
+        "examples": reply.examples,
+    }
+    record = RecordDict({"reply": ConfigRecord(facts), "message": pack(reply.message)})
+    return with_buffers(record, reply.buffers)
+
+
+def record_to_reply(record: RecordDict, max_message_bytes: int, buffers: Mapping[str, np.ndarray]) -> Reply:
+    """The reply in a record; nothing is decoded of one that is longer than a reply can be.
+
+    Args:
+        record: what a node sent.
+        max_message_bytes: bytes of the longest message that this round may bring.
+        buffers: the server's buffers, by name: shapes and types.
+
+    Raises:
+        InvalidInput: the client refused, with its reason; or the record is no reply of this version.
+    """
+    check_refusal(record)
+    with reading("the reply"):
+        if (length := record_bytes(record)) > (
+            most := max_message_bytes + buffer_bytes(buffers) + FACTS_BYTES
+        ):
+            raise InvalidInput(f"it has {length:,} bytes where a reply has at most {most:,}")
+        facts = facts_of(record, "reply", _REPLY)
+        extra = set(record) - {"reply", "message", "buffers"}
+        if extra:
+            raise InvalidInput(f"it has {printable(sorted(extra))} besides what a reply has")
+        return Reply(**facts, message=unpack(record, "message"), buffers=read_buffers(record, buffers))
+
+
+def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
+    """A client's refusal: the reason in one line if it is ours, of any other exception its type alone.
+
+    Args:
+        error: the reason; of the paths in it files are named and no folders.
+        who: what the line begins with.
+        folder: of the node, which the reason may name.
+    """
+    why = f"{type(error).__name__}, see the node's log"
+    if isinstance(error, FedsolveError):
+        why = without_folders(str(error), folder)
+    return RecordDict(
+        {"refused": ConfigRecord({"why": printable(who + why), "lost": isinstance(error, StateLost)})}
+    )
+
+
+def check_refusal(record: RecordDict) -> None:
+    """Raise the reason of a client that refused, if the record is a refusal."""
+    if "refused" in record:
+        facts: Mapping[str, Any] = {}
+        with reading("the refusal"):
+            facts = record.config_records["refused"]
+        why = facts.get("why")
+        kind = StateLost if facts.get("lost") is True else InvalidInput
+        raise kind(f"refused: {printable(why) if isinstance(why, str) else 'without a reason'}")
+
+
+def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
+    """The facts of a record, each of its type."""
+    if not isinstance(part := record.get(name), ConfigRecord):
+        raise InvalidInput(f"it cannot be read: it has no {name} as this version of fedsolve writes it")
+    facts: dict[str, Any] = dict(part)
+    for key in sorted(set(facts) ^ set(types)):
+        problem = "has an unknown" if key in facts else "lacks"
+        raise InvalidInput(f"it {problem} {printable(key)}: another version of fedsolve?")
+    for key, kind in types.items():
+        if type(facts[key]) is not kind:  # bool is an int to isinstance
+            raise InvalidInput(
+                f"its {key} is {printable(repr(facts[key]))}, {of_type(facts[key])}, not {with_article(kind.__name__)}"
+            )
+    return facts
+
+
+def clear_record(record: RecordDict) -> None:
+    """Let go of everything in a record: Flower's refer to themselves, and would wait for the garbage collector."""
+    for part in record.values():
+        part.clear()
+    record.clear()
+
+
+def record_bytes(record: RecordDict) -> int:
+    """Bytes of everything in a record: numbers, names and facts, without the transport's own frames."""
+    return sum(part.count_bytes() for part in record.values())
+
+
+def pack(data: bytes) -> ArrayRecord:
+    """Bytes as they are: an array of NumPy would be copied twice."""
+    return ArrayRecord({_BYTES: Array(dtype="uint8", shape=(len(data),), stype=_BYTES, data=data)})
+
+
+def unpack(record: RecordDict, name: str) -> bytes:
+    """The bytes that `pack` packed, if they are what they say."""
+    arrays = record.array_records[name]
+    array = arrays[_BYTES]
+    if len(arrays) != 1 or (array.dtype, array.shape, array.stype) != ("uint8", (len(array.data),), _BYTES):
+        raise InvalidInput(f"its {name} is not the bytes that it says")
+    return array.data
+
+
+def read_buffers(record: RecordDict, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The buffers of a record; of those with a known name, only what has its shape and type is decoded."""
+    if "buffers" not in record:
+        return {}
+    buffers = {}
+    for name, array in record.array_records["buffers"].items():
+        buffers[name] = np.zeros(0)  # an unknown name is refused later, with the remedy
+        if name in known:
+            _check_npy(name, array.data, known[name])
+            buffers[name] = array.numpy()
+    return buffers
+
+
+def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
+    """Raise `InvalidInput` unless data are an array of these bytes: NumPy makes room for what a header says."""
+    file = io.BytesIO(data)
+    major, _ = np.lib.format.read_magic(file)
+    if major != 1:
+        raise InvalidInput(f"its {printable(name)} is an array of format {major}, not 1")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if (shape, dtype) != (known.shape, known.dtype):
+        given = f"{printable(dtype)} of shape {printable(shape)}"
+        raise InvalidInput(f"its {printable(name)} is {given}, not {known.dtype} of {known.shape}")
+    if (length := len(data) - file.tell()) != known.nbytes:
+        raise InvalidInput(f"its {printable(name)} has {length} bytes, not {known.nbytes}")
+
+
+def buffer_bytes(buffers: Mapping[str, np.ndarray]) -> int:
+    """Bytes of buffers in a record, at most."""
+    return sum(x.nbytes + 1024 for x in buffers.values())  # each with a header of its own
+
+
+def with_buffers(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> RecordDict:
+    """A record with buffers beside the rest, if there are any."""
+    if buffers:
+        record["buffers"] = ArrayRecord({name: Array(np.asarray(x)) for name, x in buffers.items()})
+    return record

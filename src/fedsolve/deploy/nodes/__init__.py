@@ -1,0 +1,1 @@
+"""The nodes of Flower: which client sits where, and messages to and from them."""

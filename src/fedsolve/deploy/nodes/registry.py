@@ -1,0 +1,174 @@
+"""Which client sits at which node: asked once of every node that appears, by fedsolve's own numbers, not Flower's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.deploy.messages.message import compare_signatures
+from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.validation import reading
+from fedsolve.deploy.nodes.node_binding import NodeBindings, key_digest
+from fedsolve.deploy.nodes.simulation import missing_clients_advice
+from fedsolve.deploy.nodes.transport import Mailbox
+
+_QUERY_SECONDS = 120.0
+_POLL_SECONDS = 0.5
+
+
+class ClientRegistry:
+    """The clients that are connected, by number.
+
+    A number belongs to the first node that claims it. Another node that claims it is refused as long as that one is on
+    Flower's list, and for good where `takeover` is False. Each refusal is logged once.
+
+    Args:
+        grid: Flower's grid.
+        population: number of clients; a number outside 0 .. population - 1 is refused.
+        signature: shapes and types of the server's model; a client with another model is refused.
+        bindings: which node each client number belongs to.
+        takeover: whether a number may go to another node once its own is gone.
+        log: told in one line what happens.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        population: int,
+        signature: str,
+        bindings: NodeBindings,
+        takeover: bool,
+        log: Callable[[str], None],
+    ) -> None:
+        self._grid, self._population, self._signature, self._log = grid, population, signature, log
+        self._bindings, self._takeover = bindings, takeover
+        self._claimed: dict[int, int | None] = {}  # node -> its client number, None for one that was refused
+        self._connected: dict[int, int] = {}  # client -> node
+        self._refusals: dict[int, str] = {}
+        self._mailbox = Mailbox(grid)
+
+    def poll(self) -> dict[int, int]:
+        """Clients that are connected now, each with its node; nodes that are new are asked who they are.
+
+        Nobody is waited for: a node that died lately is still on Flower's list, and would not answer.
+        """
+        keys = {node.node_id: key_digest(node) for node in self._grid.get_nodes()}
+        self._forget_all_but(keys)
+        for node, answer in self._query(sorted(set(keys) - set(self._claimed) - set(self._mailbox.waiting))):
+            if isinstance(answer, str):  # it said nothing, perhaps its process died: it is asked again
+                self._refuse(node, answer)
+                continue
+            try:
+                with reading("its answer who it is"):
+                    self._claimed[node] = self._read_claim(answer)
+            except InvalidInput as error:
+                self._claimed[node] = None
+                self._refuse(node, str(error))
+        self._connected = self._resolve_claims(keys)
+        return dict(self._connected)
+
+    def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
+        """Wait for these clients, or for so many, until the deadline; then return who is connected."""
+        deadline = time.monotonic() + seconds
+        while True:
+            connected = self.poll()
+            is_enough = (
+                len(connected) >= clients if isinstance(clients, int) else set(clients) <= set(connected)
+            )
+            if is_enough or time.monotonic() >= deadline:
+                return connected
+            time.sleep(_POLL_SECONDS)
+
+    def wait_for_quorum(self, quorum: int, seconds: float) -> None:
+        """Wait for a quorum before the first round.
+
+        Raises:
+            Unavailable: fewer clients than the quorum at the deadline; who is missing, who was refused and why.
+        """
+        connected = self.wait(quorum, seconds)
+        if len(connected) >= quorum:
+            return
+        missing = sorted(set(range(self._population)) - set(connected))
+        details = "".join(f"; refused: {reason}" for reason in sorted(set(self._refusals.values())))
+        if waiting := len(self._mailbox.waiting):
+            details += f"; {waiting} nodes have not said yet who they are"
+        raise Unavailable(
+            f"{len(connected)} of {quorum} clients connected within {seconds:g} s (missing: "
+            f"{', '.join(map(str, missing))}){details}: {missing_clients_advice(self._grid, self._population)}"
+        )
+
+    def _forget_all_but(self, nodes: Iterable[int]) -> None:
+        for gone in (set(self._claimed) | set(self._refusals)) - set(nodes):
+            self._claimed.pop(gone, None)
+            self._refusals.pop(gone, None)
+        for gone in set(self._mailbox.waiting) - set(nodes):
+            self._mailbox.give_up(gone)
+
+    def _query(self, nodes: Iterable[int]) -> list[tuple[int, RecordDict | str]]:
+        """Ask new nodes who they are; the answers that have come, also of nodes that were asked before."""
+        queries = {
+            node: Message(RecordDict({"who": ConfigRecord({})}), node, "query", ttl=_QUERY_SECONDS)
+            for node in nodes
+        }
+        unsent = [(node, "the question who it is could not be sent") for node in self._mailbox.send(queries)]
+        return [*unsent, *sorted(self._mailbox.collect(), key=lambda pair: pair[0])]
+
+    def _resolve_claims(self, keys: Mapping[int, str]) -> dict[int, int]:
+        """Which client is at which node, after every claim was compared with the bindings."""
+        connected: dict[int, int] = {}
+        online = set(keys.values())
+        for node, client in self._claimed.items():
+            if client is None:
+                continue
+            key, bound = keys[node], self._bindings.key_of(client)
+            others = [n for n in self._bindings.clients_of(key) if n != client]
+            if bound != key and (reason := self._conflict(client, bound, bound in online, others)):
+                self._refuse(node, reason)
+                continue
+            if bound != key:
+                self._bindings.bind(client, key)
+                if bound is not None:
+                    self._log(f"client {client} is at another node now: the one that had it is gone")
+            connected[client] = node
+            self._refusals.pop(node, None)
+            if self._connected.get(client) != node:
+                self._log(f"client {client} is connected")
+        self._bindings.save()
+        return connected
+
+    def _conflict(self, client: int, bound: str | None, is_online: bool, others: list[int]) -> str:
+        """Why a number does not go to a node that it is not bound to; "" if it does."""
+        if others and not self._takeover:
+            return f"it claims to be client {client}, its key is bound to client {others[0]}"
+        if bound is None or (self._takeover and not is_online):
+            return ""
+        until = ", unless that one goes" if self._takeover else ""
+        return (
+            f"client {client} belongs to another node, which claimed it first: this one does not count{until}"
+        )
+
+    def _read_claim(self, answer: RecordDict) -> int:
+        """The client number in a node's answer, if its model is the server's."""
+        if "refused" in answer:
+            raise InvalidInput(str(answer.config_records["refused"]["why"]))
+        facts: dict[str, Any] = dict(answer.config_records["client"])
+        client, signature = facts["client"], facts["signature"]
+        if type(client) is not int or not 0 <= client < self._population:
+            raise InvalidInput(
+                f"client {client!r:.40} is none of the {self._population} clients, numbered from 0: mend its client-id"
+            )
+        if not isinstance(signature, str):
+            raise InvalidInput(f"client {client} does not say which model it has")
+        compare_signatures(signature, self._signature, client)
+        return client
+
+    def _refuse(self, node: int, reason: str) -> None:
+        reason = printable(reason)
+        if self._refusals.get(node) != reason:
+            self._refusals[node] = reason
+            self._log(f"node {node} is refused: {reason}")

@@ -1,0 +1,119 @@
+"""Sending messages and collecting their answers: each as it comes, each told by the node that was asked."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.nodes.simulation import check_engine
+
+MARGIN = 60.0
+"""Seconds after a deadline in which Flower still takes an answer."""
+_POLL_SECONDS = 1.0
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+class Mailbox:
+    """Messages that were sent on a grid, and their answers.
+
+    Flower reports a lost node in the SuperLink's name: answers are told apart by the message that they answer.
+
+    Attributes:
+        late: what has come since it was last emptied from nodes that were no longer waited for.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._waiting: dict[str, int] = {}
+        self._late: dict[str, tuple[int, float]] = {}  # message -> (node, when it is given up)
+        self.late: list[tuple[int, RecordDict]] = []
+
+    @property
+    def waiting(self) -> list[int]:
+        """The nodes whose answer is waited for."""
+        return list(self._waiting.values())
+
+    def send(self, messages: Mapping[int, Message]) -> list[int]:
+        """Push one message to each node; the nodes that it could not be sent to."""
+        ids = list(self._grid.push_messages(list(messages.values()))) if messages else []
+        # no id at all if all messages together were too large for Flower
+        sent = dict(zip(messages, ids, strict=False))
+        self._waiting |= {message_id: node for node, message_id in sent.items() if message_id}
+        return [node for node in messages if not sent.get(node)]
+
+    def collect(self) -> Iterator[tuple[int, RecordDict | str]]:
+        """The answers that have come since: what a node said, or in words why there is none.
+
+        Each is fetched when it is asked for, so that no more than one need be in memory.
+        """
+        check_engine()
+        now = time.monotonic()
+        self._late = {key: (node, until) for key, (node, until) in self._late.items() if until > now}
+        for message_id in [*self._waiting, *self._late]:
+            answer = self._fetch(message_id)
+            if answer is None:
+                continue
+            if (node := self._waiting.pop(message_id, None)) is not None:
+                yield node, answer
+            elif (pair := self._late.pop(message_id, None)) is not None and not isinstance(answer, str):
+                self.late.append((pair[0], answer))
+
+    def _fetch(self, message_id: str) -> RecordDict | str | None:
+        """The answer to one message, None if it has not come; what Flower cannot read is its node's affair alone."""
+        try:
+            for reply in self._grid.pull_messages([message_id]):
+                if reply.metadata.reply_to_message_id == message_id:
+                    return _error_line(reply) if reply.has_error() else reply.content
+        except Exception as error:
+            return f"its answer cannot be fetched ({type(error).__name__})"
+        return None
+
+    def give_up(self, node: int) -> None:
+        """Stop waiting for a node."""
+        self._waiting = {key: other for key, other in self._waiting.items() if other != node}
+
+    def close(self, seconds: float) -> None:
+        """Stop waiting for every node; what comes within `seconds` is `late`."""
+        until = time.monotonic() + seconds
+        self._late |= {message_id: (node, until) for message_id, node in self._waiting.items()}
+        self._waiting = {}
+
+
+def send_and_collect(
+    mailbox: Mailbox,
+    messages: Mapping[int, Message],
+    seconds: float,
+    closes: Callable[[], float] = lambda: math.inf,
+) -> Iterator[tuple[int, RecordDict | str]]:
+    """Push one message to each node; every answer, or in words why there is none, as it comes until the deadline.
+
+    `closes` says, after every answer anew, at what time (`time.monotonic`) collecting ends before its deadline. Nodes
+    without an answer at the end are left in `mailbox.waiting`.
+    """
+    for node in mailbox.send(messages):
+        yield node, "the message could not be sent: Flower's log says why"
+    deadline = time.monotonic() + seconds
+    while mailbox.waiting:
+        yield from mailbox.collect()
+        left = min(deadline, closes()) - time.monotonic()
+        if not mailbox.waiting or left <= 0:
+            return
+        time.sleep(min(_POLL_SECONDS, left))
+
+
+def _error_line(reply: Message) -> str:
+    """Flower's error in one line: the last line of a traceback says what happened.
+
+    Of a client's exception, which may quote its data, its type alone is told.
+    """
+    lines = [line.strip() for line in str(reply.error.reason or "").splitlines() if line.strip()]
+    last = lines[-1] if lines else "no reason given"
+    if _EXCEPTION.match(last):
+        last = last.partition(":")[0]
+    return f"{printable(last)} (Flower's error {reply.error.code})"

@@ -1,0 +1,126 @@
+"""What a deployment asks of one client's data: a model of known shape, and an oracle for every round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.buffers import Buffers
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Scalar
+from fedsolve.deploy.messages.measured import Measured
+
+
+class LocalProblem(ABC):
+    """One client's data with its loss, as a deployment sees it.
+
+    Attributes:
+        params: a model of the right shapes and types; its values do not matter.
+        num_examples: examples of this client.
+        exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
+            parameters and step; a line search compares such losses.
+        metrics: names of what it can measure a model by.
+        beside: buffers that local work writes inside the compiled program; None where there are none, or where the
+            problem's own code keeps them.
+    """
+
+    params: Params
+    num_examples: int
+    exact_loss: bool = True
+    metrics: Collection[str] = ()
+    beside: Buffers | None = None
+    _failure: Exception | None = None
+
+    @property
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What travels beside the parameters and is averaged plainly, by name; {} if there is nothing.
+
+        After local work it waits until all of that work is done.
+        """
+        return {}
+
+    def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """Take over the server's buffers.
+
+        Raises:
+            InvalidInput: a name or a shape that is not this problem's.
+        """
+        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {})
+
+    @contextmanager
+    def failing_plainly(self) -> Iterator[None]:
+        """What this problem's own code raises inside a compiled program leaves this block as it was raised.
+
+        The block must wait for the program's results (`jax.block_until_ready`).
+        """
+        self._failure = None
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = error
+
+    @abstractmethod
+    def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> Oracle:
+        """The oracle of one round.
+
+        It is a pytree: it may be made inside a compiled function, or outside and handed in as an argument; then
+        the client's examples are no part of the program, which compiles faster and can be cached.
+
+        Args:
+            key: the round's random key; shuffles, dropout and augmentation follow from it and `client` alone.
+            client: the client's number.
+            dtype: type of the parameters, float32 or float64 (which needs 64-bit types enabled).
+            noise: the key that a method draws its own noise from; by default it follows from `key`, as in the
+                compiled engine.
+        """
+
+    def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
+        """The oracle of so many local steps in place of a round's, for fine-tuning before a client is measured.
+
+        Args:
+            key, client, dtype: as for `begin`.
+            steps: at least 1.
+
+        Raises:
+            InvalidInput: this problem has none.
+        """
+        raise InvalidInput(f"this {type(self).__name__} cannot fine-tune: it has no method begin_steps")
+
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+        """Metrics of a model on this client's examples, with the buffers that it was given last.
+
+        Args:
+            params: the model.
+            metrics: their names, some of `self.metrics`.
+
+        Returns:
+            Those of its training examples as `train`; of those that it holds out, if it does, as `validation`.
+
+        Raises:
+            InvalidInput: this problem has none.
+        """
+        raise InvalidInput(f"this {type(self).__name__} measures no model: it has no method measure")
+
+
+def check_needs(algorithm: Algorithm, problem: LocalProblem) -> None:
+    """Raise `InvalidInput` if a method needs what a client's problem cannot give."""
+    searches = getattr(getattr(algorithm, "local", None), "searches", False)
+    if searches and not problem.exact_loss:
+        raise InvalidInput(
+            f"{name_of(algorithm)} searches along a line and needs exact losses, which this "
+            f"{type(problem).__name__} does not give (exact_loss = False): take a method with a rate"
+        )

@@ -1,0 +1,1 @@
+"""The server of a deployment: asks clients, checks what they send, updates."""

@@ -1,0 +1,301 @@
+"""The server's side of a round: who is asked what, which replies count, and what becomes of them. No Flower here.
+
+It holds what the compiled engine holds and calls the same verbs, compiled, in the same order: cohorts follow from
+the seed, replies are checked one by one and reduced in the order of client numbers, so that a run repeats bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core import wire
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import Diverged
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import Params, reports
+from fedsolve.deploy import verbs
+from fedsolve.deploy.host_arrays import Buffers, all_finite, mean_buffers, stays_finite
+from fedsolve.deploy.messages.measured import Question
+from fedsolve.deploy.messages.message import Order, Reply, check_buffers, signature
+from fedsolve.deploy.messages.spec import to_spec
+from fedsolve.deploy.messages.validation import (
+    check_addressed,
+    check_buffer_values,
+    check_examples,
+    check_message,
+    decode_reply,
+)
+from fedsolve.deploy.secret_keys import new_secret, round_key, secret_key
+from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_norms, usual_after
+from fedsolve.deploy.server.reply_store import ReplyStore
+from fedsolve.deploy.server.server_method import ServerMethod
+from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
+from fedsolve.deploy.weights import capped
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.keys import run_key
+from fedsolve.engine.reacting import reacted, reacts, with_reacting
+from fedsolve.methods.robust.cohorts import fewest_messages
+from fedsolve.results.columns import Columns
+
+
+class Coordinator:
+    """One method on one federation, round after round.
+
+    Args:
+        algorithm: the method.
+        params: the initial model; its floating-point type is the run's.
+        population: number of clients, numbered from 0.
+        sampling: how cohorts are drawn.
+        seed: of cohorts, and of the clients' shuffles.
+        experiment: name of the experiment, part of every message and of the clients' state files.
+        buffers: what is averaged beside the model, such as BatchNorm's statistics.
+        norm_bound: largest norm of a message that is believed, None to judge it by what is usual.
+        max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
+        reply_store: where a round's messages wait for its end.
+        secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
+            a new one by default.
+
+    Attributes:
+        state: what is carried from round to round; a checkpoint replaces it.
+        method: the method, and the shapes of its messages.
+        signature: shapes and types of the model's leaves.
+        fewest: replies of a round that the method's own reduction is meant for, at least; 1 for a mean.
+
+    Raises:
+        InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        params: Params,
+        *,
+        population: int,
+        sampling: Sampling,
+        seed: int,
+        experiment: str,
+        buffers: Buffers | None = None,
+        norm_bound: float | None = None,
+        max_share: float | None = None,
+        reply_store: ReplyStore | None = None,
+        secret: bytes | None = None,
+    ) -> None:
+        sampling.check(population)
+        algorithm.check(sampling, population)
+        check_buffers(algorithm, buffers)
+        self.population, self.experiment = population, experiment
+        self.norm_bound = None if norm_bound == math.inf else norm_bound  # a configuration has no None
+        self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
+        self._secret = (secret or new_secret()) if algorithm.secret_cohorts else None
+        self._round: Any = None  # key, broadcast, encoded broadcast
+        self._lost: set[int] = set()
+        self.fewest = math.ceil(float(fewest_messages(algorithm)))
+        self.method, server = ServerMethod.prepare(algorithm, params, population)
+        self._given, self._first = algorithm, self.method.algorithm
+        self._method_spec, self.signature = to_spec(algorithm), signature(params)
+        with self.precision():
+            self._sampling, self._key = cast(sampling, self.method.dtype), run_key(seed)
+            tracked = repeated(self.method.initial_state, population) if self.method.tracks_clients else ()
+        unused = np.full(population, -1, np.int32)
+        self.state = ServerState(server, dict(buffers or {}), unused, tracked, 0)
+
+    def precision(self) -> Any:
+        """The context in which the run's floating-point type exists."""
+        return self.method.precision()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method, its numbers of the run's type."""
+        return self.method.algorithm
+
+    @property
+    def model(self) -> Params:
+        """The current model, in main memory."""
+        with self.precision():
+            return jax.device_get(self.algorithm.export(self.state.server))
+
+    def react(self, evaluations: Columns) -> None:
+        """Go on at the rates that follow from all evaluations so far, and tell the clients of the next rounds.
+
+        Raises:
+            InvalidInput: a rate reacts to a metric that is not measured.
+        """
+        if not reacts(self._given):
+            return
+        with self.precision():
+            now = reacted(self._first, evaluations)
+        self.method = replace(self.method, algorithm=now)
+        self._method_spec = to_spec(with_reacting(self._given, now))
+
+    def draw_cohort(self) -> list[int]:
+        """The clients of the current round, in order; the same whenever it is asked for."""
+        round = self.state.round
+        with self.precision():
+            key = jax.random.fold_in(self._key, round)
+            # orders carry `key`: where nobody may know the cohort it follows from the secret instead
+            cohort_key = key if self._secret is None else round_key(self._secret, round)
+            ids, present = self._sampling.draw(cohort_key, jnp.int32(round), self.population)
+            clients = np.sort(np.asarray(ids)[np.asarray(present)])
+            cohort = verbs.cohort_of(round, len(clients), self.population)
+            broadcast = verbs.broadcast(self.algorithm, self.state.server, cohort)
+            self._round = (key, broadcast, wire.encode(broadcast))
+        return [int(client) for client in clients]
+
+    def make_order(self, client: int) -> Order:
+        """What a client of the cohort that was drawn is asked to do."""
+        key, _, encoded = self._round
+        state, used = self.state, int(self.state.last_used_round[client])
+        is_new = used < 0 and state.round > 0 and self.method.is_stateful
+        return Order(
+            experiment=self.experiment,
+            round=state.round,
+            client=client,
+            population=self.population,
+            last_used_round=used,
+            key=tuple(int(word) for word in np.asarray(jax.random.key_data(key))),
+            method=self._method_spec,
+            signature=self.signature,
+            broadcast=encoded,
+            first_broadcast=wire.encode(self.method.first_broadcast) if is_new else None,
+            tracked_state=wire.encode(state.tracked_state(client)) if client in self._lost else None,
+            buffers=state.buffers,
+        )
+
+    def questions(self, metrics: tuple[str, ...], steps: int, solver: Any) -> Callable[[int], Question]:
+        """What each client is asked to measure the present model by; it is encoded once.
+
+        Args:
+            metrics: names of metrics.
+            steps: local steps that a client takes before, 0 for none.
+            solver: the local solver that takes them.
+
+        Raises:
+            InvalidInput: a solver that cannot be told to clients.
+        """
+        state, personal = self.state, self.algorithm.personal
+        with self.precision():
+            model = wire.encode(self.algorithm.export(state.server))
+            key = jax.random.key_data(jax.random.fold_in(self._key, state.round))
+            first = wire.encode(self.method.first_broadcast) if personal else None
+        given = to_spec(solver) if steps else None
+
+        def question(client: int) -> Question:
+            used = int(state.last_used_round[client])
+            return Question(
+                experiment=self.experiment,
+                round=state.round,
+                client=client,
+                population=self.population,
+                last_used_round=used,
+                key=tuple(int(word) for word in np.asarray(key)),
+                method=self._method_spec,
+                signature=self.signature,
+                metrics=metrics,
+                model=model,
+                first_broadcast=first if used < 0 else None,
+                steps=steps,
+                solver=given,
+                buffers=state.buffers,
+            )
+
+        return question
+
+    def report_lost_state(self, client: int) -> None:
+        """A client has lost its state: where the server tracks it, its next orders bring it."""
+        if self.method.tracks_clients:
+            self._lost.add(client)
+
+    def validate_reply(self, client: int, reply: Reply) -> Accepted:
+        """Check a reply of a client of this round; one that passes waits in the reply store.
+
+        Raises:
+            InvalidInput: why it does not count.
+        """
+        check_addressed(reply, self.experiment, self.state.round, client)
+        check_examples(reply.examples)
+        weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
+        with self.precision():
+            sent = decode_reply(reply, self.method.zero_message)
+            received = self.method.receive(self._round[1], sent, self.state.tracked_state(client))
+            norm = check_message(
+                sent,
+                received,
+                weight,
+                norm_bound=self.norm_bound,
+                cohort=self.population,
+                dtype=self.method.dtype,
+                is_noisy=self.algorithm.privacy == "local",
+            )
+        check_buffer_values(self.state.buffers, reply.buffers)
+        self._reply_store.put(client, received)
+        parts = part_norms(received[0], reply.buffers) if self._compares_norms else {}
+        return Accepted(weight, norm, parts, reply.buffers)
+
+    @property
+    def _compares_norms(self) -> bool:
+        """Whether norms are compared between clients: under central privacy nothing may follow from one client's."""
+        return self.algorithm.privacy != "central"
+
+    def exclude_outliers(self, accepted: dict[int, Accepted]) -> dict[int, str]:
+        """Take out of a round's replies those with a norm far beyond the usual; the clients, each with the reason."""
+        if self.norm_bound is not None or not self._compares_norms:
+            return {}
+        found = find_outliers(accepted, self.state.usual)
+        for client in found:
+            del accepted[client]
+        return found
+
+    def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
+        """End the round with the replies that count (perhaps none); what is recorded of it.
+
+        Raises:
+            Diverged: the server's state would not be finite; it is as it was, and the round has not ended.
+        """
+        state, clients = self.state, sorted(accepted)
+        server, used, buffers = state.server, state.last_used_round.copy(), state.buffers
+        reduced: Any = None
+        if clients or self.algorithm.updates_when_empty:
+            with self.precision():
+                weights = capped([accepted[i].weight for i in clients], self._max_share)
+                messages = (self._reply_store.get(i)[0] for i in clients)  # one at a time
+                reduced = self.method.reduce(messages, weights)
+                cohort = verbs.cohort_of(state.round, len(clients), self.population, secret_key())
+                server = verbs.update(self.algorithm, server, reduced, cohort)
+        if clients:
+            used[clients] = state.round
+            buffers = mean_buffers([accepted[i].buffers for i in clients])
+        self._check_finite(server, buffers, accepted)
+        self._lost -= set(clients)
+        if self.method.tracks_clients:
+            for client in clients:
+                state.store_tracked(client, self._reply_store.get(client)[1])
+        self._reply_store.clear()
+        usual = usual_after(accepted, state.usual) if self._compares_norms else state.usual
+        self.state = ServerState(server, buffers, used, state.tracked, state.round + 1, usual)
+        entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
+        entry |= norm_columns(accepted) if self._compares_norms else {}
+        # a private method's own loss is left out or not yet noisy
+        if clients and not self.algorithm.privacy and (loss := verbs.reported_loss(reduced)) is not None:
+            entry["client_loss"] = loss
+        return entry | {name: float(value) for name, (value, _) in reports(server).items()}
+
+    def _check_finite(self, server: Any, buffers: Buffers, accepted: Mapping[int, Accepted]) -> None:
+        with self.precision():
+            if stays_finite(self.state.server, server) and all_finite(
+                (self.algorithm.export(server), buffers)
+            ):
+                return
+        largest = max(accepted, key=lambda i: accepted[i].norm, default=None)
+        detail = (
+            ""
+            if largest is None
+            else f"; the largest norm is client {largest}'s, {accepted[largest].norm:.6g}"
+        )
+        raise Diverged(f"round {self.state.round + 1}: the model would not be finite after it{detail}")

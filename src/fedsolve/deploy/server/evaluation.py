@@ -1,0 +1,151 @@
+"""The evaluations of a deployment: by the server, by the clients, and what is called after each. No Flower here."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Params
+from fedsolve.deploy.evaluation_result import Found
+from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.engine.records.record import Recorder
+from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
+from fedsolve.results.clients import ClientMetrics
+
+Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
+"""(model, buffers) -> metrics, with the names that simulations use, such as test_accuracy."""
+
+
+class AskedClients(Protocol):
+    """Gives what clients find of the present model, after so many local steps of a solver."""
+
+    def found(self, steps: int = 0, solver: Any = None) -> Found:
+        """What they find."""
+        ...
+
+
+class Evaluation:
+    """Evaluates a coordinator's model.
+
+    Args:
+        coordinator: the method and its state.
+        recorder: the record so far.
+        label: the method's name.
+        rounds: of the whole run.
+        evaluate: metrics of the model on the server, None for none.
+        clients: asks the clients; None if they measure nothing.
+        callbacks: called after each evaluation.
+        result: gives the `fedsolve.Result` so far.
+
+    Attributes:
+        measures_loss: whether the training loss itself is measured, by the server or by clients.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        recorder: Recorder,
+        *,
+        label: str,
+        rounds: int,
+        evaluate: Evaluate | None,
+        clients: AskedClients | None,
+        callbacks: Sequence[Callback],
+        result: Callable[[], Any],
+    ) -> None:
+        self._coordinator, self._recorder, self._label, self._rounds = coordinator, recorder, label, rounds
+        self._evaluate, self._clients = evaluate, clients
+        self._callbacks, self._result = callbacks, result
+        self.measures_loss = False
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is more to an evaluation than the losses of local steps."""
+        return self._evaluate is not None or self._clients is not None
+
+    def record(self, seconds: Callable[[], float], client_loss: float = float("nan")) -> None:
+        """Record the model's metrics, or where nobody measures any the loss of local steps alone; react to them.
+
+        Args:
+            seconds: gives the time that the run has taken.
+            client_loss: the mean loss of the round's local steps.
+
+        Raises:
+            InvalidInput: `evaluate` raises, or no client can measure what all are asked at first.
+        """
+        metrics = self._measured_by_clients() | self._measured_here()
+        self.measures_loss = "train_loss" in metrics
+        self._recorder.evaluation(
+            self._coordinator.state.round, seconds(), {"train_loss": client_loss, **metrics}
+        )
+
+    def why_the_run_ends(self) -> str:
+        """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on."""
+        if not self._callbacks or self._recorder.latest["round"] != self._coordinator.state.round:
+            return ""
+        at = Evaluated(
+            self._label,
+            self._coordinator.state.round,
+            self._rounds,
+            self._recorder.evaluations.arrays(),
+            self._result,
+            self._each_client,
+        )
+        return why_it_ends(self._callbacks, at)
+
+    def _measured_here(self) -> dict[str, float]:
+        if self._evaluate is None:
+            return {}
+        try:
+            return dict(self._evaluate(self._coordinator.model, self._coordinator.state.buffers))
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            done = self._coordinator.state.round
+            raise InvalidInput(
+                f"evaluate raised {type(error).__name__} after round {done} ({printable(error)}; {last.filename}, "
+                f"line {last.lineno}): mend it and resume"
+            ) from error
+
+    def _measured_by_clients(self) -> dict[str, float]:
+        if self._clients is None:
+            return {}
+        found = self._clients.found()
+        if not found.answers and found.refused and not self._recorder.evaluated:  # nothing is lost yet
+            client, reason = min(found.refused.items())
+            raise InvalidInput(
+                f"no client measures the model by client_metrics = {found.metrics}; client {client}: {reason}"
+            )
+        return found.columns()
+
+    def _each_client(
+        self, *, unseen: bool = False, validation: bool = False, steps: int = 0, solver: Any = None
+    ) -> ClientMetrics:
+        """What callbacks are given as `Evaluated.clients`: the metrics of those that answer.
+
+        Raises:
+            InvalidInput: clients are not asked, or of what a federation has not; a number of steps below 0, what is no
+                solver; validation examples that no client has.
+        """
+        if self._clients is None:
+            raise InvalidInput(
+                "clients measure nothing in this run: give server_app client_metrics = ('loss',)"
+            )
+        if unseen:
+            raise InvalidInput("a federation has no unseen clients: each client of it may train")
+        if check_integer("steps", steps) and not callable(getattr(solver, "solve", None)):
+            raise InvalidInput(
+                f"solver = {shown(solver)} must be one such as fs.client.SGD(0.1), for {steps} steps"
+            )
+        found = self._clients.found(steps, solver)
+        metrics = found.clients("validation" if validation else "train")
+        if validation and found.answers and not metrics.names:
+            raise InvalidInput(
+                "no client has validation examples: give their oracles some, such as JaxOracle(..., validation=...)"
+            )
+        return metrics

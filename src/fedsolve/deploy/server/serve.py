@@ -1,0 +1,257 @@
+"""One run of a method on a federation, from its folder's checkpoint to its record, model and page."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
+from fedsolve.core.errors import FedsolveError, InvalidInput
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import Params
+from fedsolve.deploy.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.evaluation_result import Found
+from fedsolve.deploy.host_arrays import Buffers
+from fedsolve.deploy.messages.measured import PARTS
+from fedsolve.deploy.messages.message import signature
+from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
+from fedsolve.deploy.nodes.simulation import watched_engine
+from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.evaluation import Evaluate
+from fedsolve.deploy.server.outliers import LARGEST, WHOSE
+from fedsolve.deploy.server.reply_store import ReplyStore
+from fedsolve.deploy.server.settings import Settings
+from fedsolve.deploy.server.training_loop import TrainingLoop
+from fedsolve.engine.checks.rates import check_rates
+from fedsolve.engine.reacting import changes
+from fedsolve.engine.records.identity import describe, digest
+from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.result import Result
+from fedsolve.folders.run_folder import check_rounds
+from fedsolve.report.page import write_page
+from fedsolve.results.callbacks import Callback, tell_ended
+from fedsolve.results.clients import CLIENT_METRICS
+from fedsolve.results.encoding import dumps
+from fedsolve.results.history import History
+from fedsolve.results.record_files import write_record
+from fedsolve.results.seals import sealed
+
+ROUNDS = "rounds.jsonl"
+"""One line a round, written as the run goes."""
+FAILED = "failed.txt"
+"""Why a run ended early, in one line."""
+_LOSS = "training loss is the mean over the participants' local steps"
+_SECRET = (
+    f"{ASSUMED}: they follow from {SECRET_FILE}, which never leaves the server and is removed at the end; against "
+    "those who see who is asked nothing is amplified, and sampling='none' counts on nothing"
+)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed."""
+
+    algorithm: Algorithm
+    params: Params
+    settings: Settings
+    sampling: Sampling
+    buffers: Buffers
+    evaluate: Evaluate | None
+    callbacks: Sequence[Callback]
+    label: str
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm,
+        params: Params,
+        settings: Settings,
+        *,
+        sampling: Sampling | None = None,
+        buffers: Mapping[str, np.ndarray] | None = None,
+        evaluate: Evaluate | None = None,
+        callbacks: Sequence[Callback] = (),
+        label: str | None = None,
+    ) -> Deployment:
+        """A deployment with what follows from the rest: its sampling and its label.
+
+        Raises:
+            InvalidInput: settings that contradict one another or the method.
+        """
+        drawn = settings.sampling(sampling, algorithm)
+        check_rates(algorithm, settings.rounds)
+        label = label or name_of(algorithm)
+        return cls(algorithm, params, settings, drawn, dict(buffers or {}), evaluate, tuple(callbacks), label)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return Path(self.settings.out)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must share with the run that goes on from it."""
+        return {
+            "algorithm": describe(self.algorithm),
+            "model": digest(signature(self.params) + describe(jax.tree.leaves(self.params))),
+            "population": self.settings.population,
+            "sampling": describe(self.sampling),
+            "seed": self.settings.seed,
+        }
+
+    def coordinator(self, experiment: str) -> Coordinator:
+        """The server's side of its rounds."""
+        secret = load_or_create_secret(self.folder) if self.algorithm.secret_cohorts else None
+        return Coordinator(
+            self.algorithm,
+            self.params,
+            population=self.settings.population,
+            sampling=self.sampling,
+            seed=self.settings.seed,
+            experiment=experiment,
+            buffers=self.buffers,
+            norm_bound=self.settings.norm_bound,
+            max_share=self.settings.max_share,
+            reply_store=ReplyStore(self.folder),
+            secret=secret,
+        )
+
+
+def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
+    """Run a method on a grid; the final model and the record, both also in the run's folder.
+
+    Raises:
+        InvalidInput: a folder that cannot be used, or an evaluation that raises.
+        Unavailable: too few clients at the start, or too few good replies after the last repetition.
+        Diverged: the model would not be finite after round upon round.
+    """
+    folder, settings = deployment.folder, deployment.settings
+    checkpoint: DeploymentCheckpoint | None = None
+    try:
+        with (
+            watched_engine(grid),
+            DeploymentCheckpoint.at(
+                folder, deployment.identity, deployment.label, settings.resume
+            ) as checkpoint,
+        ):
+            (folder / FAILED).unlink(missing_ok=True)
+            result = _run(grid, deployment, checkpoint)
+    except Exception as error:
+        is_ours = isinstance(error, FedsolveError)
+        reason = str(error) if is_ours else printable(f"{type(error).__name__}: {error}")
+        say(f"error: {reason}")
+        if checkpoint is not None:  # else the folder belongs to another run
+            _write_failure(folder, reason)
+        tell_ended(deployment.callbacks, None)
+        raise
+    tell_ended(deployment.callbacks, result)
+    return result.params, result.history
+
+
+def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -> Result:
+    """All rounds that are left, and what a run ends with."""
+    folder, settings = deployment.folder, deployment.settings
+    is_secret = deployment.algorithm.secret_cohorts
+    coordinator = deployment.coordinator(checkpoint.experiment)
+    recorder = checkpoint.restore(coordinator)
+    check_rounds(f"the run in {folder}", coordinator.state.round, settings.rounds)
+    looks = Looks.of(settings.eval_every, deployment.algorithm, deployment.callbacks)
+    looked = checkpoint.looked_at(looks, settings.rounds)
+    if checkpoint.notice:
+        say(checkpoint.notice)
+    if is_secret:
+        say(_SECRET)
+    say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
+    loop = TrainingLoop(
+        grid,
+        coordinator,
+        settings,
+        checkpoint,
+        recorder,
+        NodeBindings(folder / BINDINGS, checkpoint.experiment),
+        evaluate=deployment.evaluate,
+        callbacks=deployment.callbacks,
+        label=deployment.label,
+        result=lambda: result(),
+        report=_round_reporter(folder),
+        keep=partial(_keep_found, folder / CLIENT_METRICS),
+        log=say,
+    )
+
+    def result() -> Result:
+        """The model and the record so far."""
+        notes = () if loop.evaluation.measures_loss else (_LOSS,)
+        notes += (_SECRET,) if is_secret else ()
+        notes += tuple(looked)
+        notes += changes(deployment.algorithm, recorder.evaluations.arrays())
+        notes += (loop.ended,) if loop.ended else ()
+        options = {**deployment.identity, **dataclasses.asdict(settings), "experiment": checkpoint.experiment}
+        history = recorder.history(deployment.label, "federation", options, 0.0, notes)
+        return Result(coordinator.model, history, dict(coordinator.state.buffers) or None)
+
+    loop.run()
+    (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
+    found = result()
+    write_record(folder, found.history, {"model": found.params, "buffers": coordinator.state.buffers})
+    write_page(folder / "page.html", [found.history], title=f"{deployment.label} on a federation")
+    return found
+
+
+def say(line: str) -> None:
+    """One line for the run's log."""
+    print(f"fedsolve: {line}", flush=True)
+
+
+def _write_failure(folder: Path, reason: str) -> None:
+    """Why a run ended early, in its folder; a full disk must not hide it."""
+    try:
+        (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
+    except OSError as error:
+        say(f"{folder / FAILED} cannot be written: {error.strerror}")
+
+
+def _keep_found(path: Path, found: Found) -> None:
+    """Add what clients found to a file, client by client: a line for each part of their examples."""
+    for part in PARTS:
+        _append(path, sealed(dumps(found.line(part))))
+
+
+def _append(path: Path, line: str) -> None:
+    try:
+        with open(path, "ab+") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            cut_short = file.read(1) not in (b"", b"\n")  # by the end of the process before
+            file.write(("\n" if cut_short else "").encode() + line.encode() + b"\n")
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}; the checkpoint is intact: free space and resume"
+        ) from None
+
+
+def _round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
+    """Writes one line a round, in words to the log and as data to a file that others may follow."""
+
+    def report(entry: dict[str, Any]) -> None:
+        _append(folder / ROUNDS, dumps({**entry, "time": time.time()}))
+        loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
+        norm = entry[LARGEST]
+        largest = "" if norm is None else f", largest norm {norm:.4g} (client {entry[WHOSE]})"
+        say(
+            f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
+            f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, {entry['seconds']:.1f} s"
+        )
+
+    return report

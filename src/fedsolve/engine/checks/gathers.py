@@ -1,0 +1,202 @@
+"""Gathers beyond the end of an axis: JAX reads another entry in place of one that is not there, without a word.
+
+A loss that looks up `logits[i, y]` trains on another class where y has none; so does a table of tokens. A loss is
+therefore traced, and evaluated with what such a gather gives changed: where its value changes too, it is of entries
+that are not there. Where it does not, the loss masks them, which is as it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jaxtyping import Array
+
+from fedsolve.core.xla.convolutions import bind
+
+_CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # where an operation has the program that it calls
+_LOOPS = ("scan", "while", "cond")
+
+
+@dataclass(frozen=True, eq=False)
+class _Value:
+    """An intermediate result.
+
+    Attributes:
+        array: what it is.
+        given: whether it follows from the examples, and not from the model and constants alone.
+        below, moved: the value of which it is `x < 0`, or `x + n`: so JAX counts negative indices from the end.
+    """
+
+    array: Any
+    given: bool = False
+    below: _Value | None = None
+    moved: _Value | None = None
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one gather of a program reads.
+
+    Attributes:
+        low, high: its least and its largest index, as the loss has it: negative ones are not counted from the end.
+        size: how many entries there are.
+    """
+
+    low: Any
+    high: Any
+    size: int
+
+
+@dataclass
+class Reader:
+    """Evaluates a traced loss, its gathers by indices that follow from the examples changed where these are outside.
+
+    Attributes:
+        change: what is added to entries that are not there.
+        reads: of the gathers outside loops, in the order of the program.
+        in_loops: whether there are others.
+    """
+
+    change: Any
+    reads: list[Read] = field(default_factory=list)
+    in_loops: bool = False
+    _depth: int = 0
+
+    def run(self, program: core.ClosedJaxpr, model: Sequence[Any], examples: Sequence[Any]) -> list[Any]:
+        """The results of a program of a model's leaves and those of some examples."""
+        inputs = [*(_Value(a) for a in model), *(_Value(a, given=True) for a in examples)]
+        return [v.array for v in self._called(program, inputs)]
+
+    def _called(self, program: Any, given: Sequence[_Value]) -> list[_Value]:
+        jaxpr = getattr(program, "jaxpr", program)
+        known: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
+        known |= {v: _Value(c) for v, c in zip(jaxpr.constvars, getattr(program, "consts", ()), strict=True)}
+
+        def read(v: Any) -> _Value:
+            return _Value(np.asarray(v.val)) if isinstance(v, core.Literal) else known[v]
+
+        for equation in jaxpr.eqns:
+            results = self._results(equation, [read(v) for v in equation.invars])
+            known.update(zip(equation.outvars, results, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def _results(self, equation: core.JaxprEqn, inputs: list[_Value]) -> list[_Value]:
+        name, arrays = equation.primitive.name, [v.array for v in inputs]
+        given = any(v.given for v in inputs)
+        if name == "select_n" and (index := _counted_from_the_end(inputs)) is not None:
+            return [index]
+        if name == "gather" and inputs[1].given and not _on_purpose(equation.params):
+            return [_Value(self._gathered(equation, arrays[0], arrays[1]), True)]
+        if name == "dynamic_slice" and any(v.given for v in inputs[1:]):
+            return [_Value(self._sliced(equation, arrays), True)]
+        if name in ("scan", "cond") and given:
+            return [_Value(a, True) for a in self._looped(equation, inputs)]
+        inside = next((equation.params[key] for key in _CALLS if key in equation.params), None)
+        if name not in _LOOPS and isinstance(inside, core.ClosedJaxpr | core.Jaxpr) and _fits(inside, inputs):
+            return self._called(inside, inputs)
+        results = [_Value(a, given) for a in bind(equation, arrays)]
+        if name == "lt" and _is_zero(arrays[1]):
+            return [_Value(results[0].array, given, below=inputs[0])]
+        return [_Value(results[0].array, given, moved=inputs[0])] if name == "add" else results
+
+    def _gathered(self, equation: core.JaxprEqn, operand: Any, indices: Any) -> Array:
+        p = equation.params
+        axes, offset = p["dimension_numbers"].start_index_map, p["dimension_numbers"].offset_dims
+        last = [operand.shape[a] - p["slice_sizes"][a] for a in axes]
+        for k, most in enumerate(last):
+            self._note(indices[..., k], most)
+        outside = jnp.any((indices < 0) | (indices > np.array(last)), axis=-1)
+        found = lax.gather(
+            operand, indices, p["dimension_numbers"], p["slice_sizes"], mode=lax.GatherScatterMode.CLIP
+        )
+        own = [d for d in range(found.ndim) if d not in offset]
+        return self._changed(found, lax.broadcast_in_dim(outside, found.shape, own))
+
+    def _sliced(self, equation: core.JaxprEqn, arrays: list[Any]) -> Array:
+        """One entry of an axis, as `x[i]` of one index is; a longer slice may lean on the end on purpose."""
+        found = bind(equation, arrays)[0]
+        outside = jnp.zeros((), bool)
+        for start, size, length in zip(
+            arrays[1:], equation.params["slice_sizes"], arrays[0].shape, strict=True
+        ):
+            if size == 1 and length > 1:
+                self._note(start, length - 1)
+                outside |= (start < 0) | (start >= length)
+        return self._changed(found, outside)
+
+    def _changed(self, found: Array, outside: Array) -> Array:
+        if found.dtype == bool:
+            return jnp.where(outside & (self.change > 0), ~found, found)
+        if not jnp.issubdtype(found.dtype, np.number):  # a random key
+            return found
+        more: Any = jnp.asarray(self.change)
+        if jnp.issubdtype(
+            found.dtype, jnp.inexact
+        ):  # not one number for all: a normalisation would take it away
+            more = more * jnp.cos(jnp.arange(found.size)).reshape(found.shape)
+        return jnp.where(outside, found + more.astype(found.dtype), found)
+
+    def _note(self, index: Any, most: int) -> None:
+        if self._depth:
+            self.in_loops = True
+        elif index.size:
+            self.reads.append(Read(jnp.min(index), jnp.max(index), most + 1))
+
+    def _looped(self, equation: core.JaxprEqn, inputs: list[_Value]) -> list[Any]:
+        """A loop or a branch, its body changed likewise."""
+        p, arrays = equation.params, [v.array for v in inputs]
+        self._depth += 1
+        try:
+            if equation.primitive.name == "cond":
+                branches = [self._body(branch, [v.given for v in inputs[1:]]) for branch in p["branches"]]
+                return list(lax.switch(arrays[0], branches, *arrays[1:]))
+            consts, end = p["num_consts"], p["num_consts"] + p["num_carry"]
+            # what is carried follows from the examples after a step
+            body = self._body(p["jaxpr"], [v.given or consts <= i < end for i, v in enumerate(inputs)])
+
+            def step(carry: Any, x: Any) -> tuple[Any, Any]:
+                results = body(*arrays[:consts], *carry, *x)
+                return results[: p["num_carry"]], results[p["num_carry"] :]
+
+            carry, rest = lax.scan(step, arrays[consts:end], arrays[end:], p["length"], p["reverse"])
+            return [*carry, *rest]
+        finally:
+            self._depth -= 1
+
+    def _body(self, program: Any, given: Sequence[bool]) -> Callable[..., list[Any]]:
+        def body(*arrays: Any) -> list[Any]:
+            values = [_Value(a, g) for a, g in zip(arrays, given, strict=True)]
+            return [v.array for v in self._called(program, values)]
+
+        return body
+
+
+def _counted_from_the_end(inputs: Sequence[_Value]) -> _Value | None:
+    """The index of which a negative one is counted from the end: `where(x < 0, x + n, x)`; None of anything else."""
+    if len(inputs) != 3:
+        return None
+    below, index, moved = inputs
+    return index if index.given and below.below is index and moved.moved is index else None
+
+
+def _on_purpose(params: dict[str, Any]) -> bool:
+    """Whether a gather says what it gives for an entry that is not there: the nearest one, or a number."""
+    if params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
+        return params["fill_value"] is not None and not np.isnan(params["fill_value"])
+    # what vmap makes of x[i] is a clipped gather too, of sorted and unique indices
+    return params["mode"] == lax.GatherScatterMode.CLIP and not params["unique_indices"]
+
+
+def _fits(program: Any, inputs: Sequence[_Value]) -> bool:
+    jaxpr = getattr(program, "jaxpr", program)
+    return len(jaxpr.invars) == len(inputs) and (jaxpr is not program or not jaxpr.constvars)
+
+
+def _is_zero(array: Any) -> bool:
+    return isinstance(array, np.ndarray | np.generic) and not np.any(array)

@@ -1,0 +1,263 @@
+"""Which functions are no means over examples: found on a few rows, before anything is compiled for the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from fedsolve.core import trees
+from fedsolve.core.buffers import WithBuffers
+from fedsolve.core.types import Batch, Params, replace
+from fedsolve.engine.checks.captured_arrays import closes_over_floats, of_call
+from fedsolve.engine.checks.constant_randomness import programs_inside
+from fedsolve.tasks.loss_arguments import asked, call, mean_of
+
+Function = Callable[..., Any]
+
+_UNITS = 1000  # of rounding by which the mean over rows may differ from the mean of the rows' own values
+_WIDE = 2**22  # parameters up to which the comparison is in float64
+_LOOK = 2**17  # rows in which labels are looked for
+_SIGNS = (1.0, -1.0, 0.0)  # the models that are compared: on both sides of the start, which comes last
+
+
+def built_in(function: Any) -> bool:
+    """Whether a function is fedsolve's own, with all that it is made of: those are means over examples."""
+    if not type(function).__module__.startswith("fedsolve.") or not dataclasses.is_dataclass(function):
+        return False
+    parts = [getattr(function, f.name) for f in dataclasses.fields(function)]
+    return all(built_in(part) for part in parts if callable(part))
+
+
+def few_rows(examples: Batch, params: Params) -> Batch:
+    """A few examples, fewer for a large model: half drawn, half with the values of each column of labels."""
+    size = trees.size(params)
+    count = 16 if size <= 2**16 else 8 if size <= 2**20 else 4
+    leaves = [np.asarray(a) for a in jax.tree.leaves(examples)]
+    total = len(leaves[0])
+    draw = np.random.default_rng(0)
+    # of so many rows a few are drawn by themselves: an order of all would take gigabytes
+    drawn = draw.permutation(total) if total <= _LOOK else draw.choice(total, 2 * count, replace=False)
+    chosen = list(drawn[: count // 2])
+    for column in (a[:_LOOK].reshape(-1) for a in leaves if a.size == total):
+        values, first = np.unique(column, return_index=True)
+        chosen += list(first[np.linspace(0, len(values) - 1, min(count // 2, len(values))).astype(int)])
+    rows = np.array(list(dict.fromkeys(int(i) for i in [*chosen, *drawn]))[:count])
+    return jax.tree.map(lambda a: np.asarray(a)[rows], examples)
+
+
+def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
+    """The functions whose value on the rows is not the mean of their values on single rows, with what was seen.
+
+    Where a function gives each example's own value, each is compared; where it takes weights, the mean over half of the
+    rows too. They are compared at two models around `params`, so that predictions differ, and at `params` itself where
+    neither gives a finite number. In float64, unless a function takes only the parameters' type or closes over a NumPy
+    array of floats. fedsolve's own functions are not looked at.
+
+    Args:
+        functions: name -> a loss or a metric, as `fedsolve.tasks.loss_arguments` has them; called as in evaluation.
+        params: the initial model.
+        rows: a few examples, as NumPy arrays.
+    """
+    own = {name: _by_example(f) for name, f in functions.items() if not built_in(f)}
+    if not own or len(jax.tree.leaves(rows)[0]) < 2:
+        return {}
+    with jax.default_matmul_precision("highest"):
+        narrow = _floats((params, rows), trees.dtype_of(params))
+        # an array that a function closes over would be float64 in the run's own programs too
+        if trees.size(params) <= _WIDE and not any(closes_over_floats(f, *narrow) for f in own.values()):
+            with jax.enable_x64(True):
+                wide = _floats((params, rows), np.float64)
+                if all(_traces(f, *wide) is None for f in own.values()):
+                    return _compared(own, *wide) | _doubled(own, *wide)
+        return _compared(own, *narrow) | _doubled(own, *narrow)
+
+
+def _by_example(function: Function) -> Function:
+    """What is compared of a function: of one that is pooled over parts, or follows from sums, each example's own."""
+    if hasattr(function, "of_sums"):
+        return _Added(function)
+    return getattr(function, "each", function) if hasattr(function, "counts") else function
+
+
+@dataclasses.dataclass(frozen=True)
+class _Added:
+    """What each example adds to a function of sums, as one number that any of the sums would change, shape (n,)."""
+
+    function: Any
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What the function asks for, but for weights."""
+        return asked(self.function.each)
+
+    def __call__(self, params: Params, batch: Batch, **given: Any) -> Array:
+        """The numbers of a batch."""
+        found = self.function.each(params, batch, **given)
+        return found @ (1 + jnp.sqrt(jnp.arange(found.shape[1], dtype=found.dtype)))
+
+
+def _doubled(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
+    """The functions of sums that change when every example is given twice, with what was seen."""
+    found = {}
+    for name, f in functions.items():
+        if isinstance(f, _Added):
+            once, twice = jax.device_get(_compiled_sums()(f.function, params, rows))
+            if np.isfinite(once) and not abs(once - twice) <= 1e-3 * abs(once):
+                words = f"{once:.4g} on {len(jax.tree.leaves(rows)[0])} examples, {twice:.4g} with each of them twice"
+                found[name] = words
+    return found
+
+
+@cache
+def _compiled_sums() -> Any:
+    def values(function: Any, params: Params, rows: Batch) -> tuple[Array, Array]:
+        sums = jnp.sum(call(function.each, params, rows)[0], axis=0)
+        return function.of_sums(sums), function.of_sums(2 * sums)
+
+    return jax.jit(values, static_argnums=0)
+
+
+def _floats(tree: Any, dtype: Any) -> Any:
+    def leaf(a: Any) -> np.ndarray:
+        a = np.asarray(a)
+        return a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a
+
+    return jax.tree.map(leaf, tree)
+
+
+def _traces(function: Function, params: Params, batch: Batch) -> str | None:
+    """Why a function does not take a batch, None if it does."""
+    try:
+        of_call.eval_shape(function, params, batch)
+    except Exception as error:  # whatever the user's code raises
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return None
+
+
+def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> dict[str, str]:
+    one = jax.tree.map(lambda a: a[:1], rows)
+    failed = {name: why for name, f in functions.items() if (why := _traces(f, params, one)) is not None}
+    found = {name: f"on one example alone it fails: {why}" for name, why in failed.items()}
+    rest = {name: f for name, f in functions.items() if name not in failed}
+    steps = steps_of(params)
+    seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
+    for (name, f), results in zip(rest.items(), seen, strict=True):
+        units = _UNITS * _rounding(of_call.trace(f, params, rows).jaxpr.jaxpr)
+        models = list(zip(*(np.asarray(values, float) for values in results), strict=True))
+        telling = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
+        for value, weighted, each in telling[:2]:
+            words = _difference(value, weighted, each, min(max(units, 1e-12), 0.05))
+            if words is not None:
+                found[name] = words
+    return found
+
+
+def steps_of(params: Params) -> Params:
+    """A random direction, as long as the weights, or as weights that keep the size of what they multiply."""
+    draw = np.random.default_rng(1)
+
+    def leaf(a: np.ndarray) -> np.ndarray:
+        if not a.size:
+            return a
+        size = max(float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))), max(a.shape, default=1) ** -0.5)
+        return (size * draw.standard_normal(a.shape)).astype(a.dtype)
+
+    steps = jax.tree.map(leaf, params)
+    if not isinstance(params, WithBuffers):
+        return steps
+    # a variance moved at random may be negative
+    return replace(steps, buffers=jax.tree.map(np.zeros_like, params.buffers))
+
+
+@cache
+def _compiled() -> Any:
+    def values(
+        functions: tuple[Function, ...], params: Params, steps: Params, signs: Array, rows: Batch
+    ) -> list[tuple[Array, Array, Array]]:
+        def at(sign: Array) -> list[tuple[Array, Array, Array]]:
+            model = jax.tree.map(lambda p, d: p + sign.astype(p.dtype) * d, params, steps)
+
+            def alone(row: Batch) -> list[Array]:
+                batch = jax.tree.map(lambda a: a[None], row)
+                return [_own(f, model, batch) for f in functions]
+
+            each = lax.map(alone, rows)
+            return [_together(f, model, rows, own) for f, own in zip(functions, each, strict=True)]
+
+        return lax.map(at, signs)
+
+    return jax.jit(values, static_argnums=0, compiler_options=compile_options())
+
+
+def compile_options() -> dict[str, Any]:
+    """The compiler's options for what runs once: what matters is that it compiles fast."""
+    return {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
+
+
+def _own(function: Function, params: Params, one: Batch) -> Array:
+    """The value of a batch of one example, by the function's `each` where it has that, as the engine takes it."""
+    return mean_of(call(getattr(function, "each", function), params, one)[0])
+
+
+def _together(function: Function, params: Params, rows: Batch, own: Array) -> tuple[Array, Array, Array]:
+    """The value of all rows, the mean over the first half of them (by weights where it takes those), and `own`."""
+    value, half = call(function, params, rows)[0], _half(len(own))
+    if "weights" not in asked(function):
+        return value, jnp.mean(own[half]), own
+    weighted = call(function, params, rows, weights=jnp.asarray(half, value.dtype))[0]
+    return value, jnp.mean(weighted[half]) if weighted.ndim else weighted, own
+
+
+def _half(count: int) -> np.ndarray:
+    return np.arange(count) < count // 2
+
+
+def _difference(value: np.ndarray, weighted: float, own: np.ndarray, units: float) -> str | None:
+    """How values on a batch differ from the examples' own, None if they do not."""
+    words = None if value.ndim else _mean_difference(float(value), own, units)
+    if words is not None:
+        return words
+    apart = np.flatnonzero(~np.isclose(value, own, rtol=0, atol=units * np.max(np.abs(own)), equal_nan=True))
+    if value.ndim and apart.size:
+        row = apart[0]
+        return f"example {row} of {len(own)} has {value[row]:.6g} among the others and {own[row]:.6g} alone"
+    half = own[_half(len(own))]
+    if np.isfinite(half).all() and not abs(weighted - half.mean()) <= units * np.mean(np.abs(half)):
+        return (
+            f"{weighted:.6g} with weights 1 for {len(half)} of {len(own)} examples and 0 for the rest, "
+            f"{half.mean():.6g} as the mean of the former"
+        )
+    return None
+
+
+def _mean_difference(value: float, own: np.ndarray, units: float) -> str | None:
+    """How a value on a batch differs from the mean of the examples' own, None if it does not."""
+    mean, count = float(np.mean(own)), len(own)
+    size = max(abs(value), float(np.mean(np.abs(own))))
+    if np.isfinite(value) and np.isfinite(own).all() and abs(value - mean) <= units * size:
+        return None
+    if np.isfinite(mean) and abs(value - count * mean) <= units * count * size:
+        return f"{value:.4g} on {count} examples is the sum of their own values"
+    digits = 4 if f"{value:.4g}" != f"{mean:.4g}" else 10
+    return f"{value:.{digits}g} on {count} examples, {mean:.{digits}g} as the mean of their own values"
+
+
+def _rounding(jaxpr: Any) -> float:
+    """The unit of rounding of the coarsest floating-point type that a program computes in."""
+    found = 0.0
+    for equation in jaxpr.eqns:
+        for v in (*equation.invars, *equation.outvars):
+            dtype = getattr(v.aval, "dtype", None)
+            if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+                found = max(found, float(jnp.finfo(dtype).eps))
+        for some in programs_inside(equation):
+            found = max(found, _rounding(getattr(some, "jaxpr", some)))
+    return found

@@ -1,0 +1,192 @@
+"""What can be checked of a task and a method before anything is compiled: clear words instead of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core.buffers import bare
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.trees import dtype_of
+from fedsolve.core.types import Batch, Params
+from fedsolve.engine.checks.captured_arrays import renew
+from fedsolve.engine.checks.constant_randomness import check_frozen
+from fedsolve.engine.checks.gather_checks import check_gathers
+from fedsolve.engine.checks.loss_contract import built_in, few_rows, not_means
+from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
+from fedsolve.tasks.loss_arguments import asked, call
+from fedsolve.tasks.models.state import refuse_state
+from fedsolve.tasks.task import Task
+
+
+def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | None) -> dict[str, str]:
+    """Loss and metrics must be one real number, or one an example, on any batch; the loss a mean over examples.
+
+    Returns:
+        The metrics that are no means over examples, each with what was seen: they are computed on whole sets.
+
+    Raises:
+        InvalidInput: the function that is not, with the shape it has, or how it fails; test fields unlike the
+            clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
+    """
+    refuse_state(bare(params))
+    params = packed.model(params)
+    functions = {"loss": task.loss, **task.metrics}
+    renew([f for f in functions.values() if not built_in(f)], params, _shapes(packed.examples))
+    if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):
+        raise InvalidInput(
+            f"the test examples have fields {jax.tree.structure(test)}, the clients' "
+            f"{jax.tree.structure(packed.examples)}: give both the same"
+        )
+    for where, examples in (("a training batch", packed.examples), ("a test batch", test)):
+        if examples is None:
+            continue
+        batch = _shapes(examples)
+        for name, function in functions.items():
+            _check_value(f"{name} of {where} of task {task.name}", function, params, batch)
+    name = f"the loss of task {task.name}"
+    if not built_in(task.loss):
+        check_frozen(name, task.loss, params, _shapes(packed.examples))
+    rows = few_rows(task.data.examples, params)
+    if test is not None:
+        rows = _joined(rows, few_rows(task.test, params))
+    seen = not_means(functions, params, rows)
+    _refuse_mixing(name, seen)
+    held_out = {"the test set": task.test, "the validation set": task.validation}
+    unseen = None if task.unseen is None else task.unseen.examples
+    sets = {"the training examples": task.data.examples, **held_out, "the unseen clients": unseen}
+    check_gathers(name, task.loss, params, sets)
+    for metric, function in task.metrics.items():
+        if not built_in(function):
+            check_gathers(f"metric {metric} of task {task.name}", function, params, sets)
+    return seen
+
+
+def check_loss(name: str, loss: Loss, params: Params, examples: Batch) -> None:
+    """A loss must be a mean over examples, whatever the sizes of clients, and draw with no key of its own.
+
+    Args:
+        name: what the error calls it.
+        loss: as `fedsolve.tasks.loss_arguments` has it.
+        params: the initial model.
+        examples: some to try it on, as NumPy arrays.
+
+    Raises:
+        InvalidInput: it is not, with what was seen and what would work.
+    """
+    if not built_in(loss):
+        rows = few_rows(examples, params)
+        batch = _shapes(on_device(rows, dtype_of(params)))
+        renew([loss], params, batch)
+        _check_value(name, loss, params, batch)
+        check_frozen(name, loss, params, batch)
+        _refuse_mixing(name, not_means({"loss": loss}, params, rows))
+    check_gathers(name, loss, params, {"the examples": examples})
+
+
+def check_metrics(metrics: Mapping[str, Any], params: Params, examples: Batch) -> dict[str, str]:
+    """Metrics must be one real number, or one an example, on any batch.
+
+    Args:
+        metrics: functions of (params, batch) by name.
+        params: the model that they take.
+        examples: some to try them on, as NumPy arrays.
+
+    Returns:
+        Those that are no means over examples, each with what was seen.
+
+    Raises:
+        InvalidInput: one that is not, with the shape it has, or how it fails.
+    """
+    rows = few_rows(examples, params)
+    batch = _shapes(on_device(rows, dtype_of(params)))
+    own = {name: f for name, f in metrics.items() if not built_in(f)}
+    renew(list(own.values()), params, batch)
+    for name, function in own.items():
+        _check_value(f"metric {name}", function, params, batch)
+        check_gathers(f"metric {name}", function, params, {"the examples": examples})
+    return not_means(own, params, rows)
+
+
+def _refuse_mixing(name: str, seen: dict[str, str]) -> None:
+    if "loss" in seen:
+        raise InvalidInput(
+            f"{name} is not a mean over examples: {seen['loss']}; give the mean of a loss of each example alone "
+            "(jnp.mean; LayerNorm or GroupNorm for BatchNorm; both views of a contrast in one example)"
+        )
+
+
+def _shapes(examples: Batch) -> Batch:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+
+
+def _check_value(what: str, function: Any, params: Params, batch: Batch) -> None:
+    """A function's value is one real number or one an example: as training calls it, and as evaluation does."""
+    count = jax.tree.leaves(batch)[0].shape[0]
+    names = asked(function, what)
+    key = jax.eval_shape(jax.random.key, 0) if "key" in names else None
+    weights = jax.ShapeDtypeStruct((count,), dtype_of(params)) if "weights" in names else None
+    for given in ((key, weights), (None, None)) if names else ((None, None),):
+        out = _shape(what, function, params, batch, *given)
+        shape = getattr(out, "shape", type(out).__name__)
+        if shape not in ((), (count,)) or not jnp.issubdtype(out.dtype, jnp.floating):
+            raise InvalidInput(
+                f"{what} has shape {shape} and type {getattr(out, 'dtype', '?')}: it must be one real number, the mean "
+                f"over the batch, or one for each of its {count} examples"
+            )
+
+
+def _shape(what: str, function: Any, params: Params, batch: Batch, key: Any, weights: Any) -> Any:
+    def value(params: Params, batch: Batch, key: Any, weights: Any) -> Any:
+        out = call(function, params, batch, key=key, weights=weights)[0]
+        if isinstance(out, str | bytes) or out is None:
+            raise InvalidInput(f"{what} is {shown(out)}: it must be one real number, or one for each example")
+        return out
+
+    try:
+        return jax.eval_shape(value, params, batch, key, weights)
+    except jax.errors.TracerArrayConversionError as error:
+        raise InvalidInput(
+            f"{what} needs NumPy arrays, which it cannot have inside the compiled program: give a metric like this "
+            f"as whole={{'name': fs.tasks.Whole(outputs, score)}}, a loss in jax.numpy"
+        ) from error
+    except InvalidInput:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        if key is not None or "key" not in asked(function):
+            raise
+        line = (str(error).splitlines() or [""])[0]
+        raise InvalidInput(
+            f"{what} fails with key=None, as evaluation calls it: {type(error).__name__}: {line}; draw nothing where "
+            "key is None"
+        ) from error
+
+
+def _joined(train: Batch, test: Batch) -> Batch:
+    """The rows of both, where they have one shape, else those of training alone."""
+    pairs = zip(jax.tree.leaves(train), jax.tree.leaves(test), strict=True)
+    if any(a.shape[1:] != b.shape[1:] for a, b in pairs):
+        return train
+    return jax.tree.map(lambda a, b: np.concatenate([a, b]), train, test)
+
+
+def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None:
+    """A round must keep the shapes and types of everything that is carried to the next.
+
+    Raises:
+        InvalidInput: the first leaf that would change, with both shapes.
+    """
+    after = jax.eval_shape(one_round, state)[0]
+    if jax.tree.structure(after) != jax.tree.structure(state):
+        raise InvalidInput("the update changes the structure of the server or client state: keep its fields")
+    pairs = zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(after), strict=True)
+    for (path, old), new in pairs:
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise InvalidInput(
+                f"the update changes {jax.tree_util.keystr(path)} from shape {old.shape} {old.dtype} to "
+                f"{new.shape} {new.dtype}: a round must keep shapes and types"
+            )

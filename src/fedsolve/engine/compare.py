@@ -1,0 +1,157 @@
+"""Several methods on one task, side by side: what `fedsolve compare` does, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Unpack, overload
+
+from fedsolve.config.option_docs import takes
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import Diverged, InvalidInput, shown
+from fedsolve.engine.compute.processes import check_alone
+from fedsolve.engine.loop import Progress
+from fedsolve.engine.multi_seed import run_seeds
+from fedsolve.engine.options import RunKeywords, shows_options
+from fedsolve.engine.prepare import check_all_begin
+from fedsolve.engine.progress_line import told
+from fedsolve.engine.records.configuration import configured
+from fedsolve.engine.result import Result, Results
+from fedsolve.engine.run import check_callbacks, check_outside, leave, run_one, seeds_of
+from fedsolve.folders.run_folder import RUN, held_already
+from fedsolve.results.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
+from fedsolve.results.record_files import method_folders
+from fedsolve.tasks.task import Task
+
+
+@overload
+def compare(
+    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
+    task: Task,
+    *,
+    seeds: None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfMethod | None = None,
+    **options: Unpack[RunKeywords],
+) -> Results: ...
+
+
+@overload
+def compare(
+    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
+    task: Task,
+    *,
+    seeds: int | Sequence[int],
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfMethodAndSeed | None = None,
+    **options: Unpack[RunKeywords],
+) -> Results: ...
+
+
+@shows_options(swept=False)
+def compare(
+    algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
+    task: Task,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | bool | None = None,
+    callbacks: CallbacksOfMethod | CallbacksOfMethodAndSeed | None = None,
+    **options: Unpack[RunKeywords],
+) -> Results:
+    """Run several methods on one task, one after another, each with the same seeds.
+
+    Args:
+        algorithms: the methods, under the labels that tables show, or as a list under their names.
+        task: the problem.
+        **options: those of a run, as `fedsolve.engine.options.RunOptions` has them.
+        seeds: how many (0, 1, ...), or which, in place of `seed`.
+        out: folder for a page of all, and in it a folder for each method with what `fedsolve.run` leaves there.
+        resume: continue what `out` holds; methods and seeds that it lacks begin.
+        progress: True for a line on standard error, or a function, called after each compiled call.
+        callbacks: a function of a method's label that makes those of its run, as `fedsolve.run` takes them, such as
+            `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
+
+    Returns:
+        The runs, by method and seed. One that diverged has no model, and its `failure` says why.
+
+    Raises:
+        InvalidInput: arguments that do not fit, two methods of one label, or a folder that holds other runs.
+        Diverged: all of them diverged.
+        Interrupted: Ctrl-C, after the state was saved in `out`.
+    """
+    check_alone("a comparison")
+    methods = _labelled(algorithms)
+    check_outside(out, None)
+    chosen, given = seeds_of(seeds, options)
+    made = _callbacks(callbacks, *([] if seeds is None else ["seed"]))
+    places = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
+    begun = [place is not None and any(place.glob(f"**/{RUN.file}")) for place in places]
+    if resume and not any(begun):
+        raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing that could be resumed")
+    if out is not None and any(begun) and not resume:
+        raise held_already(Path(out), "comparison")
+    check_all_begin(methods.values(), task, given)
+    runs: list[Result] = []
+    with configured(out, methods, task, given, None if seeds is None else chosen):
+        for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):
+            with told(progress, label) as tell:
+                if seeds is not None:
+                    runs += run_seeds(
+                        algorithm, task, given, chosen,
+                        out=place, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
+                    )  # fmt: skip
+                    continue
+                try:
+                    runs.append(
+                        run_one(
+                            algorithm, task, given,
+                            out=place, resume=goes_on, label=label, progress=tell, callbacks=made(label),
+                        )
+                    )  # fmt: skip
+                except Diverged as error:
+                    runs.append(Result(None, error.history, failure=str(error)))
+    found = Results(tuple(runs))
+    leave(found, out, f"{', '.join(methods)} on {task.name}")
+    return found
+
+
+def _labelled(algorithms: object) -> dict[str, Algorithm]:
+    """The methods by label."""
+    if isinstance(algorithms, Mapping):
+        methods = dict(algorithms)
+    elif isinstance(algorithms, Sequence) and not isinstance(algorithms, str):
+        names = [name_of(a) if isinstance(a, Algorithm) else shown(a) for a in algorithms]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidInput(f"two methods are called {name}: give them as {{label: method}}")
+        methods = dict(zip(names, algorithms, strict=True))
+    else:
+        raise InvalidInput(f"algorithms = {shown(algorithms)} must be methods by label, or a list of them")
+    if len(methods) < 2:
+        raise InvalidInput("nothing to compare: give at least two methods, or use fs.run")
+    for label, method in methods.items():
+        if not isinstance(label, str) or not label.strip():
+            raise InvalidInput(f"a method is called {shown(label)}: a label must be text")
+        if not isinstance(method, Algorithm):
+            raise InvalidInput(f"{label}: {shown(method)} is no method such as FedAvg(client_lr=0.1)")
+    return methods
+
+
+def _callbacks(callbacks: object, *further: str) -> Callable[..., Sequence[Callback]]:
+    """The function of a label, and of what else is named, that makes a run's callbacks; these are checked."""
+    if callbacks is None:
+        return lambda *of: ()
+    names = ("label", *further)
+    if not takes(callbacks, names):
+        raise InvalidInput(
+            f"callbacks = {shown(callbacks)} must be a function of {' and '.join(names)} that makes those of each "
+            f"run, such as callbacks=lambda {', '.join(names)}: [...]"
+        )
+    return lambda *of: check_callbacks(callbacks(*of))

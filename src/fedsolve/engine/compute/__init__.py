@@ -1,0 +1,1 @@
+"""The compiled round: draw a cohort, train its clients, reduce what they send, update."""

@@ -1,0 +1,48 @@
+"""Hyper-parameters as arrays: their values are then no part of the program, which one run shares with the next."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
+from fedsolve.engine.records.argument_names import argument_name
+
+
+def cast(module: Any, dtype: Any) -> Any:
+    """A method, a sampling or diagnostics with every number as an array of the run's type.
+
+    Raises:
+        InvalidInput: a number that is infinite in that type, or so small that it is 0 or loses its digits.
+    """
+    limits = jnp.finfo(dtype)
+
+    def leaf(path: Any, x: Any) -> Any:
+        keep = hasattr(x, "dtype") and not jnp.issubdtype(x.dtype, jnp.floating)
+        number = 0.0 if keep or not trees.is_not_traced(x) else _largest(x)
+        least = float(limits.tiny) if np.ndim(x) == 0 else 0.0  # the small ones of an array may vanish
+        fits = least <= abs(number) <= float(limits.max)
+        if number != 0 and math.isfinite(number) and not fits:
+            name = argument_name([jax.tree_util.keystr((key,), simple=True) for key in path])
+            what = "infinite" if abs(number) > 1 else "no more than 0"
+            whose = getattr(module, "name", type(module).__name__)
+            raise InvalidInput(
+                f"{name} = {number} of {whose} is {what} in {jnp.dtype(dtype)}: its numbers go from {limits.tiny:.3g} "
+                f"to {limits.max:.3g}; give another value, or run in float64"
+            )
+        return jnp.asarray(x) if keep else jnp.asarray(x, dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, module)
+
+
+def _largest(x: Any) -> float:
+    """A number, or that of an array's finite numbers whose size is largest."""
+    if np.ndim(x) == 0:
+        return float(x)
+    finite = np.asarray(x)[np.isfinite(np.asarray(x))]
+    return float(finite[np.argmax(np.abs(finite))]) if finite.size else 0.0

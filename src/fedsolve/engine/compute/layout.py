@@ -1,0 +1,221 @@
+"""How a cohort is laid out: how many clients side by side, on which devices."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fedsolve.core import trees
+from fedsolve.core.checks import check_integer, is_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import Batch, Params, Scalar
+from fedsolve.engine.checks.constant_randomness import programs_inside
+from fedsolve.engine.compute.clients import on_device
+from fedsolve.engine.compute.processes import several
+from fedsolve.engine.compute.program import AXIS, MODEL
+from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.loss_arguments import call
+from fedsolve.tasks.task import Task
+
+# Measured (benchmarks/FINDINGS.md): on a CPU clients side by side win while what one step of a client writes is small;
+# beyond, whole operations on one client after another stay in a core's cache.
+_CPU_STEP_BYTES = 128 * 2**10
+_CPU_BYTES = 256 * 2**20
+_ACCELERATOR_BYTES = 4 * 2**30
+_COPIES = 4  # model, gradient, displacement, message
+
+
+def chunk_size(
+    chunk: int | None,
+    task: Task,
+    params: Params,
+    dtype: Any,
+    *,
+    batch_size: int | None,
+    sampling: Sampling,
+    devices: int,
+    largest: int | None = None,
+) -> int:
+    """Clients trained side by side: as asked, else by what a client's local step writes and the kind of device.
+
+    A model of work and no timing, so that the same run has the same layout, hence the same bits, on a busy machine.
+
+    Args:
+        chunk: what the user asks for, None to choose.
+        task: the loss and the clients' examples.
+        params: the model, or its shapes.
+        dtype: the run's floating-point type.
+        batch_size: examples of a local step, None for all of a client's.
+        sampling: who takes part.
+        devices: devices that share a cohort.
+        largest: examples of the largest client that is trained so, None for that of the task.
+
+    Raises:
+        InvalidInput: a chunk below 1.
+    """
+    cohort = -(-cohort_size(sampling, task.data.num_clients) // devices)
+    if chunk is not None:
+        return min(check_integer("chunk", chunk, 1), cohort)
+    largest = largest or int(task.data.counts.max())
+    rows = jax.eval_shape(partial(on_device, dtype=dtype), task.data.examples)
+    model = trees.nbytes(params)
+    step = step_bytes(
+        task.loss,
+        with_frozen(params, task.frozen),
+        rows,
+        largest if batch_size is None else min(batch_size, largest),
+    )
+    on_cpu = jax.default_backend() == "cpu"
+    if on_cpu and model + step > _CPU_STEP_BYTES:
+        return 1
+    room = _CPU_BYTES if on_cpu else _ACCELERATOR_BYTES
+    return max(1, min(cohort, room // (_COPIES * model + step)))
+
+
+def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples: Batch, batch: int) -> int:
+    """Bytes of the results of all operations of the loss on a minibatch; the body of a loop counts once."""
+    rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
+    key = jax.eval_shape(jax.random.key, 0)
+    return _bytes_of(
+        jax.make_jaxpr(lambda *given: call(loss, *given[:2], key=given[2])[0])(params, rows, key).jaxpr
+    )
+
+
+def _bytes_of(jaxpr: Any) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        inside = [getattr(some, "jaxpr", some) for some in programs_inside(equation)]
+        results = (v.aval for v in equation.outvars)
+        own = sum(a.size * a.dtype.itemsize for a in results if hasattr(a, "dtype"))
+        total += sum(map(_bytes_of, inside)) if inside else own
+    return total
+
+
+def cohort_size(sampling: Sampling, population: int) -> int:
+    """Clients of a round to lay out for: where their number is random, as many as nearly every round has.
+
+    Two standard deviations of independent clients beyond the mean: a rare larger cohort takes a second chunk, while a
+    chunk of the whole population would train as many absent clients in every round.
+    """
+    size, expected = getattr(sampling, "size", None), sampling.expected(population)
+    if size is not None or expected is None:
+        return population if size is None else int(size)
+    return max(1, min(population, math.ceil(expected + 2 * math.sqrt(expected))))
+
+
+# Measured (benchmarks, `sweeps`): trials side by side win while all their clients' models stay in a core's cache.
+_CPU_TRIAL_BYTES = 640 * 2**10
+
+
+def batches_at_once() -> int:
+    """Batches of trials that a sweep runs at once: one a core on a CPU, else one."""
+    return cores() if jax.default_backend() == "cpu" else 1
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parallel_trials(
+    trials: int | None, total: int, params: Params, chunk: int, state: Any
+) -> tuple[int, str]:
+    """Trials of a sweep in one program, and what is to be said of it ('' if nothing).
+
+    As asked, else what is fast and fits: a trial holds its `state` twice and `chunk` clients' models in training.
+
+    Raises:
+        InvalidInput: parallel_trials below 1.
+    """
+    if trials is not None:
+        return min(check_integer("parallel_trials", trials, 1), total), ""
+    model = trees.nbytes(params)
+    trial = 2 * trees.nbytes(state) + _COPIES * chunk * model
+    free = free_bytes() // (2 * batches_at_once())
+    fits = max(1, free // trial)
+    note = ""
+    if fits < total:
+        note = (
+            f"{total} trials side by side need {total * trial / 1e9:.1f} GB and {free / 1e9:.1f} GB may be used: "
+            f"{fits} at a time fit, and they run in parts"
+        )
+    if jax.default_backend() == "cpu":
+        fits = min(fits, max(1, _CPU_TRIAL_BYTES // (chunk * model)))
+    return min(fits, total), note
+
+
+def free_bytes() -> int:
+    """Memory that is free on the device."""
+    stats = _stats()
+    return stats["bytes_limit"] - stats["bytes_in_use"] if stats else _meminfo("MemAvailable")
+
+
+def total_bytes() -> int:
+    """Memory that the device has."""
+    stats = _stats()
+    return stats["bytes_limit"] if stats else _meminfo("MemTotal")
+
+
+def _stats() -> dict[str, int] | None:
+    device = jax.devices()[0]
+    return device.memory_stats() if device.platform != "cpu" else None
+
+
+def _meminfo(name: str) -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith(name))
+    except (OSError, StopIteration):
+        return 4 * 2**30  # not Linux
+
+
+def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
+    """The devices of a run: `devices` in a row, or the first ones as a table of those that share a cohort and a model.
+
+    Raises:
+        InvalidInput: more devices than there are, some of those of several processes, or a model that two would share.
+    """
+    if table is None or table[MODEL] == 1:
+        return first_devices(devices if table is None else table[AXIS])
+    own = len(jax.local_devices())
+    if several() and own % table[MODEL]:
+        raise InvalidInput(
+            f"mesh.model = {table[MODEL]} and a process has {own} devices: a model lies in one process, so that it can "
+            "judge and keep it; give each a multiple of as many devices"
+        )
+    row = first_devices(table[AXIS] * table[MODEL])
+    return Mesh(row.devices.reshape(table[AXIS], table[MODEL]), (AXIS, MODEL))
+
+
+def first_devices(devices: int | None) -> Mesh:
+    """The first `devices` devices in a row: one where none are asked for, and all that several processes have.
+
+    Raises:
+        InvalidInput: more devices than there are, or some of those of several processes.
+    """
+    found = jax.devices()
+    if several():
+        if devices not in (None, len(found)):
+            raise InvalidInput(
+                f"devices = {devices}: {jax.process_count()} processes share a run on all of their {len(found)} "
+                "devices; leave it out"
+            )
+        return Mesh(np.array(found), (AXIS,))
+    devices = 1 if devices is None else devices
+    if not is_integer(devices) or not 1 <= devices <= len(found):
+        remedy = ""
+        if jax.default_backend() == "cpu" and len(found) < cores():
+            flag = f"--xla_force_host_platform_device_count={cores()}"
+            remedy = f"; to use the {cores()} cores of this CPU as devices start Python with XLA_FLAGS={flag}"
+        raise InvalidInput(
+            f"devices = {devices} must be between 1 and {len(found)}, the devices found{remedy}"
+        )
+    return Mesh(np.array(found[:devices]), (AXIS,))

@@ -1,0 +1,45 @@
+"""What is static in a compiled run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from fedsolve.engine.compute.clients import LocalWork
+from fedsolve.engine.compute.groups import Group
+
+AXIS = "clients"
+MODEL = "model"
+"""Names of a mesh's axes: what shares a cohort, and what shares each model."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that is static in a compiled run; equal programs are compiled once.
+
+    Attributes:
+        work: local work.
+        chunk: clients trained side by side (vmapped); 1 trains one after another.
+        capacity: rounds of the longest call, the length of the logs.
+        mesh: the devices that share each cohort, and those that share each model where it has that axis.
+        variants: forms that a client's message may have (see `fedsolve.wire.variants`).
+        groups: clients by size, from the longest to the shortest; none if all are trained alike.
+    """
+
+    work: LocalWork
+    chunk: int
+    capacity: int
+    mesh: Mesh
+    variants: int = 1
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def sharers(self) -> int:
+        """How many share each cohort."""
+        return self.mesh.shape[AXIS]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether models lie in parts on several devices."""
+        return MODEL in self.mesh.shape

@@ -1,0 +1,252 @@
+"""Rounds as one compiled program: draw a cohort, train its clients in chunks, reduce, update; scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.sampling import Sampling
+from fedsolve.core.types import Params, Scalar, Traced, module, replace, reports
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.engine.compute.clients import PackedClients
+from fedsolve.engine.compute.layout import free_bytes
+from fedsolve.engine.compute.processes import everywhere, laid, own_devices
+from fedsolve.engine.compute.program import AXIS, MODEL, Program
+from fedsolve.engine.compute.train import train_cohort
+
+TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
+SENT = "sent"
+"""The column of messages sent by variant, shape (variants,) a round; the record turns it into bytes."""
+
+
+@module
+class RunState:
+    """Everything that a run carries from round to round.
+
+    Attributes:
+        server: what the algorithm keeps on the server.
+        clients: every client's own state, stacked, first axis (clients,).
+        previous: the exported model of the round before, for the mean of the last two iterates.
+        round: rounds done.
+        failed: the round in which no client returned a finite update, -1 if none.
+    """
+
+    server: Any
+    clients: Any
+    previous: Params
+    round: Traced
+    failed: Traced
+
+
+def start(
+    algorithm: Algorithm, params: Params, population: int, mesh: Mesh, places: int | None = None
+) -> RunState:
+    """The state before the first round, on all devices; every client is enrolled, `places` of them on the devices.
+
+    Raises:
+        InvalidInput: the clients' states do not fit the memory that is free.
+    """
+    server, one = _first(algorithm, params, population)
+    places = population if places is None else places
+    _check_room(trees.nbytes(one), places, len(own_devices(mesh)))
+    state = _enrolled(algorithm, server, one, places)
+    # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
+    rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
+    return laid_out(replace(rest, clients=state.clients), mesh)
+
+
+def laid_out(state: RunState, mesh: Mesh) -> RunState:
+    """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it.
+
+    The dimension that is divided is the longest of those that can be, never that of clients; arrays without one, and
+    all where there is no such axis, lie on every device.
+    """
+    if MODEL not in mesh.shape:
+        return everywhere(state, mesh)
+    parts = mesh.shape[MODEL]
+
+    def spec(x: Array, first: int) -> P:
+        dims = [d for d in range(first, x.ndim) if x.shape[d] % parts == 0 and x.shape[d]]
+        if not dims:
+            return P()
+        longest = max(dims, key=lambda d: x.shape[d])
+        return P(*(MODEL if d == longest else None for d in range(x.ndim)))
+
+    def put(tree: Any, first: int = 0) -> Any:
+        return laid(tree, lambda x: NamedSharding(mesh, spec(x, first)))
+
+    return replace(put(replace(state, clients=())), clients=put(state.clients, 1))
+
+
+def client_state_bytes(algorithm: Algorithm, params: Params, population: int) -> int:
+    """Bytes of a client's own state."""
+    return trees.nbytes(jax.eval_shape(lambda p: _first(algorithm, p, population)[1], params))
+
+
+def initial(algorithm: Algorithm, params: Params, population: int) -> RunState:
+    """The body of `start`."""
+    return _enrolled(algorithm, *_first(algorithm, params, population), population)
+
+
+def _first(algorithm: Algorithm, params: Params, population: int) -> tuple[Any, Any]:
+    """The server's state at the start, and that of a client."""
+    server = algorithm.init(params)
+    first = Cohort(jnp.int32(0), jnp.int32(population), population)
+    return server, algorithm.enrol(algorithm.broadcast(server, first), params)
+
+
+def _check_room(state: int, population: int, devices: int) -> None:
+    """Refuse states of so many bytes a client that no memory holds, before the system ends the process for them."""
+    copies = devices if jax.default_backend() == "cpu" else 1  # CPU devices share one memory
+    needed, free = copies * state * population, free_bytes()
+    if needed > free:
+        raise InvalidInput(
+            f"the states of {population:,} clients need {needed / 1e9:.1f} GB ({state:,} bytes each), and "
+            f"{free / 1e9:.1f} GB are free: keep them on "
+            "disk (residency = 'stream'), take a method that keeps none, a smaller model, fewer clients"
+            + (", or devices = 1" if copies > 1 else "")
+        )
+
+
+def _enrolled(algorithm: Algorithm, server: Any, one: Any, population: int) -> RunState:
+    """The first state of a run, all clients alike."""
+    clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (population, *jnp.shape(x))), one)
+    return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
+
+
+def advance(
+    program: Program,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    packed: PackedClients,
+    key: Array,
+    state: RunState,
+    rounds: Scalar,
+) -> tuple[RunState, dict[str, Array]]:
+    """`rounds` rounds (at most `program.capacity`) in one call, with logs; stops if all clients fail."""
+    return compiled_advance()(program, algorithm, sampling, packed, key, state, rounds)
+
+
+@cache
+def compiled_advance() -> Any:
+    """The one compiled function of all runs; it is made when the backend is known."""
+    return jax.jit(
+        partial(on_all_devices, simulate),
+        static_argnums=0,
+        donate_argnums=5,
+        compiler_options=compiler_options(),
+    )
+
+
+def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) -> Any:
+    """`simulate` or `one_round` on every device of the program's mesh.
+
+    Args:
+        body: it.
+        program: its first argument.
+        arguments: its others, the clients third among them.
+    """
+    specs: list[Any] = [P()] * len(arguments)
+    specs[2] = _lying(arguments[2])
+    # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
+    share = jax.shard_map(
+        partial(body, program),
+        mesh=program.mesh,
+        in_specs=tuple(specs),
+        out_specs=P(),
+        axis_names={AXIS},
+        check_vma=False,
+    )
+    return share(*arguments)
+
+
+def _lying(packed: PackedClients) -> Any:
+    """How clients lie on the devices: all on each, or of a window on each the examples of those that it trains."""
+    if packed.window is None:
+        return P()
+    whole = jax.tree.map(lambda _: P(), packed)
+    return replace(whole, examples=jax.tree.map(lambda _: P(AXIS), packed.examples), offsets=P(AXIS))
+
+
+def simulate(
+    program: Program,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    packed: PackedClients,
+    key: Array,
+    state: RunState,
+    rounds: Scalar,
+) -> tuple[RunState, dict[str, Array]]:
+    """The body of `advance` on one device: it can itself be vmapped over algorithms and keys."""
+    one = partial(one_round, program, algorithm, sampling, packed, key)
+    entry = log_entry(state.server, 0, 0, jnp.zeros(program.variants, jnp.int32))
+    logs = jax.tree.map(lambda x: jnp.zeros((program.capacity, *x.shape), x.dtype), entry)
+    first = state.round
+
+    def body(carry: tuple[RunState, Any]) -> tuple[RunState, Any]:
+        state, logs = carry
+        place = state.round - first
+        state, entry = one(state)
+        return state, jax.tree.map(lambda log, x: log.at[place].set(x), logs, entry)
+
+    def unfinished(carry: tuple[RunState, Any]) -> Traced:
+        state, _ = carry
+        return (state.round - first < rounds) & (state.failed < 0)
+
+    return lax.while_loop(unfinished, body, (state, logs))
+
+
+def one_round(
+    program: Program,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    packed: PackedClients,
+    key: Array,
+    state: RunState,
+) -> tuple[RunState, dict[str, Array]]:
+    """One round: all randomness follows from the run's key and the round's number."""
+    population = packed.population
+    key = jax.random.fold_in(key, state.round)
+    slots, present = packed.cohort(sampling, key, state.round)
+    drawn = jnp.sum(present)
+    own = jax.random.fold_in(key, TAG_SERVER)
+    started = sampling.started(state.round)
+    broadcast = algorithm.broadcast(state.server, Cohort(state.round, drawn, population, own, started))
+    totals, clients = train_cohort(program, algorithm, packed, key, broadcast, state.clients, slots, present)
+    size = totals.size
+    cohort = Cohort(state.round, size, population, own, started)
+    server = algorithm.update(state.server, totals.reduce(), cohort)
+    some = size > 0
+    if not (sampling.never_empty or algorithm.updates_when_empty):  # nobody there leaves all as it was
+        server = trees.where(some, server, state.server)
+    failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
+    new = RunState(
+        server,
+        clients,
+        algorithm.export(state.server),
+        state.round + 1,
+        failed.astype(jnp.int32),
+    )
+    return new, log_entry(new.server, drawn, drawn - size, totals.sent)
+
+
+def log_entry(server: Any, participants: Scalar, dropped: Scalar, sent: Array) -> dict[str, Array]:
+    """The log of one round: who took part, who was left out, what was sent, and what the server reports."""
+    counts = {
+        "participants": jnp.asarray(participants, jnp.int32),
+        "dropped": jnp.asarray(dropped, jnp.int32),
+        SENT: sent,
+    }
+    return counts | {name: value for name, (value, _) in reports(server).items()}

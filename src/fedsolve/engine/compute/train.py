@@ -1,0 +1,181 @@
+"""A cohort's local work: clients vmapped in chunks, chunks scanned, the cohort split over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array
+
+from fedsolve.core import trees, wire
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.types import Scalar
+from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.clients import LocalWork, PackedClients
+from fedsolve.engine.compute.groups import Group
+from fedsolve.engine.compute.program import AXIS, Program
+from fedsolve.engine.compute.reduce import (
+    Stacked,
+    Totals,
+    across_devices,
+    across_devices_in_parts,
+    from_all_devices,
+    merge,
+    nothing,
+    put,
+    room_for,
+    stack_messages,
+    sum_messages,
+)
+from fedsolve.engine.compute.share import chunks_of, parts_of, share_of
+
+
+def train_cohort(
+    program: Program,
+    algorithm: Algorithm,
+    packed: PackedClients,
+    key: Array,
+    broadcast: Any,
+    clients: Any,
+    ids: Array,
+    present: Array,
+) -> tuple[Totals | Stacked, Any]:
+    """Train the cohort's clients: this device's share in chunks; sums and client states of all devices.
+
+    Where the algorithm has a reduction of its own, messages are not summed as they come but kept, those of all
+    devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
+    and among `clients`, their states.
+    """
+    devices = program.sharers
+    ids, present, chunk = share_of(program, packed, ids, present)
+    common = (algorithm, packed, key, broadcast)
+    summed = algorithm.reduction is None
+    collect = sum_messages if summed else partial(stack_messages, algorithm.reduction)
+
+    def train(work: LocalWork, ids: Array, present: Array, clients: Any) -> tuple[Any, Any]:
+        one, bound = partial(_train_one, work), work.max_steps
+        if not work.in_step:
+            bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
+        before = _gather(clients, ids)
+        if len(ids) == 1:
+            alone = one(*common, bound, ids[0], present[0], _gather(before, 0))
+            results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+        else:
+            results = _side_by_side(one, (*common, bound), (ids, present, before))
+        message, after, weight, used, variant = results
+        totals = collect(message, weight, used, variant, present)
+        return totals, _scatter(clients, ids, present, after)
+
+    def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        totals, clients = carry
+        place = first + i * group.chunk
+        own, here = (lax.dynamic_slice_in_dim(x, place, group.chunk) for x in (ids, present))
+        here &= place + jnp.arange(group.chunk) < stop
+        more, clients = train(group.work, own, here, clients)
+        return merge(totals, more) if summed else put(totals, more, place), clients
+
+    if not program.groups and len(ids) == chunk:
+        totals, updated = train(program.work, ids, present, clients)
+    else:
+        shapes, _ = jax.eval_shape(partial(train, program.work), ids[:1], present[:1], clients)
+        totals: Any = nothing(shapes) if summed else room_for(algorithm.reduction, shapes, len(ids))
+        updated = clients
+        for group, first, stop in parts_of(program, packed, ids, present, chunk):
+            step = partial(one_chunk, group, first, stop)
+            totals, updated = lax.fori_loop(0, chunks_of(group, first, stop), step, (totals, updated))
+    if devices > 1:
+        meet = across_devices if summed else from_all_devices
+        if summed and program.is_sharded:
+            meet = across_devices_in_parts
+        totals = meet(totals, AXIS)
+        if program.is_sharded:
+            updated = _taken_over_in_parts(clients, updated, ids, present)
+        elif jax.tree.leaves(clients):  # every device takes over what the others' clients have become
+            theirs = lax.all_gather((ids, present, _gather(updated, ids)), AXIS, tiled=True)
+            updated = _scatter(clients, *theirs)
+    return totals, updated
+
+
+def _train_one(
+    work: LocalWork,
+    algorithm: Algorithm,
+    packed: PackedClients,
+    key: Array,
+    broadcast: Any,
+    bound: Scalar,
+    slot: Scalar,
+    present: Scalar,
+    before: Any,
+) -> tuple[Any, Any, Scalar, Scalar, Array]:
+    """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
+    oracle = client_oracle(work, packed, key, packed.number(slot), bound, slot)
+    sent, after = algorithm.train(broadcast, before, oracle)
+    message, _ = algorithm.receive(broadcast, sent, before)
+    # integers cannot show that a client failed, nor what it never sends: its state does
+    hidden = trees.has_codes(sent) or algorithm.personal
+    used = present & trees.all_finite((sent, after) if hidden else sent)
+    dtype = trees.dtype_of(message)
+    weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
+    variant = wire.variants(sent).which
+    return message, trees.where(used, after, before), weight, used, variant
+
+
+def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
+    """`one(*common, *own)` for each client, `own` with a leading axis.
+
+    Vmapped again, over the trials of a sweep, clients stay the outer axis: all trials' weights of one client then lie
+    side by side and meet its examples in one matrix product, without a copy that turns the axes.
+    """
+
+    def each(common: Any, own: Any) -> Any:
+        return one(*common, *own)
+
+    if common[0].remembers:  # JAX (0.10) takes no mutable array inside a custom_vmap
+        return jax.vmap(each, in_axes=(None, 0))(common, own)
+
+    @custom_vmap
+    def clients(common: Any, own: Any) -> Any:
+        return jax.vmap(each, in_axes=(None, 0))(common, own)
+
+    @clients.def_vmap
+    def _(trials: int, batched: Any, common: Any, own: Any) -> tuple[Any, Any]:
+        over_trials = jax.vmap(
+            each, in_axes=jax.tree.map(lambda b: 0 if b else None, tuple(batched)), axis_size=trials
+        )
+        turned = jax.tree.map(lambda b, x: jnp.moveaxis(x, 0, 1) if b else x, batched[1], own)
+        results = jax.vmap(over_trials, in_axes=(None, 0))(common, turned)
+        results = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), results)
+        return results, jax.tree.map(lambda x: True, results)
+
+    return clients(common, own)
+
+
+def _taken_over_in_parts(before: Any, own: Any, ids: Array, present: Array) -> Any:
+    """All clients' states where those of each device's clients are its own: sums, which leave arrays in parts."""
+
+    def leaf(x: Array, y: Array) -> Array:
+        mine = jnp.zeros(len(x), bool).at[jnp.where(present, ids, len(x))].set(True, mode="drop")
+        rows = (-1,) + (1,) * (x.ndim - 1)
+        new = lax.psum(jnp.where(mine.reshape(rows), y, 0), AXIS).astype(x.dtype)
+        return jnp.where((lax.psum(mine.astype(jnp.int32), AXIS) > 0).reshape(rows), new, x)
+
+    return jax.tree.map(leaf, before, own)
+
+
+def _gather(clients: Any, ids: Any) -> Any:
+    return jax.tree.map(lambda x: x[ids], clients)
+
+
+def _scatter(clients: Any, ids: Array, present: Array, after: Any) -> Any:
+    """Write the cohort's states back; padding rows point outside and are dropped."""
+    if not jax.tree.leaves(clients):
+        return clients
+    if len(ids) == 1:  # an absent client's state is what it was: one row is written in place, nothing dropped
+        return jax.tree.map(lambda x, a: lax.dynamic_update_index_in_dim(x, a[0], ids[0], 0), clients, after)
+    rows = jnp.where(present, ids, jax.tree.leaves(clients)[0].shape[0])
+    return jax.tree.map(lambda x, a: x.at[rows].set(a, mode="drop"), clients, after)

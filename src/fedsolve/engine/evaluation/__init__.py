@@ -1,0 +1,1 @@
+"""What a model is worth: metrics over examples, by client, on whole sets, and diagnostics."""

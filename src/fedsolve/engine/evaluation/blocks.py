@@ -1,0 +1,111 @@
+"""Clients that are judged while they are not all on the device: a block of whole clients after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core.types import replace
+from fedsolve.engine.evaluation.personal_eval import Owned
+from fedsolve.engine.streaming.background import in_background
+from fedsolve.engine.streaming.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
+from fedsolve.engine.streaming.window import Window
+
+ROWS_AT_ONCE = 512
+"""Examples that a small model sees at once."""
+_FACTS = 16  # bytes of a client beside its examples and its state
+
+
+class Block(NamedTuple):
+    """Clients that are judged together.
+
+    Attributes:
+        owned: the examples that they are judged on; places beyond those of `owned.ids` are nobody's.
+        train: the `PackedClients` of what they train on, these clients or all; None if they do not.
+        slots: the place of each client there, of as many places as `owned` has.
+    """
+
+    owned: Owned
+    train: Any = None
+    slots: Any = None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Clients as blocks of one shape.
+
+    Attributes:
+        judged: the examples that they are judged on.
+        ids: their numbers in the population, ascending; None if they are all.
+        state_bytes: what a client's own state takes, 0 where it is not asked for.
+        trained: the population, whose examples they train on before; None if they do not.
+        cuts: places of the first client of each block, and their number.
+    """
+
+    judged: Population
+    ids: np.ndarray | None
+    state_bytes: int
+    trained: Population | None
+    cuts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        judged: Population,
+        ids: np.ndarray | None = None,
+        state_bytes: int = 0,
+        trained: Population | None = None,
+    ) -> Blocks:
+        """Blocks of about the size of a window."""
+        row = row_bytes(judged.data, judged.dtype)
+        size = judged.data.counts * row + (_FACTS + state_bytes)
+        if trained is not None and trained is not judged:
+            size += trained.data.counts[_numbers(ids, judged)] * row
+        ends, room = np.cumsum(size), max(WINDOW_BYTES, ROWS_AT_ONCE * row)
+        cuts = [0]
+        while cuts[-1] < len(ends):
+            before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+            cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, before + room, side="right"))))
+        return cls(judged, ids, state_bytes, trained, tuple(cuts))
+
+    def after_training(self, population: Population) -> Blocks:
+        """The same clients with the examples of theirs in a population."""
+        return Blocks.of(self.judged, self.ids, self.state_bytes, population)
+
+    def __iter__(self) -> Iterator[Block]:
+        """Each block; the next one is read meanwhile."""
+        spans = [np.arange(a, b) for a, b in pairwise(self.cuts)]
+        judged, trained, numbers = self.judged.data, self.trained, _numbers(self.ids, self.judged)
+        places = max(map(len, spans)) + 1  # one that nobody takes: what pads the rows is its
+        rows = max(int(judged.counts[span].sum()) for span in spans)
+        packers = [Packer(self.judged, places, max(rows, min(ROWS_AT_ONCE, judged.num_examples)))]
+        if trained is not None and trained is not self.judged:
+            most = max(int(trained.data.counts[numbers[span]].sum()) for span in spans)
+            packers.append(Packer(trained, places, most))
+        following = in_background(self._block, packers, spans[0], numbers)
+        for i in range(len(spans)):
+            block = following.result()
+            if i + 1 < len(spans):
+                following = in_background(self._block, packers, spans[i + 1], numbers)
+            yield block
+
+    def _block(self, packers: list[Packer], clients: np.ndarray, numbers: np.ndarray) -> Block:
+        ids, places = numbers[clients], packers[0].places
+        with jax.enable_x64(self.judged.dtype == jnp.float64):
+            packed = packers[0].pack(clients)
+            owned = Owned(packed, ids, int(self.judged.data.counts.max()))
+            if self.trained is None:
+                return Block(owned)
+            train = packed if len(packers) == 1 else packers[1].pack(ids)
+            window = Window.of_no_round(padded(places, ids), self.trained.data.num_clients)
+            return Block(owned, replace(train, window=window), np.arange(places))
+
+
+def _numbers(ids: np.ndarray | None, judged: Population) -> np.ndarray:
+    return np.arange(judged.data.num_clients) if ids is None else ids

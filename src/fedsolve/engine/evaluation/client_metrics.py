@@ -1,0 +1,119 @@
+"""The metrics of each client at some round: on its own examples, on those held out of them, after fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.clients import local_work
+from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.evaluation.blocks import Block
+from fedsolve.engine.evaluation.evaluate_blocks import Models, each_client
+from fedsolve.engine.evaluation.personal_eval import Owned, Tuned
+from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.streaming.window import Window
+from fedsolve.results.clients import ClientMetrics
+
+
+def by_client(
+    prepared: PreparedRun,
+    state: RunState,
+    *,
+    unseen: bool = False,
+    validation: bool = False,
+    steps: int = 0,
+    solver: Any = None,
+) -> ClientMetrics:
+    """Metrics that are means over examples, of each client's own, under its model at a state.
+
+    Args:
+        prepared: the run.
+        state: where it stands.
+        unseen: of the clients that never train.
+        validation: of those with validation examples, on these.
+        steps: local steps that each takes before, on its training examples; 0 for none.
+        solver: the local solver that takes them.
+
+    Raises:
+        InvalidInput: there are no such clients or examples, unseen clients that are asked for more, a number of steps
+            below 0, what is no solver.
+    """
+    if unseen and (validation or steps):
+        raise InvalidInput(
+            "unseen clients have no examples to train on or hold out: measure them as they are"
+        )
+    tuned = check_integer("steps", steps) > 0
+    if unseen:
+        return _of_unseen(prepared, state)
+    blocks = _held_out(prepared, tuned) if validation else _training(prepared, tuned)
+    models: Models = (
+        _tuned(prepared, state, steps, solver) if tuned else lambda b: prepared.own(state, b.owned)
+    )
+    return _measured(prepared, state, blocks, models, prepared.task.data.names)
+
+
+def _measured(
+    prepared: PreparedRun, state: RunState, blocks: Iterable[Block], models: Models, names: tuple[str, ...]
+) -> ClientMetrics:
+    model = prepared.algorithm.export(state.server)
+    ids, counts, found = each_client(prepared.metrics, blocks, model, models)
+    return ClientMetrics(tuple(names[i] for i in ids), counts, found)
+
+
+def _of_unseen(prepared: PreparedRun, state: RunState) -> ClientMetrics:
+    task, packed = prepared.task, prepared.unseen
+    if packed is None or task.unseen is None:
+        raise InvalidInput(f"task {task.name} has no unseen clients: give Task(unseen=...)")
+    blocks = [Block(Owned.of(packed, np.arange(len(packed.counts))))]
+    return _measured(prepared, state, blocks, lambda _: None, task.unseen.names)
+
+
+def _training(prepared: PreparedRun, tuned: bool) -> Iterable[Block]:
+    """Those that the training metrics are of."""
+    blocks, stream, owned = prepared.blocks, prepared.stream, prepared.evaluated
+    if stream is None:
+        return [Block(owned, prepared.packed, owned.ids)]
+    if blocks is not None:
+        return blocks.after_training(stream.population) if tuned else blocks
+    window = Window.of_no_round(
+        owned.ids, prepared.task.data.num_clients
+    )  # a sample, which lies on the device
+    return [Block(owned, replace(owned.packed, window=window), np.arange(len(owned.ids)))]
+
+
+def _held_out(prepared: PreparedRun, tuned: bool) -> Iterable[Block]:
+    """Those with validation examples."""
+    owned, blocks, stream = prepared.owned, prepared.owned_blocks, prepared.stream
+    if owned is not None:
+        return [Block(owned, prepared.packed, owned.ids)]
+    if blocks is not None and stream is not None:
+        return blocks.after_training(stream.population) if tuned else blocks
+    raise InvalidInput(
+        f"task {prepared.task.name} has no validation examples of its clients' own: hold some out, task.hold_out(0.2)"
+    )
+
+
+def _tuned(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> Models:
+    """The models of clients after so many local steps."""
+    if not callable(getattr(solver, "solve", None)):
+        raise InvalidInput(
+            f"solver = {shown(solver)} must be one such as fs.client.SGD(0.1), for {steps} steps"
+        )
+    task, work = prepared.task, prepared.program.work
+    given: Any = {"batch_size": work.batch_size, "epochs": None, "local_steps": steps}
+    local = replace(local_work(task.data.counts, task.loss, **given)[0], half=work.half)
+    key, solver = jax.random.fold_in(prepared.key, state.round), cast(solver, prepared.dtype)
+
+    def models(block: Block) -> Tuned:
+        owned = block.owned
+        states = prepared.states(state, owned) if prepared.algorithm.personal else None
+        return Tuned(prepared.algorithm, states, owned.rows, solver, block.train, block.slots, key, local)
+
+    return models

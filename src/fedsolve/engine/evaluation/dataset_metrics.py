@@ -1,0 +1,111 @@
+"""Judging a model on whole sets: metrics that are no means over examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Batch, Params
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.engine.evaluation.evaluate import by_blocks
+from fedsolve.tasks.loss_arguments import call, mean_of
+from fedsolve.tasks.losses.dataset_metrics import Whole
+
+Metric = Callable[[Params, Batch], Any] | Whole
+
+
+@dataclass(frozen=True)
+class OnWholeSets:
+    """Metrics of whole sets, by name.
+
+    Attributes:
+        host: as the task has them in `whole`: a `Whole`, or a function that is called as it is, with NumPy arrays.
+        compiled: metrics that are no means over examples, in jax.numpy.
+    """
+
+    host: Mapping[str, Metric]
+    compiled: Mapping[str, Callable[[Params, Batch], Any]]
+
+    def __bool__(self) -> bool:
+        return bool(self.host or self.compiled)
+
+    def __call__(self, params: Params, sets: Mapping[str, Batch], first: bool) -> dict[str, float]:
+        """`SET_NAME` of every set and metric; NaN where a model is not finite any more.
+
+        Args:
+            params: the model.
+            sets: examples on the device, by name.
+            first: whether this is the first look: what a metric raises then is reported, later it gives NaN.
+
+        Raises:
+            InvalidInput: a metric that fails at the first look, or does not give one number.
+        """
+        alive = bool(trees.all_finite(params))
+        found = {}
+        for part, examples in sets.items():
+            for name, metric in (*self.compiled.items(), *self.host.items()):
+                value = float("nan")
+                if alive or first:
+                    value = _value(
+                        f"{name} of the {part} set", self._bound(name, metric), params, examples, first
+                    )
+                found[f"{part}_{name}"] = value
+        return found
+
+    def _bound(self, name: str, metric: Metric) -> Callable[[Params, Batch], Any]:
+        if isinstance(metric, Whole):
+            return partial(_scored, metric)
+        return partial(_compiled(), metric) if name in self.compiled else partial(_on_host, metric)
+
+
+def _value(
+    what: str, metric: Callable[[Params, Batch], Any], params: Params, examples: Batch, first: bool
+) -> float:
+    try:
+        value = np.asarray(metric(params, examples))
+    except Exception as error:  # whatever the user's code raises
+        if not first:
+            return float("nan")
+        line = (str(error).splitlines() or [""])[0]
+        raise InvalidInput(f"{what} fails: {type(error).__name__}: {line}") from error
+    if value.shape != () or not (np.issubdtype(value.dtype, np.number) or value.dtype == bool):
+        raise InvalidInput(
+            f"{what} has shape {value.shape} and type {value.dtype}: it must be one real number"
+        )
+    return float(value)
+
+
+def _scored(metric: Whole, params: Params, examples: Batch) -> Any:
+    outputs = jax.device_get(_gathered()(metric.outputs, params, examples))
+    arrays = [np.asarray(a) for a in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    if not all(np.isfinite(a).all() for a in arrays):  # scikit-learn would raise
+        return float("nan")
+    return metric.score(*arrays)
+
+
+def _on_host(metric: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
+    return call(metric, params, jax.tree.map(np.asarray, examples))[0]
+
+
+@cache
+def _gathered() -> Any:
+    def gathered(outputs: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
+        return by_blocks(lambda *given: call(outputs, *given)[0], params, examples)
+
+    return jax.jit(gathered, static_argnums=0, compiler_options=compiler_options())
+
+
+@cache
+def _compiled() -> Any:
+    return jax.jit(
+        lambda metric, params, examples: mean_of(call(metric, params, examples)[0]),
+        static_argnums=0,
+        compiler_options=compiler_options(),
+    )

@@ -1,0 +1,124 @@
+"""The evaluation of a run: every metric of the models that it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.types import Batch, Params
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.compute.round import RunState, client_state_bytes
+from fedsolve.engine.evaluation.blocks import Blocks
+from fedsolve.engine.evaluation.eval_sets import Judged
+from fedsolve.engine.evaluation.evaluate import as_part, evaluate, middle
+from fedsolve.engine.evaluation.evaluate_blocks import evaluate_blocks
+from fedsolve.engine.evaluation.objective import compute_diagnostics
+from fedsolve.engine.evaluation.personal_eval import Own, Owned, ordered_by_owner
+from fedsolve.engine.simulated_time import Timed
+from fedsolve.engine.streaming.stream import Stream
+from fedsolve.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvaluation(Judged):
+    """Judges the models of a run.
+
+    Attributes, beside what they are judged by:
+        algorithm: the method, with all numbers in the run's type.
+        task: the problem.
+        params: the initial model.
+        stream: reads the clients that come next; None if all are on the device.
+        timed: what the clock of the run's fleet makes of it; None without one.
+    """
+
+    algorithm: Algorithm
+    task: Task
+    params: Params
+    stream: Stream | None
+    timed: Timed | None
+
+    def evaluate(self, state: RunState, means: dict[str, float] | None = None) -> dict[str, float]:
+        """All metrics of the state's model; `means` are those that are known already."""
+        model = self.algorithm.export(state.server)
+        values = self.means(state) if means is None else means
+        if self.whole:  # where clients are in blocks, `prepare` refuses these and diagnostics
+            sets = {"train": self.eval_clients.examples} | self.held_out
+            first, averaged = int(state.round) == 0, middle(model, state.previous)
+            whole = self.eval_clients.model
+            values |= self.whole(whole(model), sets, first)
+            values |= {f"{k}_averaged": v for k, v in self.whole(whole(averaged), sets, first).items()}
+        uniform = self.algorithm.weighting == "uniform"
+        values |= compute_diagnostics(self.diagnostics, self.task.loss, uniform, self.eval_clients, model)
+        return values | self.clock(int(state.round))
+
+    def means(self, state: RunState) -> dict[str, float]:
+        """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
+        model, sets = self.algorithm.export(state.server), self.sets
+        owned = (self.owned or self.owned_blocks) if self.algorithm.personal else None
+        if owned is not None:
+            del sets["validation"]
+        found = self._means_of(self.blocks or self.evaluated, sets, model, state)
+        if owned is not None:
+            found |= as_part("validation", self._means_of(owned, {}, model, state))
+        if self.unseen is not None:
+            unseen = evaluate(self.metrics, self.unseen, {}, model, state.previous)
+            found |= as_part("unseen", unseen)
+        return found
+
+    def _means_of(self, who: Owned | Blocks, sets: dict[str, Batch], model: Params, state: RunState) -> Any:
+        if isinstance(who, Blocks):
+            given = (self.eval_clients, sets, model, state.previous)
+            return evaluate_blocks(self.metrics, who, *given, lambda block: self.own(state, block.owned))
+        return evaluate(self.metrics, who.packed, sets, model, state.previous, self.own(state, who))
+
+    @cached_property
+    def evaluated(self) -> Owned:
+        """The clients that the training metrics are of, where they are on the device."""
+        ids = np.arange(self.task.data.num_clients) if self.eval_ids is None else self.eval_ids
+        return Owned.of(self.eval_clients, ids)
+
+    @cached_property
+    def owned(self) -> Owned | None:
+        """The validation examples by owner; None if they have none, or clients are streamed."""
+        if self.owners is None or self.validation is None or self.stream is not None:
+            return None
+        return Owned.by_owner(self.validation, self.owners, self.eval_clients.frozen)
+
+    @cached_property
+    def owned_blocks(self) -> Blocks | None:
+        """The same where clients are streamed; None where they are not."""
+        if self.owners is None or self.validation is None or self.stream is None:
+            return None
+        everyone, state = self.stream.population, 0
+        examples, ids, counts = ordered_by_owner(self.task.validation, self.owners)
+        if self.algorithm.personal:
+            state = client_state_bytes(self.algorithm, self.params, everyone.data.num_clients)
+        judged = replace(everyone, data=FederatedData(examples, counts), steps=np.ones_like(counts))
+        return Blocks.of(judged, ids, state)
+
+    def own(self, state: RunState, owned: Owned) -> Own | None:
+        """The models of examples' owners; None where all have the server's."""
+        if not self.algorithm.personal:
+            return None
+        return Own(self.algorithm, self.states(state, owned), owned.rows)
+
+    def states(self, state: RunState, owned: Owned) -> Any:
+        """The owners' own states, stacked."""
+        if self.stream is not None:
+            return self.stream.look(state, owned.ids, owned.packed.counts.shape[0])
+        return jax.tree.map(lambda x: x[owned.ids], state.clients)
+
+    def clock(self, done: int) -> dict[str, float]:
+        """The simulated seconds and joules after so many rounds, by the columns' names; nothing without a fleet."""
+        return {} if self.timeline is None else self.timeline.at(done)
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Its updates on the clock of its fleet; None without one."""
+        return None if self.timed is None else self.timed.timeline

@@ -1,0 +1,204 @@
+"""One method with several seeds: one compiled program, run for each seed with its own start, cohorts and shuffles.
+
+On a CPU as many seeds run at once as there are cores, each in a thread: XLA alone keeps one core busy with most
+problems. Each has the bits of the run with its seed alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import jax
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import Diverged, Interrupted
+from fedsolve.engine.compute.keys import run_key, start_params
+from fedsolve.engine.compute.layout import batches_at_once
+from fedsolve.engine.compute.processes import check_alone
+from fedsolve.engine.compute.round import start
+from fedsolve.engine.loop import Progress, loop, tell_compiling
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.prepare import prepare
+from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.records.checkpoint import Checkpoints
+from fedsolve.engine.result import Result
+from fedsolve.engine.timing import CompileClock
+from fedsolve.folders.interrupt import Interruptible
+from fedsolve.folders.run_folder import RUN, held_already
+from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, tell_ended
+from fedsolve.results.record_files import seed_folder
+from fedsolve.tasks.task import Task
+
+
+def run_seeds(
+    algorithm: Algorithm,
+    task: Task,
+    options: RunOptions,
+    seeds: Sequence[int],
+    *,
+    out: Path | None,
+    resume: bool,
+    label: str | None,
+    progress: Callable[[Progress], None] | None,
+    callbacks_of: CallbacksOfSeed = lambda seed: (),
+) -> tuple[Result, ...]:
+    """The runs with each seed, in order, checkpoints in `out/seed-S`; one that diverged has no model and says why.
+
+    When resuming, a seed without a checkpoint begins anew.
+
+    Raises:
+        InvalidInput: as `fedsolve.run`.
+        Interrupted: Ctrl-C, after each run's state was saved.
+    """
+    check_alone("a run with several seeds")
+    places = [None if out is None else seed_folder(out, seed) for seed in seeds]
+    begun = [place is not None and (place / RUN.file).exists() for place in places]
+    if out is not None and ((any(begun) and not resume) or (out / RUN.file).exists()):
+        raise held_already(out, "run with seeds" if any(begun) else "run with one seed")
+    clock = CompileClock()
+    with jax.enable_x64(options.dtype == "float64"), clock, Interruptible() as interrupt:
+        prepared = prepare(algorithm, task, replace(options, seed=seeds[0]), label)
+
+        def with_seed(seed: int) -> PreparedRun:
+            if prepared.timed is None and prepared.stream is None:
+                return _with_seed(prepared, seed)
+            return prepare(algorithm, task, replace(options, seed=seed), label)  # with cohorts of its own
+
+        several = _Several(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
+        # one at a time where each takes several devices, or as much memory as it may
+        alone = prepared.program.mesh.size > 1 or prepared.stream is not None
+        at_once = 1 if alone else batches_at_once()
+        with ThreadPoolExecutor(at_once) as pool:
+            resumed = [resume and (known or not any(begun)) for known in begun]
+            found = list(pool.map(several.run, seeds, places, resumed))
+    if None in found:
+        where = (
+            "nothing was saved: give out=FOLDER to resume"
+            if out is None
+            else f"saved in {out}: resume from there"
+        )
+        raise Interrupted(
+            f"stopped with {len(seeds) - found.count(None)} of {len(seeds)} seeds done; {where}"
+        )
+    return tuple(result for result in found if result is not None)
+
+
+@dataclass
+class _Several:
+    """The runs of one program under way."""
+
+    prepared: PreparedRun
+    with_seed: Callable[[int], PreparedRun]
+    count: int
+    clock: CompileClock
+    interrupt: Interruptible
+    progress: Callable[[Progress], None] | None
+    callbacks_of: CallbacksOfSeed
+    compiled: threading.Event = field(default_factory=threading.Event)
+    rounds: dict[int, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: bool = False
+    """Whether one of them was interrupted or failed: the others need not go on."""
+
+    def run(self, seed: int, out: Path | None, resume: bool) -> Result | None:
+        """One of them; None if it was interrupted. All but the first wait until that has compiled the program."""
+        first = seed == self.prepared.identity["seed"]
+        if not first:
+            self.compiled.wait()
+        callbacks: Sequence[Callback] = ()
+        found: Result | None = None
+        try:
+            with jax.enable_x64(self.prepared.identity["dtype"] == "float64"):  # each thread has its own
+                if not self._asked():
+                    callbacks = self.callbacks_of(seed)
+                    prepared = self.prepared if first else self.with_seed(seed)
+                    found = self._run(prepared, seed, out, resume, callbacks)
+            return found
+        except Interrupted:
+            self.ended = True
+            return None
+        except Diverged as error:
+            return Result(None, error.history, failure=str(error))
+        except Exception:
+            self.ended = True
+            raise
+        finally:
+            self.compiled.set()
+            with self.lock:
+                tell_ended(callbacks, found)
+
+    def _run(
+        self,
+        prepared: PreparedRun,
+        seed: int,
+        out: Path | None,
+        resume: bool,
+        callbacks: Sequence[Callback],
+    ) -> Result:
+        identity = {} if out is None else prepared.identity | prepared.digests()
+        with (
+            Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
+            Interruptible(checkpoints.where) as own,
+        ):
+            return loop(
+                prepared,
+                checkpoints,
+                self.clock,
+                lambda: own.asked or self._asked(),
+                _Teller(self, seed),
+                [self._alone(callback) for callback in callbacks],
+            )
+
+    def _alone(self, callback: Callback) -> Callback:
+        """A callback that waits for those of the other seeds: what it writes to may be the same for all."""
+
+        def call(at: Evaluated) -> str | None:
+            with self.lock:
+                return callback(at)
+
+        return call
+
+    def _asked(self) -> bool:
+        return self.ended or self.interrupt.asked
+
+    def tell(self, seed: int, at: Progress) -> None:
+        """One of them has come further."""
+        self.compiled.set()
+        with self.lock:
+            self.rounds[seed] = at.round
+            if self.progress is not None:
+                done, total = sum(self.rounds.values()), self.count * at.rounds
+                self.progress(replace(at, round=done, rounds=total, remark=f"seed {seed}"))
+
+
+@dataclass(frozen=True)
+class _Teller:
+    """The progress of one of several runs."""
+
+    several: _Several
+    seed: int
+
+    def __call__(self, at: Progress) -> None:
+        self.several.tell(self.seed, at)
+
+    def compiling(self, label: str) -> None:
+        """Say it of the first run, whose program the others share."""
+        if not self.several.compiled.is_set():
+            tell_compiling(self.several.progress, label)
+
+
+def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:
+    """The same run with another seed: its start and its key."""
+    task = prepared.task
+    params = start_params(task, seed, prepared.dtype)
+    return replace(
+        prepared,
+        params=params,
+        key=run_key(seed),
+        state=start(prepared.algorithm, params, task.data.num_clients, prepared.program.mesh),
+        identity=prepared.identity | {"seed": seed},
+    )

@@ -1,0 +1,304 @@
+"""What a run is told besides its method and its task: each option with its meaning, range and default, told once.
+
+`fedsolve.run`, `fedsolve.sweep`, the section `[run]` of a configuration and the options of the command line are made
+from the fields of `RunOptions`: a new one is added here, where it acts, and in the docs. Nothing here imports JAX, so
+that the command line's help does not wait for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Required, TypedDict, TypeVar, cast
+
+from fedsolve.config.option_docs import About, about_of, with_lines, with_options
+from fedsolve.core.checks import SEED_BITS
+from fedsolve.core.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from fedsolve.core.fleets.fleet import Fleet
+    from fedsolve.core.sampling import Sampling
+    from fedsolve.tasks.task import Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_EVALUATIONS = 50  # of a run, about, where eval_every is not given
+
+
+def _about(text: str, otherwise: str = "", **more: Any) -> dict[str, About]:
+    return {"about": About(text, otherwise, **more)}
+
+
+FLEETS = ("even", "half-normal", "stragglers", "diurnal")
+"""Names of `fedsolve.systems.PROFILES`, which needs NumPy: the command line's help does not wait for it."""
+_PARTICIPATION = About(
+    "each client takes part with this chance, in place of a fixed number",
+    share=True,
+    instead_of="clients_per_round",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Everything that a run is told besides its method and its task.
+
+    Attributes:
+        **options: each field's own words.
+
+    Raises:
+        InvalidInput: a value out of its range, or two of which one replaces the other.
+    """
+
+    rounds: int = field(metadata=_about("communication rounds in all", least=1, written_default=100))
+    clients_per_round: int | None = field(
+        default=None,
+        metadata=_about("cohort size, drawn uniformly without replacement", "all clients", least=1),
+    )
+    sampling: Sampling | None = field(
+        default=None,
+        metadata=_about(
+            "another way to draw cohorts, in place of `clients_per_round`",
+            instead_of="clients_per_round",
+            written=("participation", _PARTICIPATION),
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=_about(
+            "of the initial model, cohorts and shuffles; one seed gives the same bits on one machine",
+            least=0,
+            bits=SEED_BITS,
+            swept=False,
+        ),
+    )
+    batch_size: int | Literal["full"] | None = field(
+        default=None,
+        metadata=_about(
+            "examples of a local step, or 'full' for all of a client's",
+            "the task's",
+            least=1,
+            words=("full",),
+        ),
+    )
+    epochs: int | None = field(
+        default=None, metadata=_about("passes over a client's examples in a round", "the task's", least=1)
+    )
+    local_steps: int | None = field(
+        default=None,
+        metadata=_about(
+            "steps of a client in a round, in place of `epochs`", "the task's", least=1, instead_of="epochs"
+        ),
+    )
+    eval_every: int | None = field(
+        default=None,
+        metadata=_about("rounds between evaluations", f"1/{_EVALUATIONS} of the rounds", least=1),
+    )
+    dtype: Literal["float32", "float64"] = field(
+        default="float32",
+        metadata=_about(
+            "floating-point type of the whole run, float32 or float64", words=("float32", "float64")
+        ),
+    )
+    matmul_dtype: Literal["bfloat16"] | None = field(
+        default=None,
+        metadata=_about(
+            "bfloat16: matrix products and convolutions of local training take operands rounded to it and add up in "
+            "float32; all else stays in a `dtype` of float32",
+            "the run's type",
+            words=("bfloat16",),
+        ),
+    )
+    chunk: int | None = field(
+        default=None,
+        metadata=_about("clients trained side by side", "by what a local step writes", least=1),
+    )
+    devices: int | None = field(
+        default=None,
+        metadata=_about(
+            "devices that share each cohort", "1; all of several processes", least=1, swept=False
+        ),
+    )
+    mesh: Mapping[str, int] | None = field(
+        default=None,
+        metadata=_about(
+            "devices as a table, such as {'clients': 4, 'model': 2}: four pairs share each cohort, each pair a model, "
+            "whose arrays lie in parts on them; in place of `devices`",
+            instead_of="devices",
+            axes=("clients", "model"),
+            swept=False,
+        ),
+    )
+    systems: Fleet | str | None = field(
+        default=None,
+        metadata=_about(
+            "the fleet whose clock the run is on: a `fedsolve.systems.Fleet`, or one by name, drawn by the seed",
+            "no clock",
+            words=FLEETS,
+            objects=True,
+        ),
+    )
+    quorum: int | None = field(
+        default=None,
+        metadata=_about(
+            "messages that end a round on the clock of `systems`: who comes later does not count",
+            "all",
+            least=1,
+        ),
+    )
+    deadline: float | None = field(
+        default=None,
+        metadata=_about(
+            "seconds after which a round ends on the clock of `systems`: who comes later does not count",
+            "none",
+            positive=True,
+        ),
+    )
+    residency: Literal["device", "stream"] | None = field(
+        default=None,
+        metadata=_about(
+            "where clients' examples and states live: on the 'device', or a 'stream' of those that come next from host "
+            "or disk; the bits are the same",
+            "by their size",
+            words=("device", "stream"),
+            swept=False,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is None and option.default is None:
+                continue
+            about = about_of(option)
+            object.__setattr__(self, option.name, about.check(option.name, value))
+            if about.instead_of and getattr(self, about.instead_of) is not None:
+                raise InvalidInput(f"give {about.instead_of} or {option.name}, not both")
+        for name in ("quorum", "deadline"):
+            if getattr(self, name) is not None and self.systems is None:
+                raise InvalidInput(
+                    f"{name} = {getattr(self, name)} needs a clock: give systems, such as systems = 'stragglers'"
+                )
+        if self.matmul_dtype is not None and self.dtype == "float64":
+            raise InvalidInput(
+                f"matmul_dtype = {self.matmul_dtype!r} in a run of dtype = 'float64': products would keep 8 bits of "
+                "53; leave it out, or run in float32"
+            )
+
+    def keywords(self) -> RunKeywords:
+        """The options as keywords of `fedsolve.run`."""
+        return cast(RunKeywords, dict(vars(self)))
+
+    def with_defaults(self, task: Task) -> RunOptions:
+        """The same with what the task and the number of rounds decide: local work and `eval_every` are given."""
+        work = {"epochs": self.epochs, "local_steps": self.local_steps}
+        if self.epochs is None and self.local_steps is None:
+            work = {"epochs": task.epochs, "local_steps": task.local_steps}
+        every = max(1, round(self.rounds / _EVALUATIONS)) if self.eval_every is None else self.eval_every
+        return replace(
+            self, **work, batch_size=self.batch_size or task.batch_size or "full", eval_every=every
+        )
+
+
+class SweepKeywords(TypedDict, total=False):
+    """The options that a sweep takes too, as type checkers see them; `RunOptions` says what they are."""
+
+    rounds: Required[int]
+    clients_per_round: int | None
+    sampling: Sampling | None
+    batch_size: int | Literal["full"] | None
+    epochs: int | None
+    local_steps: int | None
+    eval_every: int | None
+    dtype: Literal["float32", "float64"]
+    matmul_dtype: Literal["bfloat16"] | None
+    chunk: int | None
+    systems: Fleet | str | None
+    quorum: int | None
+    deadline: float | None
+
+
+class RunKeywords(SweepKeywords, total=False):
+    """The options of one run, as type checkers see them; `RunOptions` says what they are."""
+
+    seed: int
+    devices: int | None
+    mesh: Mapping[str, int] | None
+    residency: Literal["device", "stream"] | None
+
+
+@dataclass(frozen=True)
+class WrittenOption:
+    """An option as a configuration and the command line have it.
+
+    Attributes:
+        name: its key.
+        default: its value where it is not given; None if another decides.
+        about: its meaning and what it takes.
+    """
+
+    name: str
+    default: Any
+    about: About
+
+
+def written_options() -> tuple[WrittenOption, ...]:
+    """The options in the order of `RunOptions`, each as text can give it."""
+    written = []
+    for option in fields(RunOptions):
+        about = about_of(option)
+        name, about = about.written or (option.name, about)
+        default = about.written_default if option.default is MISSING else option.default
+        written.append(WrittenOption(name, default, about))
+    return tuple(written)
+
+
+def exclusive_options() -> tuple[tuple[str, str], ...]:
+    """Pairs of written options of which one at most is given."""
+    return tuple((o.about.instead_of, o.name) for o in written_options() if o.about.instead_of)
+
+
+def shows_options(
+    *, swept: bool, renamed: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Put the options in the place of `**options`: in the signature, in the docstring, and in what is refused.
+
+    Args:
+        swept: leave out what a sweep does not take.
+        renamed: former name -> name of a keyword; the former is refused with the other.
+
+    The docstring's line that begins with `**options` becomes a line an option.
+    """
+    options = [f for f in fields(RunOptions) if about_of(f).swept or not swept]
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = with_options(function, options)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for former in renamed.keys() & kwargs.keys():
+                raise InvalidInput(f"{former} is called {renamed[former]} now: give {renamed[former]}")
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        call.__doc__ = with_lines(function.__doc__ or "", options)
+        return call
+
+    return decorate
+
+
+def _meant(given: Iterable[str], signature: inspect.Signature) -> str:
+    """The argument that was meant by the first one that is not there; '' where all are."""
+    known = signature.parameters
+    near = next((nearest(name, known) for name in given if name not in known), None)
+    return f": did you mean '{near}'?" if near else ""
+
+
+RunOptions.__doc__ = with_lines(RunOptions.__doc__ or "", list(fields(RunOptions)))

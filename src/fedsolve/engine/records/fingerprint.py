@@ -1,0 +1,193 @@
+"""What arrays hold and what a function does, as short names that are the same in every process.
+
+A function is known by its name, its bytecode with constants and names, what it closes over, and the functions and
+constants of its own program that it uses, likewise; not by where it stands in a file. What installed packages and
+fedsolve do is known by their versions.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import sys
+import types
+import zlib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic)
+_MADE_BY_HAND = ("__call__", "__init__", "__post_init__")
+
+
+def arrays_digest(tree: Any) -> str:
+    """A pytree of arrays by its structure, shapes, types and every number (CRC-32: some 2 GB/s)."""
+    found = _Reader()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        found.put(jax.tree_util.keystr(path))
+        found.array(leaf)
+    return found.digest()
+
+
+def code_digest(*values: Any) -> str:
+    """Functions, or objects that are called, by what they do."""
+    found = _Reader()
+    for value in values:
+        found.read(value)
+    return found.digest()
+
+
+def function_name(function: Any) -> str:
+    """A function as a reader knows it, and what it does: `losses.squared#1f0a3c5d7e9b`."""
+    shown = function
+    while isinstance(shown, functools.partial):
+        shown = shown.func
+    shown = shown if hasattr(shown, "__qualname__") else type(shown)
+    return f"{shown.__module__}.{shown.__qualname__}#{code_digest(function)}"
+
+
+class _Reader:
+    """Takes in values one after another; nothing that it takes in depends on addresses or on hash seeds."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=6)
+        self._seen: dict[int, Any] = {}  # with the object, so that its id stays its own
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def put(self, *texts: object) -> None:
+        for text in texts:
+            self._hash.update(f"{text!r};".encode())
+
+    def array(self, x: Any) -> None:
+        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        x = np.ascontiguousarray(x)
+        raw = repr(x.tolist()).encode() if x.dtype == object else x.reshape(-1).view(np.uint8).data
+        self.put(x.shape, x.dtype.str, x.dtype.name, zlib.crc32(raw))
+
+    def read(self, value: Any) -> None:
+        if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
+            self.put(type(value).__name__, value)
+        elif isinstance(value, np.ndarray | jax.Array):
+            self.array(value)
+        elif isinstance(value, tuple | list):
+            self.put(type(value).__name__, len(value))
+            for item in value:
+                self.read(item)
+        elif isinstance(value, set | frozenset):
+            self.put("set", sorted(code_digest(item) for item in value))
+        elif isinstance(value, dict):
+            self.put("dict", len(value))
+            for key, item in value.items():
+                self.read(key)
+                self.read(item)
+        elif isinstance(value, types.CodeType):
+            self.put(value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+            self.read(value.co_consts)
+        elif id(value) not in self._seen:
+            self._seen[id(value)] = value
+            try:
+                self._object(value)
+            except (
+                Exception
+            ):  # a stranger's attribute that raises, or nests too deep, is no reason not to run
+                self.put("unreadable", type(value).__qualname__)
+        else:
+            self.put("as before")
+
+    def _object(self, value: Any) -> None:
+        if isinstance(value, enum.Enum):
+            self.put(type(value).__qualname__, value.name)
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType | functools.partial):
+            parts = (value.__func__, value.__self__) if isinstance(value, types.MethodType) else (
+                value.func, value.args, value.keywords
+            )  # fmt: skip
+            self.read(parts)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, types.ModuleType):
+            self.put("module", value.__name__)
+        elif "__wrapped__" in getattr(value, "__dict__", {}):  # compiled by jax.jit, or cached
+            self.read(value.__wrapped__)
+        else:
+            self.read(type(value))
+            self.read(_parts(value))
+
+    def _function(self, function: types.FunctionType) -> None:
+        self.put(function.__qualname__)
+        self.read(function.__code__)
+        self.read(function.__defaults__)
+        self.read(function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            with_value = [cell.cell_contents] if _filled(cell) else []
+            self.read(with_value)
+        if not _own(function.__module__):
+            return
+        names = set(_names(function.__code__))
+        for name in sorted(names & set(function.__globals__)):
+            value = function.__globals__[name]
+            if isinstance(value, types.ModuleType) and _own(value.__name__):
+                for attribute in sorted(names & set(vars(value))):
+                    self._used(attribute, vars(value)[attribute])
+            else:
+                self._used(name, value)
+
+    def _used(self, name: str, value: Any) -> None:
+        self.put(name)
+        self.read(value)
+
+    def _class(self, cls: type) -> None:
+        module = cls.__module__
+        self.put("class", "fedsolve" if module.startswith("fedsolve.") else module, cls.__qualname__)
+        for one in cls.__mro__:
+            if not _own(one.__module__):
+                continue
+            for name, part in sorted(vars(one).items()):
+                if name in _MADE_BY_HAND or not name.startswith("__"):
+                    part = getattr(part, "__func__", getattr(part, "fget", part))
+                    self._used(name, part)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """What an object is made of: the fields of a dataclass, else its public attributes."""
+    if is_dataclass(value):
+        return {f.name: getattr(value, f.name, None) for f in fields(value)}
+    return {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that a function and the functions within it use."""
+    yield from code.co_names
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _names(const)
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:  # a function that is not defined yet
+        return False
+    return True
+
+
+@functools.cache
+def _own(module: str | None) -> bool:
+    """Whether a module is of the user's program, and not of Python, an installed package or fedsolve."""
+    root = (module or "").partition(".")[0]
+    if root in sys.stdlib_module_names and root != "__main__":
+        return False
+    if root in ("fedsolve", ""):
+        return False
+    path = getattr(sys.modules.get(module or ""), "__file__", None)  # None: a notebook, or the interpreter
+    return path is None or not {"site-packages", "dist-packages"} & set(Path(path).parts)

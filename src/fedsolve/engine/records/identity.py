@@ -1,0 +1,75 @@
+"""The words of a run's identity, which a checkpoint must share with the run that goes on from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedsolve.core import __version__
+from fedsolve.engine.compute.layout import cores
+
+
+def describe(value: object) -> str:
+    """A readable identity of an algorithm or a sampling, the same in every process.
+
+    >>> from fedsolve import server
+    >>> describe(server.ServerSGD(0.5))
+    'ServerSGD(lr=0.5, momentum=None, ema=False, nesterov=False)'
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = ", ".join(f"{f.name}={describe(getattr(value, f.name))}" for f in dataclasses.fields(value))
+        return f"{type(value).__name__}({parts})"
+    if isinstance(value, np.ndarray | jax.Array):
+        array = np.asarray(value)
+        return repr(array.item()) if array.ndim == 0 else f"array{array.shape}#{_digest(array)}"
+    if isinstance(value, Callable) and not isinstance(value, type):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(describe(v) for v in value) + ")"
+    return repr(value)
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
+
+
+def digest(text: str) -> str:
+    """A short name of a long text, the same in every process."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def versions() -> str:
+    """What a run may not change where it goes on: the versions and the kind of device."""
+    return f"fedsolve {__version__}, jax {jax.__version__}, {jax.default_backend()}"
+
+
+def provenance() -> str:
+    """The versions, fedsolve's commit where it runs from its repository, and the device, for what is saved."""
+    device = f"cpu, {cores()} cores" if jax.default_backend() == "cpu" else jax.devices()[0].device_kind
+    return f"fedsolve {__version__}{_commit()}, jax {jax.__version__}, {device}"
+
+
+@cache
+def _commit() -> str:
+    package = Path(__file__).resolve().parents[2]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(package), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+
+    try:
+        prefix, commit = git("rev-parse", "--show-prefix", "--short=10", "HEAD").split()
+        if prefix != "src/fedsolve/":  # installed into somebody's own repository
+            return ""
+        return f", commit {commit}{' with changes' if git('status', '--porcelain', '--', '.') else ''}"
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""

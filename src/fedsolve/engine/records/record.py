@@ -1,0 +1,167 @@
+"""The record of a run while it grows: evaluations and per-round logs."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.engine.compute.round import SENT
+from fedsolve.engine.records.message_sizes import Traffic
+from fedsolve.results.history import History
+
+_INTEGER, _FLOAT = "q", "d"  # as `array` calls int64 and float64
+_SUMMED = ("participants", "dropped", "rejected", "asked", "bytes_up", "bytes_down")
+
+
+class Rows:
+    """Columns that grow by rows, int64 where every value is an integer; what a row lacks is NaN."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, array] = {}
+        self.count = 0
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Further rows: numbers for one, or arrays of one length for several."""
+        given = {name: np.atleast_1d(np.asarray(x)) for name, x in values.items()}
+        more = len(next(iter(given.values())))
+        for name in {**self.columns, **given}:
+            found = given[name] if name in given else np.full(more, np.nan)
+            kind = _FLOAT if np.issubdtype(found.dtype, np.inexact) else _INTEGER
+            column = self.columns.get(name)
+            if column is None:
+                column = array(_FLOAT, [float("nan")]) * self.count if self.count else array(kind)
+            if column.typecode != kind:
+                column, kind = array(_FLOAT, column), _FLOAT
+            column.frombytes(found.astype(kind).tobytes())
+            self.columns[name] = column
+        self.count += more
+
+    def arrays(self, first: int = 0) -> dict[str, np.ndarray]:
+        """The columns from a row on, as arrays of their own."""
+        return {name: np.array(x[first:], x.typecode) for name, x in self.columns.items()}
+
+
+class Recorder:
+    """Rows of evaluations and of rounds; turns into a `History` at the end.
+
+    Counts of rounds are summed as they come, so that no total depends on which rounds have a row.
+
+    Attributes:
+        evaluations, rounds: the rows.
+        sums: of all rounds so far, by name.
+        totals: the sums at each evaluation.
+        seconds: of the run so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.evaluations = Rows()
+        self.rounds = Rows()
+        self.totals = Rows()
+        self.sums: dict[str, int] = {}
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether there is an evaluation."""
+        return self.evaluations.count > 0
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """The last evaluation."""
+        return {name: values[-1] for name, values in self.evaluations.columns.items()}
+
+    def evaluation(self, round: int, seconds: float, metrics: dict[str, float]) -> None:
+        """Add an evaluation after `round` rounds."""
+        self.evaluations.add({"round": round, "seconds": seconds, **metrics})
+        if self.sums:
+            self.totals.add({"round": round, **self.sums})
+
+    def log(
+        self,
+        first: int,
+        last: int,
+        logs: dict[str, np.ndarray],
+        traffic: Traffic,
+        timeline: Timeline | None = None,
+    ) -> None:
+        """Add the logs of rounds `first` to `last` (exclusive, from 0), with their times where there is a clock."""
+        count = last - first
+        columns = {name: log[:count] for name, log in logs.items() if name != SENT}
+        columns["round"] = np.arange(first + 1, last + 1)
+        columns["bytes_up"] = logs[SENT][:count].astype(np.int64) @ np.array(traffic.up)
+        asked = columns["participants"].astype(np.int64)
+        if timeline is not None:
+            asked = timeline.asked[first:last]
+            columns |= {
+                "asked": asked,
+                "time": timeline.time[first:last],
+                "waited": timeline.waited[first:last],
+            }
+            if timeline.joules is not None:
+                columns["energy"] = timeline.joules[first:last]
+        columns["bytes_down"] = traffic.down * asked
+        self._sum(columns)
+        self.rounds.add(columns)
+
+    def entry(self, values: Mapping[str, float]) -> None:
+        """Add the log of one round; a column that other rounds have is NaN in a round without it."""
+        self._sum(values)
+        self.rounds.add(values)
+
+    def _sum(self, columns: Mapping[str, Any]) -> None:
+        for name in _SUMMED:
+            if name in columns:
+                self.sums[name] = self.sums.get(name, 0) + int(np.sum(columns[name]))
+
+    def count_again(self) -> None:
+        """Sums and totals from the rows, of a record that was written without them: every round has a row there."""
+        rounds = self.rounds.arrays()
+        for done in self.evaluations.columns["round"]:
+            before = rounds["round"] <= done
+            if before.any():
+                self.totals.add(
+                    {"round": done, **{n: int(rounds[n][before].sum()) for n in _SUMMED if n in rounds}}
+                )
+        self._sum(rounds)
+
+    def last(self, name: str) -> float:
+        """The last value of a per-round column, NaN if there is none."""
+        column = self.rounds.columns.get(name)
+        return float(column[-1]) if column else float("nan")
+
+    def total(self, name: str) -> int:
+        """The sum of a count over all rounds."""
+        return self.sums.get(name, 0)
+
+    def any(self, name: str) -> bool:
+        """Whether a per-round column was ever non-zero."""
+        return any(self.rounds.columns.get(name, ()))
+
+    def history(
+        self, label: str, task: str, settings: dict[str, Any], compile_seconds: float, notes: tuple[str, ...]
+    ) -> History:
+        """The finished record."""
+        rounds = self.rounds.arrays() or {"round": np.zeros(0, np.int64)}
+        totals = self.totals.arrays()
+        if self.sums and (not totals or totals["round"][-1] != rounds["round"][-1]):
+            after = Rows()
+            after.add(totals)
+            after.add({"round": rounds["round"][-1], **self.sums})
+            totals = after.arrays()
+        if "epsilon" in rounds:
+            notes = (*notes, f"epsilon = {self.last('epsilon'):.4g} after all rounds, at the method's delta")
+        return History(
+            label=label,
+            task=task,
+            settings=settings,
+            evaluations=self.evaluations.arrays(),
+            rounds=rounds,
+            seconds=self.seconds,
+            compile_seconds=compile_seconds,
+            notes=notes,
+            totals=totals,
+        )

@@ -1,0 +1,248 @@
+"""A run on the clock of a fleet: its cohorts and times, worked out before anything is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.fleets.events import asynchronous
+from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.core.fleets.profiles import profile
+from fedsolve.core.fleets.rounds import synchronous
+from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.core.types import Scalar, module, static
+from fedsolve.engine.compute.layout import free_bytes
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.records.message_sizes import Traffic
+
+_BLOCK = 2**20  # places of cohorts that are drawn at once
+
+
+@module
+class Scheduled(Sampling):
+    """Cohorts that were worked out ahead, a row for each server update.
+
+    Attributes:
+        ids, present: shape (updates, size), those present first.
+        versions: the update whose broadcast each began with, shape (updates, size); `()` where all have the newest.
+        never_empty: whether each row has somebody.
+    """
+
+    ids: Int[Array, "updates size"]
+    present: Bool[Array, "updates size"]
+    versions: Any = ()
+    never_empty: bool = static(default=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def size(self) -> int:
+        """Clients of an update at most."""
+        return self.ids.shape[1]
+
+    def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
+        """The row of the update."""
+        return self.ids[round], self.present[round]
+
+    def at_best(self, population: int) -> float:
+        """Clients of the largest update."""
+        return int(np.asarray(self.present).sum(axis=1).max())
+
+    def started(self, round: Scalar) -> Any:
+        """Whose messages an update takes, and the update whose broadcast each began with."""
+        return None if isinstance(self.versions, tuple) else (self.ids[round], self.versions[round])
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the clock makes of a run: when its updates are done, who counts in them, and how many broadcasts are kept.
+
+    Attributes:
+        timeline: of its updates.
+        sampling: who counts.
+        asks: who is asked: the sampling as it was given.
+        sent: bytes of a client.
+        depth: broadcasts that are kept for those at work; 0 where all begin with the newest.
+    """
+
+    timeline: Timeline
+    sampling: Sampling
+    asks: Sampling
+    sent: Traffic
+    depth: int = 0
+
+
+def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
+    """The fleet that an option names.
+
+    Raises:
+        InvalidInput: an unknown name, no fleet, or one of another number of clients.
+    """
+    fleet = profile(systems, population, seed) if isinstance(systems, str) else systems
+    if not isinstance(fleet, Fleet):
+        raise InvalidInput(
+            f"systems = {shown(systems)} must be a fs.systems.Fleet or a name such as 'stragglers'"
+        )
+    if fleet.clients != population:
+        raise InvalidInput(
+            f"systems has {fleet.clients} clients, the task {population}: give one of {population}"
+        )
+    return fleet
+
+
+def on_the_clock(
+    fleet: Fleet,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    options: RunOptions,
+    key: Array,
+    steps: np.ndarray,
+    sent: Traffic,
+) -> Timed:
+    """The run's updates on the clock of its fleet.
+
+    Where the clock only measures, cohorts are drawn by `sampling` inside the program as ever, and no bit of the model
+    changes; where it chooses (a quorum, a deadline, dropouts, a trace) they are written down here.
+
+    Args:
+        fleet: devices, links, who is there when.
+        algorithm: it may refuse cohorts that the clock chooses.
+        sampling: who is asked.
+        options: of the run.
+        key: of all rounds.
+        steps: local steps of each client, shape (clients,).
+        sent: bytes of a client; of a message with several lengths the longest counts.
+
+    Raises:
+        InvalidInput: a trace with a sampling that it cannot limit, a quorum above the cohort, a refusal, a clock on
+            which no client ever takes part.
+    """
+    population = len(steps)
+    _check_outermost(algorithm)
+    if fleet.available is not None and not isinstance(sampling, Uniform):
+        raise InvalidInput(
+            f"systems has a trace of who is there, among whom clients are drawn uniformly: give clients_per_round "
+            f"in place of sampling = {type(sampling).__name__}"
+        )
+    seconds = fleet.task_seconds(steps, sent.down, max(sent.up))
+    joules = fleet.task_joules(steps, sent.down, max(sent.up))
+    if algorithm.buffer:
+        return _late(fleet, algorithm, sampling, options, seconds, joules, sent)
+    first = jax.eval_shape(partial(sampling.draw, population=population), key, jnp.int32(0))[0]
+    timeline = synchronous(
+        fleet, seconds, _cohorts(sampling, key, population, len(first), options), options.rounds, options.seed,
+        size=len(first), quorum=options.quorum, deadline=options.deadline, joules=joules,
+    )  # fmt: skip
+    if timeline.ids is None or timeline.present is None:
+        return Timed(timeline, sampling, sampling, sent)
+    if not timeline.present.any():
+        raise InvalidInput(_nobody(fleet, options, seconds))
+    scheduled = Scheduled(
+        jnp.asarray(timeline.ids),
+        jnp.asarray(timeline.present),
+        never_empty=bool(timeline.present.any(axis=1).all()),
+    )
+    algorithm.check(scheduled, population)
+    return Timed(timeline, scheduled, sampling, sent)
+
+
+def _nobody(fleet: Fleet, options: RunOptions, seconds: np.ndarray) -> str:
+    """Why no message of a run is in time."""
+    soonest = float(seconds.min())
+    if options.deadline is not None and soonest > options.deadline:
+        return (
+            f"deadline = {options.deadline}: no client takes part in any round, as the quickest task takes "
+            f"{soonest:.3g} s: give more"
+        )
+    return (
+        f"systems: no client takes part in any of the {options.rounds} rounds, as all that are asked drop out or are "
+        "late: run more rounds, or give fewer dropouts or more time"
+    )
+
+
+def _check_outermost(algorithm: Algorithm) -> None:
+    """Refuse what is around a late method: it would see messages that are weighed already."""
+    inner = getattr(algorithm, "inner", None)
+    while inner is not None:
+        if inner.buffer:
+            raise InvalidInput(
+                f"{name_of(algorithm)}: on a clock {name_of(inner)} goes around all else: put "
+                f"{type(algorithm).__name__} inside it; a model with buffers, such as BatchNorm's, cannot be late"
+            )
+        inner = getattr(inner, "inner", None)
+
+
+def _late(
+    fleet: Fleet,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    options: RunOptions,
+    seconds: np.ndarray,
+    joules: np.ndarray | None,
+    sent: Traffic,
+) -> Timed:
+    """The updates of a method whose clients come when they come."""
+    name = name_of(algorithm)
+    if not isinstance(sampling, Uniform):
+        raise InvalidInput(
+            f"{name} asks clients uniformly, one after another: give clients_per_round, how many are at work at a "
+            f"time, in place of sampling = {type(sampling).__name__}"
+        )
+    for option in ("quorum", "deadline"):
+        if getattr(options, option) is not None:
+            raise InvalidInput(f"{name} has no rounds that a {option} could end: leave {option} out")
+    timeline = asynchronous(
+        fleet, seconds, options.rounds, options.seed, buffer=algorithm.buffer, concurrency=sampling.size,
+        joules=joules,
+    )  # fmt: skip
+    ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)
+    latest = int((np.arange(len(versions))[:, None] - versions).max())
+    depth = (
+        2 ** latest.bit_length()
+    )  # the least power of two above it: more rounds are mostly the same program
+    if depth * sent.down > free_bytes():
+        raise InvalidInput(
+            f"{name}: a message is {latest} updates late, and {depth} models of {sent.down:,} bytes are more than the "
+            f"{free_bytes() / 1e9:.1f} GB that are free: take fewer clients_per_round or a larger buffer"
+        )
+    scheduled = Scheduled(
+        jnp.asarray(ids), jnp.ones(ids.shape, bool), jnp.asarray(versions), never_empty=True
+    )
+    algorithm.check(scheduled, len(seconds))
+    return Timed(timeline, scheduled, sampling, sent, depth)
+
+
+def _cohorts(
+    sampling: Sampling, key: Array, population: int, size: int, options: RunOptions
+) -> Callable[[int, np.ndarray | None], np.ndarray]:
+    """(round, who is there or None) -> the clients that it asks: as the program draws them, or among those there."""
+    block = min(options.rounds, max(1, _BLOCK // size))
+    drawn: tuple[int, np.ndarray, np.ndarray] = (-1, np.zeros(0), np.zeros(0))
+
+    def draw(t: int, there: np.ndarray | None) -> np.ndarray:
+        nonlocal drawn
+        if there is not None:
+            random = np.random.default_rng((options.seed, 0xA5CED, t))
+            return random.permutation(np.flatnonzero(there))[:size]
+        if drawn[0] != t // block:
+            rounds = jnp.arange(t // block * block, (t // block + 1) * block, dtype=jnp.int32)
+            ids, present = _draws(sampling, key, rounds, population)
+            drawn = (t // block, np.asarray(ids), np.asarray(present))
+        _, ids, present = drawn
+        return ids[t % block][present[t % block]]
+
+    return draw
+
+
+@partial(jax.jit, static_argnums=3)
+def _draws(sampling: Sampling, key: Array, rounds: Array, population: int) -> Any:
+    """The cohorts of some rounds, as `fedsolve.engine.compute.round` draws them."""
+    return jax.vmap(lambda t: sampling.draw(jax.random.fold_in(key, t), t, population))(rounds)

@@ -1,0 +1,1 @@
+"""Clients that no device holds: read from disk as they are needed."""

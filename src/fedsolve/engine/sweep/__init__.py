@@ -1,0 +1,1 @@
+"""Many settings and seeds of a method as one program."""

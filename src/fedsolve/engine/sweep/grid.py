@@ -1,0 +1,90 @@
+"""The trials of a sweep: a grid's settings with their methods, and the seeds that each is run with."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.checks import check_different, check_seed, is_integer
+from fedsolve.core.errors import InvalidInput, shown, unknown
+
+MOST_TRIALS = 20_000
+"""Settings x seeds of one sweep: each is a method of its own before anything runs."""
+
+
+def check_size(values: Sequence[int], seeds: int) -> int:
+    """The trials of axes of so many values with so many seeds; `InvalidInput` if they are more than `MOST_TRIALS`."""
+    trials = math.prod(values) * seeds
+    if trials > MOST_TRIALS:
+        sizes = " x ".join(f"{n:,}" for n in values) or "1"
+        raise InvalidInput(
+            f"{sizes} settings with {seeds:,} seed{'s' * (seeds != 1)} are {trials:,} runs, more than the "
+            f"{MOST_TRIALS:,} of one sweep: take fewer values or seeds, or several sweeps"
+        )
+    return trials
+
+
+def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """The axes of a grid, their values as tuples.
+
+    Raises:
+        InvalidInput: no axis, one that is no list of values, or a value that comes twice.
+    """
+    if grid is not None and not isinstance(grid, Mapping):
+        raise InvalidInput(
+            f"grid = {shown(grid)} must be values by name, such as {{'client_lr': [0.01, 0.1]}}"
+        )
+    if not grid:
+        raise InvalidInput("the grid has no axis: give at least one, such as {'client_lr': [0.01, 0.1, 1.0]}")
+    axes = {}
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray) or not len(values):
+            raise InvalidInput(f"axis {name} = {values!r} of the grid must be a list of at least one value")
+        axes[name] = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+        check_different(f"axis {name} of the grid", axes[name])
+    return axes
+
+
+def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds of a sweep: those given, or 0, 1, ... if they are given by number.
+
+    Raises:
+        InvalidInput: none, one twice, or what is no seed.
+    """
+    if is_integer(seeds):
+        check_size([], int(seeds))
+        found = tuple(range(seeds))
+    else:
+        found = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()
+    if not found or not all(is_integer(s) and s >= 0 for s in found) or len(set(found)) < len(found):
+        raise InvalidInput(
+            f"seeds = {seeds!r} must be how many, at least 1, or different integers of at least 0"
+        )
+    return tuple(check_seed(s) for s in found)
+
+
+def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> list[Algorithm]:
+    """The method at every setting, in the order of the product of the axes: the last one fastest.
+
+    Raises:
+        InvalidInput: an axis that the function does not take (the nearest match is named), or no method returned.
+    """
+    if not callable(make):
+        raise InvalidInput(f"algorithm = {shown(make)} must be a method's name or a function that makes one")
+    name = getattr(make, "__name__", "the method")
+    known = inspect.signature(make).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        for axis in axes:
+            if axis not in known:
+                raise unknown(f"setting of {name}", axis, known)
+    methods = [make(**dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+    for method in methods:
+        if not isinstance(method, Algorithm):
+            raise InvalidInput(f"{name} gives {method!r}, not an algorithm such as FedAvg(client_lr=0.1)")
+    return methods

@@ -1,0 +1,139 @@
+"""What a sweep has found so far, and the folder that keeps it: one file, replaced atomically."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.sweep.trials import TrialBatch
+from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume
+from fedsolve.folders.store import load_tree
+from fedsolve.results.encoding import plain
+
+
+@dataclass
+class TrialResults:
+    """Results by trial while a sweep grows.
+
+    Attributes:
+        shape: settings, seeds, evaluations.
+        dtype: of the metrics.
+        metrics: name -> values of that shape, NaN where nothing was seen.
+        diverged: the round in which a trial diverged, -1 if it has not, shape (settings, seeds).
+        batches: batches that are done.
+        rounds: rounds done of the batches under way.
+        seconds: wall time so far.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: Any
+    metrics: dict[str, np.ndarray] = field(default_factory=dict)
+    diverged: np.ndarray = field(init=False)
+    batches: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.diverged = np.full(self.shape[:2], -1, np.int32)
+
+    def put(self, batch: TrialBatch, evaluation: int, values: dict[str, np.ndarray]) -> None:
+        """Metrics of a batch's trials, each of shape (L, S), at one evaluation."""
+        for name, value in values.items():
+            all_trials = self.metrics.setdefault(name, np.full(self.shape, np.nan, self.dtype))
+            all_trials[np.ix_(batch.settings, batch.seeds, np.array([evaluation]))] = value[..., None]
+
+    def end(self, batch: TrialBatch, rounds: int) -> None:
+        """A trial whose model is not finite after the last round has diverged: nobody trained from it to notice."""
+        trials = np.ix_(batch.settings, batch.seeds)
+        lost = np.isnan(self.metrics["train_loss"][trials][..., -1]) & (self.diverged[trials] < 0)
+        self.diverged[trials] = np.where(lost, rounds, self.diverged[trials])
+
+
+class SweepStore:
+    """The checkpoint of one sweep, or nothing where no folder was given."""
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        self._folder = folder
+        self._manifest = None if folder is None else folder.manifest()
+
+    @classmethod
+    @contextlib.contextmanager
+    def at(cls, out: str | Path | None, identity: dict[str, Any], resume: bool) -> Iterator[SweepStore]:
+        """Hold the folder for one sweep.
+
+        Raises:
+            InvalidInput: `resume` without a folder or anything kept in it; what is kept is of a sweep that differs
+                (the first difference is named); a folder that holds a sweep already, is in use or cannot be written.
+        """
+        with RunFolder.if_given(out, SWEEP, plain(identity), resume) as folder:
+            yield cls(folder)
+
+    @property
+    def where(self) -> Path | None:
+        """The folder, None where nothing is kept."""
+        return None if self._folder is None else self._folder.hold.folder
+
+    @property
+    def due(self) -> bool:
+        """Whether enough time has passed since the last saving."""
+        return self._folder is not None and self._folder.due
+
+    @property
+    def trials(self) -> int | None:
+        """Trials side by side of the sweep that is resumed, which decide its bits; None for a new one."""
+        return None if self._manifest is None else self._manifest["lanes"]
+
+    @property
+    def at_once(self) -> int | None:
+        """Batches at once of the sweep that is resumed, which share a state in the file; None for a new one."""
+        return None if self._manifest is None else self._manifest["at_once"]
+
+    @property
+    def done(self) -> tuple[int, int, float]:
+        """Batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros."""
+        kept = self._manifest
+        return (0, 0, 0.0) if kept is None else (kept["blocks"], kept["rounds"], kept["seconds"])
+
+    def restore(self, found: TrialResults, states: list[RunState]) -> list[RunState]:
+        """Fill `found` with what is kept when resuming; the states of the batches under way, of the shapes of `states`.
+
+        Raises:
+            InvalidInput: what is kept is corrupt.
+        """
+        manifest = self._manifest
+        if manifest is None or self._folder is None:
+            return states
+        empty = {name: np.zeros(found.shape, found.dtype) for name in manifest["metrics"]}
+        like = {"metrics": empty, "diverged": found.diverged, "states": states}
+        kept = load_tree(self._folder.path, like)
+        found.metrics = {name: np.array(kept["metrics"][name]) for name in manifest["metrics"]}
+        found.diverged = np.array(kept["diverged"])
+        return kept["states"]
+
+    def save(self, found: TrialResults, states: list[RunState], layout: dict[str, int]) -> None:
+        """Keep everything, atomically: `states` of the batches under way; `layout` holds `lanes` and `at_once`.
+
+        Raises:
+            InvalidInput: the folder cannot be written, or was removed during the sweep.
+        """
+        if self._folder is None:
+            return
+        manifest = {
+            "blocks": found.batches,
+            "rounds": found.rounds if states else 0,
+            "seconds": found.seconds,
+            **layout,
+            "metrics": list(found.metrics),
+        }
+        tree = {"metrics": found.metrics, "diverged": found.diverged, "states": states}
+        self._folder.save(tree, manifest)
+
+    def how_to_resume(self, done: int, total: int) -> str:
+        """What an interrupted user is told."""
+        return how_to_resume(self._folder, f"stopped after {100 * done // total} % of the sweep")

@@ -1,0 +1,183 @@
+"""The trials of a sweep: what all of them share, and a batch of them under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.engine.checks.preflight import check_round
+from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.keys import run_key, start_params
+from fedsolve.engine.compute.layout import parallel_trials
+from fedsolve.engine.compute.round import RunState, on_all_devices, one_round
+from fedsolve.engine.evaluation.nonfinite_clients import leave_out
+from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.reacting import reacted, reacts
+from fedsolve.engine.sweep.trials import (
+    EvaluationSpec,
+    TrialBatch,
+    advance,
+    evaluate,
+    models,
+    plan_batches,
+    start,
+)
+from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What the trials of a sweep share, and the method and diagnostics of each setting."""
+
+    prepared: PreparedRun
+    methods: tuple[Algorithm, ...]
+    diagnostics: tuple[tuple[Diagnostic, ...], ...]
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        prepared: PreparedRun,
+        methods: Sequence[Algorithm],
+        seeds: tuple[int, ...],
+        diagnostics: Sequence[Diagnostic] | None,
+    ) -> Trials:
+        """Everything in the run's type."""
+        dtype, task = prepared.dtype, prepared.task
+        found = [
+            (*task.diagnostics, *a.diagnostics()) if diagnostics is None else tuple(diagnostics)
+            for a in methods
+        ]
+        return cls(
+            prepared,
+            tuple(cast(a, dtype) for a in methods),
+            tuple(cast(m, dtype) for m in found),
+            seeds,
+        )
+
+    def left_out(self) -> Trials:
+        """Without clients whose loss is not finite at the initial model, in training and validation metrics."""
+        prepared = leave_out(self.prepared)
+        return self if prepared is self.prepared else replace(self, prepared=prepared)
+
+    @property
+    def evaluated(self) -> np.ndarray:
+        """Rounds done at each evaluation, shape (evaluations,), 0 first."""
+        last = self.prepared.rounds
+        return np.unique([*range(0, last, self.prepared.eval_every), last])
+
+    def batches(self, trials: int | None) -> tuple[list[TrialBatch], tuple[str, ...]]:
+        """All trials in batches, those of one program together, and what is to be said of it."""
+        programs: dict[Any, list[int]] = {}
+        for i, pair in enumerate(zip(self.methods, self.diagnostics, strict=True)):
+            programs.setdefault(jax.tree.structure(pair), []).append(i)
+        prepared, total = self.prepared, len(self.methods) * len(self.seeds)
+        most, note = parallel_trials(trials, total, prepared.params, prepared.program.chunk, prepared.state)
+        batches = [b for settings in programs.values() for b in plan_batches(settings, len(self.seeds), most)]
+        return batches, (*prepared.remarks, *([note] if note else []))
+
+    def begin(self, batch: TrialBatch) -> RunningBatch:
+        """A batch at its start."""
+        prepared = self.prepared
+        pairs = [(self.methods[i], self.diagnostics[i]) for i in batch.settings]
+        algorithms, diagnostics = jax.tree.map(lambda *x: jnp.stack(x), *pairs)
+        seeds = [self.seeds[i] for i in batch.seeds]
+        models = [start_params(prepared.task, seed, prepared.dtype) for seed in seeds]
+        params = jax.tree.map(lambda *x: jnp.stack(x), *models)
+        keys = jnp.stack([run_key(seed) for seed in seeds])
+        what = EvaluationSpec(prepared.task.loss, prepared.metrics, pairs[0][0].weighting == "uniform")
+        states = start(algorithms, params, prepared.task.data.num_clients)
+        return RunningBatch(self, batch, what, algorithms, diagnostics, keys, states)
+
+    def reacted(self, batch: TrialBatch, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
+        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L)."""
+        rounds = self.evaluated[:evaluations]
+        stop = int(self.evaluated[min(evaluations, len(self.evaluated) - 1)])
+
+        def after(setting: int, seed: int) -> Algorithm:
+            seen = {name: values[setting, seed, :evaluations] for name, values in metrics.items()}
+            return reacted(self.methods[setting], {"round": rounds, **seen}, self.prepared.versions, stop)
+
+        trials = [[after(i, j) for i in batch.settings] for j in batch.seeds]
+        rows = [jax.tree.map(lambda *x: jnp.stack(x), *settings) for settings in trials]
+        return jax.tree.map(lambda *x: jnp.stack(x), *rows)
+
+
+@dataclass(frozen=True)
+class RunningBatch:
+    """A batch under way: methods and diagnostics (leading axis L), keys (S) and states (S, L)."""
+
+    work: Trials
+    batch: TrialBatch
+    what: EvaluationSpec
+    algorithms: Algorithm
+    diagnostics: Any
+    keys: Any
+    states: RunState
+
+    def next_methods(self, metrics: Mapping[str, np.ndarray], evaluations: int) -> Algorithm:
+        """The methods of the trials' next rounds after so many evaluations, leading axes (S, L).
+
+        Raises:
+            InvalidInput: a rate reacts to a metric that is not measured.
+        """
+        if reacts(self.algorithms):
+            return self.work.reacted(self.batch, metrics, evaluations)
+        seeds = len(self.keys)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), self.algorithms)
+
+    def advance(self, rounds: int, metrics: Mapping[str, np.ndarray], evaluations: int) -> RunningBatch:
+        """Some rounds further, at the rates that follow from so many evaluations of all trials."""
+        prepared, algorithms = self.work.prepared, self.next_methods(metrics, evaluations)
+        shared = (prepared.sampling, prepared.packed)
+        try:
+            states = advance(prepared.program, algorithms, *shared, self.keys, self.states, rounds)
+        except TypeError:  # a shape or type that changes is said plainly, of the first trial
+            algorithm, state = jax.tree.map(lambda x: x[0, 0], (algorithms, self.states))
+            one = partial(on_all_devices, one_round, prepared.program, algorithm, *shared, self.keys[0])
+            check_round(one, state)
+            raise
+        return replace(self, states=jax.block_until_ready(states))
+
+    def evaluate(self) -> dict[str, np.ndarray]:
+        """All metrics, each of shape (L, S), NaN where a trial has diverged."""
+        prepared = self.work.prepared
+        eval_clients, held_out, owned = prepared.eval_clients, prepared.held_out, {}
+        if prepared.algorithm.personal:
+            owned = {"train": prepared.evaluated}
+            if prepared.owned is not None:
+                del held_out["validation"]
+                owned["validation"] = prepared.owned
+        given = (eval_clients, held_out, owned, self.algorithms, self.states)
+        found = evaluate(self.what, self.diagnostics, *given)
+        found |= self._on_whole_sets()
+        clock = self.work.prepared.clock(int(np.asarray(self.states.round).max()))
+        found |= {name: np.full(self.states.failed.shape, seconds) for name, seconds in clock.items()}
+        alive = found.pop("finite") & (np.asarray(self.states.failed) < 0)
+        return {name: np.where(alive, x, np.nan).T for name, x in found.items()}
+
+    def _on_whole_sets(self) -> dict[str, np.ndarray]:
+        """Metrics of held-out sets that are no means, trial by trial on the host, each of shape (S, L)."""
+        whole, sets = self.work.prepared.whole, self.work.prepared.held_out
+        if not whole or not sets:
+            return {}
+        params, shape = models(self.algorithms, self.states), self.states.failed.shape
+        first = not np.asarray(self.states.round).any()
+        model = self.work.prepared.eval_clients.model
+        trials = [
+            whole(model(jax.tree.map(lambda x, i=i: x[i], params)), sets, first) for i in np.ndindex(*shape)
+        ]
+        return {name: np.array([one[name] for one in trials]).reshape(shape) for name in trials[0]}
+
+    @property
+    def failed(self) -> np.ndarray:
+        """The round in which each trial diverged, counted from 1, -1 if it has not; shape (L, S)."""
+        failed = np.asarray(self.states.failed)
+        return np.where(failed < 0, -1, failed + 1).T

@@ -1,0 +1,1 @@
+"""Files and folders that survive kills and damage: atomic files, locks, checksums, checkpoints."""

@@ -1,0 +1,136 @@
+"""Writing a file so that a reader, or a crash, never meets half of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Callable
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+from fedsolve.core.checks import check_path
+from fedsolve.core.errors import InvalidInput
+
+_BEGUN = time.time()
+_HOST = f"{zlib.crc32(platform.node().encode()):08x}"
+_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.part")
+_A_DAY = 24 * 3600.0
+_cleared: set[Path] = set()
+
+
+def write_atomically(path: str | Path, content: str | bytes, *, private: bool = False) -> Path:
+    """Write `content` (text as UTF-8) to `path`, creating its folder; an old file stays until then.
+
+    Args:
+        path: the file.
+        content: what it shall hold.
+        private: for its owner's eyes alone (mode 0600); else who may read it follows from the umask.
+
+    Raises:
+        InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    return replace_atomically(path, lambda new: new.write_bytes(data), private=private)
+
+
+def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, private: bool = False) -> Path:
+    """Put what `write` writes to the file that it is given in the place of `path`, likewise.
+
+    Raises:
+        InvalidInput: the disk is full, or the folder cannot be written; the old file is untouched.
+    """
+    path = check_path("path", path)
+    if path.is_dir():
+        raise InvalidInput(f"cannot write to {path}: it is a folder; give a file's path")
+    temporary = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clear(path.parent)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_all(file: RawIOBase, content: bytes | memoryview) -> None:
+    """Write all of `content` to a file without a buffer, which may take less at once, as before its disk is full."""
+    rest = memoryview(content)
+    while len(rest):
+        rest = rest[file.write(rest) or 0 :]
+
+
+def read_all(file: int, content: memoryview, offset: int) -> int:
+    """Fill `content` from a place of a file on; its length.
+
+    Raises:
+        OSError: the file ends before.
+    """
+    done = 0
+    while done < len(content):
+        more = os.preadv(file, [content[done:]], offset + done)
+        if not more:
+            raise OSError("it has become shorter")
+        done += more
+    return done
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder, once for each process and folder."""
+    if folder.absolute() in _cleared:
+        return
+    _cleared.add(folder.absolute())
+    for entry in os.scandir(folder):
+        found = _TEMPORARY.fullmatch(entry.name)
+        if found is None:
+            continue
+        with contextlib.suppress(OSError):  # another process clears it, too, or it is not ours to remove
+            if _left(found[1], int(found[2]), entry.stat().st_mtime):
+                os.unlink(entry)
+
+
+def _left(host: str, process: int, written: float) -> bool:
+    """Whether nobody writes to a temporary file any more: its process is dead, or it is a day old."""
+    if time.time() - written > _A_DAY:
+        return True
+    if host != _HOST:
+        return False
+    if process == os.getpid():  # of a process before this one that had the same number
+        return written < _BEGUN
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def slug(label: str) -> str:
+    """A label as the name of a folder.
+
+    >>> slug("FedAvg, lr 0.1")
+    'FedAvg-lr-0.1'
+    """
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", label).strip("-.")[:80] or "method"
+
+
+def _unwritable(path: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(
+        f"cannot write {path}: {error.strerror or error}; what was saved before is intact: "
+        "free space or choose another folder"
+    )

@@ -1,0 +1,162 @@
+"""Arrays by name and a JSON manifest in one safetensors file, no byte of which can change unseen.
+
+Every tensor has a checksum in the header and the header has a seal of its own: CRC-32, which finds every single flipped
+bit and every burst of up to 32. Any other program reads the file as safetensors; the checksums are its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import replace_atomically
+from fedsolve.folders.untrusted import loads, open_regular
+
+MANIFEST = "fedsolve"
+"""The entry of a file's metadata that has the manifest; a file without checksums has no other."""
+_CHECKSUMS, _SEAL = "checksums", "seal"
+_LONGEST = 10**8
+"""Bytes of a header, as other readers of safetensors have it."""
+_UNSEALED = b'"seal":"00000000"'
+# quotes inside the manifest are escaped, so that only the header's own entry looks like this
+_SEALED = re.compile(rb'"seal":"([0-9a-f]{8})"')
+_TYPES = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"} | {
+    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
+    for kind in ("float", "int", "uint")
+    for bits in (8, 16, 32, 64)
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a file whose seal is right, in a file of the right length.
+
+    Attributes:
+        manifest: what was written beside the arrays.
+        checksums: of each array, by name.
+        entries: name -> dtype, shape and offsets of its bytes behind the header.
+        length: of the header, in bytes.
+    """
+
+    manifest: dict[str, Any]
+    checksums: dict[str, str]
+    entries: dict[str, Any]
+    length: int
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], manifest: Mapping[str, Any], *, private: bool = False
+) -> None:
+    """Write arrays, each contiguous, and a manifest as one file, `private` for its owner's eyes alone.
+
+    Raises:
+        InvalidInput: the disk is full, or the folder cannot be written; what was saved before is intact.
+    """
+    checksums = {name: checksum(_bytes(x)) for name, x in arrays.items()}
+    metadata = {MANIFEST: json.dumps(manifest), _CHECKSUMS: json.dumps(checksums), _SEAL: "0" * 8}
+    header = _header(arrays, metadata)
+
+    # written here and not by safetensors, which renames a file of its own that a kill leaves behind
+    def write(new: Path) -> None:
+        with open(new, "wb") as file:
+            file.write(header)
+            for x in arrays.values():
+                file.write(_bytes(x))
+
+    replace_atomically(path, write, private=private)
+
+
+def read_header(path: Path, kind: str) -> Header:
+    """The header of a file, which errors call a `kind`.
+
+    Raises:
+        InvalidInput: the file is missing, cut short, too long, damaged in its header or not of this form.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = file.read(8)
+            header = length + file.read(min(int.from_bytes(length, "little"), size, _LONGEST))
+    except FileNotFoundError:
+        raise InvalidInput(f"no {kind} at {path}: start the run without resuming") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read the {kind} {path}: {error.strerror}") from None
+    seal = _SEALED.search(header)
+    if seal is None:
+        raise corrupt(path, kind, f"it is cut short, or no {kind} of this version of fedsolve")
+    if seal[1].decode() != checksum(header.replace(seal[0], _UNSEALED)):
+        raise corrupt(path, kind, "its header is not what was written")
+    try:  # a seal is no signature: another program may have written it
+        entries = loads(header[8:])
+        metadata = entries.pop("__metadata__")
+        found = Header(loads(metadata[MANIFEST]), loads(metadata[_CHECKSUMS]), entries, len(header))
+        right = len(header) + max((x["data_offsets"][1] for x in entries.values()), default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None
+    if size != right:
+        raise corrupt(path, kind, f"it has {size} bytes, not {right}")
+    return found
+
+
+def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]:
+    """The header of a file, and its arrays as they lie in it: mapped, not read, each compared with its checksum.
+
+    Raises:
+        InvalidInput: as `read_header`, or an array is not what was written (the first is named).
+    """
+    header = read_header(path, kind)
+    try:
+        content = np.memmap(path, np.uint8, "r")
+        arrays = {name: _mapped(content[header.length :], entry) for name, entry in header.entries.items()}
+    except OSError as error:
+        raise corrupt(path, kind, str(error)) from None
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
+        raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None
+    for name, x in arrays.items():
+        if checksum(_bytes(x)) != header.checksums.get(name):
+            raise corrupt(path, kind, f"{name} is not what was written")
+    return header, arrays
+
+
+def corrupt(path: Path, kind: str, what: str) -> InvalidInput:
+    """An error for a damaged file that was asked for as a `kind`."""
+    return InvalidInput(f"the {kind} {path} is corrupt ({what}): bring back a copy, or start a new run")
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """The CRC-32 of bytes, as 8 hexadecimal digits."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def _mapped(content: np.ndarray, entry: dict[str, Any]) -> np.ndarray:
+    """A tensor as it lies in a file's bytes behind the header."""
+    kind = next(name for name, code in _TYPES.items() if code == entry["dtype"])
+    begin, end = entry["data_offsets"]
+    return content[begin:end].view(jnp.dtype(kind)).reshape(entry["shape"])
+
+
+def _header(arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> bytes:
+    """The sealed header of a safetensors file, behind the 8 bytes of its length."""
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, x in arrays.items():
+        begin, end = end, end + x.nbytes
+        entries[name] = {"dtype": _TYPES[x.dtype.name], "shape": x.shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header.replace(_UNSEALED, b'"seal":"%s"' % checksum(header).encode())
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data

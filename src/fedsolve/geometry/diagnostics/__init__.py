@@ -1,0 +1,29 @@
+"""What is measured of a model besides means over examples: optimality, feasibility, sparsity, rank, recovery."""
+
+from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
+from fedsolve.geometry.diagnostics.optimality import (
+    Feasibility,
+    FrankWolfeGap,
+    Objective,
+    ProxGradient,
+    Suboptimality,
+)
+from fedsolve.geometry.diagnostics.structure import Density, Rank, RecoveryError, Support
+
+__all__ = [
+    "Density",
+    "Diagnostic",
+    "Feasibility",
+    "FrankWolfeGap",
+    "Objective",
+    "Point",
+    "ProxGradient",
+    "Rank",
+    "RecoveryError",
+    "Suboptimality",
+    "Support",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

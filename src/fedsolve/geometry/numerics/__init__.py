@@ -1,0 +1,1 @@
+"""Decompositions, singular pairs and roots inside compiled programs."""

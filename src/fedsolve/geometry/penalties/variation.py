@@ -1,0 +1,136 @@
+"""Total variation of a sequence, with an exact prox: piecewise constant solutions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Scalar, module
+from fedsolve.geometry.regularizer import Penalty
+
+
+@module
+class TotalVariation(Penalty):
+    """weight sum_j |w_{j+1} - w_j| of a vector (the fused lasso, Tibshirani et al. 2005).
+
+    Attributes:
+        weight: lambda >= 0, in units of the loss per unit of variation.
+
+    Raises:
+        InvalidInput: a weight that is negative or not finite.
+
+    >>> TotalVariation(1.0).prox(jnp.array([0.0, 0.0, 4.0, 4.0]), 1.0).tolist()
+    [0.5, 0.5, 3.5, 3.5]
+    """
+
+    weight: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("weight of TotalVariation", self.weight, at_least=0)
+
+    def check(self, shape: tuple[int, ...], where: str) -> None:
+        """One axis.
+
+        Raises:
+            InvalidInput: any other number.
+        """
+        if len(shape) != 1:
+            raise InvalidInput(
+                f"TotalVariation needs a vector, {where} has shape {shape}: put it on vectors, such as "
+                "TotalVariation(0.1).on('bias'); TotalVariation2D is for matrices"
+            )
+
+    def value(self, w: Array) -> Scalar:
+        """weight sum_j |w_{j+1} - w_j|."""
+        return self.weight * jnp.sum(jnp.abs(jnp.diff(w)))
+
+    def subgradient(self, w: Array) -> Array:
+        """weight (sign(w_j - w_{j-1}) - sign(w_{j+1} - w_j)), without the terms beyond the ends."""
+        left, right = _edges(jnp.sign(jnp.diff(w)))  # jax.grad would take the derivative of |.| at 0 for 1
+        return (self.weight * (left - right)).astype(w.dtype)
+
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """The exact minimiser, to rounding; w itself at step 0. Its derivatives are those of the pieces' means."""
+        strength = jnp.asarray(step * self.weight).astype(w.dtype)
+        if w.size < 2:
+            return w
+        rise, level = lax.stop_gradient(_pieces(lax.stop_gradient(w), lax.stop_gradient(strength)))
+        return jnp.where(strength > 0, _levels(w, rise, level, strength), w)
+
+
+def _pieces(w: Array, strength: Array) -> tuple[Array, Array]:
+    """Where the prox p jumps and which way (+1 up, -1 down, 0 not; shape (n - 1,)), and p to rounding.
+
+    Cuts at levels (Darbon and Sigelle 2006; Hochbaum 2001): whatever theta, where p lies above it is the
+    minimiser over x in {0, 1}^n of sum (theta - w_j) x_j + strength sum |x_{j+1} - x_j|, which one sweep
+    forward and one back find exactly. All pieces are cut at once, each at the best constant on it; one
+    that does not fall apart is constant in p. Rounds are about as many as halvings: 5 to 30 were seen for 300000
+    entries, at worst one for each piece.
+    """
+    position = jnp.arange(w.size, dtype=jnp.int32)
+
+    def cut(s: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        rise, level, _ = s
+        level = _levels(w, rise, level, strength)
+        left, right = _edges(rise)
+        cost = level - w + strength * (left - right)
+        first, last = (left != 0) | (position == 0), (right != 0) | (position == w.size - 1)
+        # least cost of x_j = 1 minus that of x_j = 0 up to j: cost_j + clip(that of j - 1, +- strength)
+        least = _clipped_sums(
+            cost, jnp.where(first, cost, cost - strength), jnp.where(first, cost, cost + strength)
+        )
+        # backwards, x_j copies x_{j+1} unless the difference outweighs a jump
+        decided = last | (jnp.abs(least) > strength)
+        above = (least < 0)[lax.cummin(jnp.where(decided, position, w.size), reverse=True)]
+        new = jnp.where(rise == 0, above[1:].astype(w.dtype) - above[:-1].astype(w.dtype), 0)
+        return rise + new, level, jnp.any(new != 0)
+
+    start = jnp.zeros(w.size - 1, w.dtype), jnp.full_like(w, jnp.mean(w)), strength > 0
+    return lax.while_loop(lambda s: s[2], cut, start)[:2]
+
+
+def _edges(rise: Array) -> tuple[Array, Array]:
+    """The jump to the left and to the right of every entry, shape (n,) each."""
+    return jnp.pad(rise, (1, 0)), jnp.pad(rise, (0, 1))
+
+
+def _levels(w: Array, rise: Array, level: Array, strength: Array) -> Array:
+    """The best constant on each piece, shape (n,), given the jumps; sums are taken relative to `level`."""
+    left, right = _edges(rise)
+    piece = jnp.cumsum(left != 0, dtype=jnp.int32)
+    force = jnp.stack([w - level - strength * (left - right), jnp.ones_like(w)], axis=-1)
+    total = jax.ops.segment_sum(force, piece, w.size, indices_are_sorted=True)
+    return level + (total[:, 0] / jnp.maximum(total[:, 1], 1))[piece]
+
+
+def _clipped_sums(a: Array, low: Array, high: Array) -> Array:
+    """y_j = clip(y_{j-1} + a_j, low_j, high_j), shape (n,).
+
+    Such maps compose to such maps, so that sqrt(n) blocks are swept side by side and then joined.
+    """
+    width = max(1, round(a.size**0.5))
+    steps = -(-a.size // width)
+    blocks = [
+        jnp.pad(x, (0, steps * width - a.size), constant_values=fill).reshape(width, steps).T
+        for x, fill in ((a, 0), (low, -jnp.inf), (high, jnp.inf))
+    ]
+
+    def after(f: tuple[Array, ...], g: tuple[Array, ...]) -> tuple[Array, ...]:
+        return f[0] + g[0], jnp.clip(f[1] + g[0], g[1], g[2]), jnp.clip(f[2] + g[0], g[1], g[2])
+
+    def compose(f: tuple[Array, ...], g: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        both = after(f, g)
+        return both, both
+
+    nothing = tuple(jnp.full_like(blocks[0][0], fill) for fill in (0, -jnp.inf, jnp.inf))
+    whole, inside = lax.scan(compose, nothing, tuple(blocks))
+
+    def join(y: Array, f: tuple[Array, ...]) -> tuple[Array, Array]:
+        return jnp.clip(y + f[0], f[1], f[2]), y
+
+    _, entry = lax.scan(join, jnp.zeros((), a.dtype), whole)
+    return jnp.clip(entry + inside[0], inside[1], inside[2]).T.ravel()[: a.size]

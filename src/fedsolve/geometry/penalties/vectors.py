@@ -1,0 +1,187 @@
+"""Penalties that are sums over entries, or see a whole vector: l1, elastic net, squared l2, l-infinity."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_range
+from fedsolve.core.types import Scalar, module
+from fedsolve.geometry.regularizer import Penalty
+
+_MAX_NEWTON = 200
+
+
+@module
+class L1(Penalty):
+    """weight |w|_1: sparse solutions (the lasso).
+
+    Attributes:
+        weight: lambda >= 0, in units of the loss per unit of |w|_1.
+
+    Raises:
+        InvalidInput: a weight that is negative or not finite.
+    """
+
+    weight: Scalar
+    separable = True
+
+    def __post_init__(self) -> None:
+        check_range("weight of L1", self.weight, at_least=0)
+
+    def value(self, w: Array) -> Scalar:
+        """weight sum |w_j|."""
+        return self.weight * jnp.sum(jnp.abs(w))
+
+    def subgradient(self, w: Array) -> Array:
+        """weight sign(w)."""
+        return (self.weight * jnp.sign(w)).astype(w.dtype)
+
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """Soft threshold by step weight."""
+        return soft_threshold(w, step * self.weight)
+
+
+@module
+class SquaredL2(Penalty):
+    """(weight / 2) |w|_2^2: ridge, also called weight decay.
+
+    Attributes:
+        weight: lambda >= 0, in units of the loss per unit of |w|_2^2 / 2.
+
+    Raises:
+        InvalidInput: a weight that is negative or not finite.
+
+    >>> SquaredL2(1.0).prox(jnp.array([2.0, -4.0]), 1.0).tolist()
+    [1.0, -2.0]
+    """
+
+    weight: Scalar
+    separable = True
+
+    def __post_init__(self) -> None:
+        check_range("weight of SquaredL2", self.weight, at_least=0)
+
+    def value(self, w: Array) -> Scalar:
+        """(weight / 2) sum w_j^2."""
+        return 0.5 * self.weight * jnp.sum(w * w)
+
+    def subgradient(self, w: Array) -> Array:
+        """The gradient, weight w."""
+        return (self.weight * w).astype(w.dtype)
+
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """w / (1 + step weight)."""
+        return (w / (1 + step * self.weight)).astype(w.dtype)
+
+
+@module
+class ElasticNet(Penalty):
+    """weight |w|_1 + (l2 / 2) |w|_2^2 (Zou and Hastie 2005): sparse, and keeps correlated entries together.
+
+    Attributes:
+        weight: of the l1 norm, at least 0.
+        l2: of half the squared l2 norm, at least 0.
+
+    Raises:
+        InvalidInput: a weight or l2 that is negative or not finite.
+
+    >>> ElasticNet(1.0, l2=1.0).prox(jnp.array([3.0, -0.5]), 1.0).tolist()
+    [1.0, 0.0]
+    """
+
+    weight: Scalar
+    l2: Scalar
+    separable = True
+
+    def __post_init__(self) -> None:
+        check_range("weight of ElasticNet", self.weight, at_least=0)
+        check_range("l2 of ElasticNet", self.l2, at_least=0)
+
+    def value(self, w: Array) -> Scalar:
+        """weight sum |w_j| + (l2 / 2) sum w_j^2."""
+        return self.weight * jnp.sum(jnp.abs(w)) + 0.5 * self.l2 * jnp.sum(w * w)
+
+    def subgradient(self, w: Array) -> Array:
+        """weight sign(w) + l2 w."""
+        return (self.weight * jnp.sign(w) + self.l2 * w).astype(w.dtype)
+
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """Soft threshold by step weight, then division by 1 + step l2."""
+        return (soft_threshold(w, step * self.weight) / (1 + step * self.l2)).astype(w.dtype)
+
+
+@module
+class LInf(Penalty):
+    """weight max |w_j|: the largest entries share one size.
+
+    Attributes:
+        weight: lambda >= 0, in units of the loss per unit of the largest entry.
+
+    Raises:
+        InvalidInput: a weight that is negative or not finite.
+
+    >>> LInf(1.0).prox(jnp.array([3.0, -3.0, 1.0]), 2.0).tolist()
+    [2.0, -2.0, 1.0]
+    """
+
+    weight: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("weight of LInf", self.weight, at_least=0)
+
+    def value(self, w: Array) -> Scalar:
+        """weight max |w_j|."""
+        return self.weight * jnp.max(jnp.abs(w))
+
+    def subgradient(self, w: Array) -> Array:
+        """weight sign(w_j) on the largest |w_j|, shared evenly by those that tie; 0 at 0."""
+        size = jnp.abs(w)
+        largest = size == jnp.max(size)  # jax.grad would take the derivative of |.| at 0 for 1
+        return (self.weight * jnp.sign(w) * largest / jnp.sum(largest)).astype(w.dtype)
+
+    def prox(self, w: Array, step: Scalar) -> Array:
+        """w cut off at the level above which |w| has the mass step weight; 0 if all of it is less.
+
+        This is w minus its projection on the l1 ball of radius step weight (Moreau), without the
+        subtraction: entries that end at the level tie exactly.
+        """
+        level = excess_level(w, step * self.weight)
+        return jnp.clip(w, -level, level).astype(w.dtype)
+
+
+def soft_threshold(w: Array, threshold: Scalar) -> Array:
+    """sign(w) max(|w| - threshold, 0), as w minus its part within the threshold: one clip, no sign."""
+    return (w - jnp.clip(w, -threshold, threshold)).astype(w.dtype)
+
+
+def excess_level(w: Array, mass: Scalar) -> Array:
+    """The t >= 0 with sum max(|w_j| - t, 0) = mass, shape (); 0 if |w|_1 <= mass, max |w_j| if mass is 0.
+
+    Soft thresholding by it projects on the l1 ball of radius `mass`. Newton's method from below (Michelot
+    1986): the sum is convex and piecewise linear in t, so that the steps only go up and end exactly; each
+    halves the sum or the number of entries above t, so they are few. `optax.projections.projection_l1_ball`
+    sorts, which costs many such passes, and is NaN at radius 0.
+
+    Derivatives are those of the last, exact step, forward and backward.
+    """
+    size = jnp.abs(w).ravel()
+    mass = jnp.asarray(mass).astype(w.dtype)
+    fixed, fixed_mass = lax.stop_gradient(size), lax.stop_gradient(mass)
+
+    def newton(size: Array, mass: Array, t: Array) -> Array:
+        active = fixed > t
+        count = jnp.maximum(jnp.sum(active, dtype=w.dtype), 1)
+        return jnp.maximum(t + (jnp.sum(jnp.where(active, size - t, 0)) - mass) / count, 0)
+
+    def climb(s: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        _, t, k = s
+        return t, newton(fixed, fixed_mass, t), k + 1
+
+    start = jnp.maximum(
+        jnp.max(fixed) - fixed_mass, 0
+    )  # no more than the root: one entry's excess is <= mass
+    first = (start, newton(fixed, fixed_mass, start), jnp.int32(0))
+    below, _, _ = lax.while_loop(lambda s: (s[1] > s[0]) & (s[2] < _MAX_NEWTON), climb, first)
+    return newton(size, mass, below)

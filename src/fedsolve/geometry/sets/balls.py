@@ -1,0 +1,264 @@
+"""Balls of the vector norms: l1, l2 (Frobenius), l-infinity and boxes, lp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from fedsolve.core import trees
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Scalar, module
+from fedsolve.core.wire import Index
+from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
+from fedsolve.geometry.sets.simplex import first_largest, onto_simplex
+
+
+@module
+class L1Ball(ProjectableSet):
+    """|w|_1 <= radius. Extreme points are signed unit vectors: a vertex travels as one small integer.
+
+    Attributes:
+        radius: the bound on |w|_1, above 0.
+
+    Raises:
+        InvalidInput: a radius that is not positive and finite.
+    """
+
+    radius: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("radius of L1Ball", self.radius, above=0)
+
+    def violation(self, w: Array) -> Scalar:
+        """max(|w|_1 - radius, 0)."""
+        return jnp.maximum(jnp.sum(jnp.abs(w)) - self.radius, 0)
+
+    def vertex(self, g: Array, warm: Any = None) -> Index:
+        """2 j + (g_j > 0) for the largest |g_j|, the first of them in a tie."""
+        return self.vertex_of([g])
+
+    def point(self, code: Index, like: Array) -> Array:
+        """-radius sign(g_j) e_j; NaN everywhere for no valid vertex."""
+        return self.point_of(code, [like])[0]
+
+    def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Index:
+        """The vertex of a vector in parts: the largest of each, then of those; nothing is copied."""
+        places = [first_largest(jnp.abs(part.ravel())) for part in parts]
+        values = jnp.stack([part.ravel()[j] for part, j in zip(parts, places, strict=True)])
+        which = jnp.argmax(jnp.abs(values))  # the first of a tie, the first NaN
+        starts = np.cumsum([0, *(part.size for part in parts)])
+        place = jnp.asarray(starts[:-1], jnp.int32)[which] + jnp.stack(places)[which]
+        value, size = values[which], int(starts[-1])
+        code = jnp.where(jnp.isnan(value), 2 * size, 2 * place + (value > 0))
+        return Index(code.astype(jnp.int32), 2 * size)
+
+    def point_of(self, code: Index, like: Sequence[Array]) -> list[Array]:
+        """The point in parts."""
+        starts = np.cumsum([0, *(part.size for part in like)])
+        value = jnp.where(code.value < code.below, self.radius * (1 - 2 * (code.value % 2)), jnp.nan)
+        rest = 0 * value  # NaN where there is no vertex
+        found = []
+        for start, part in zip(starts, like, strict=False):
+            # a comparison instead of a scatter: it melts into what uses the point, which is never stored
+            here = jnp.arange(part.size, dtype=jnp.int32) == code.value // 2 - int(start)
+            found.append(jnp.where(here, value, rest).astype(part.dtype).reshape(part.shape))
+        return found
+
+    def project(self, w: Array) -> Array:
+        """Soft threshold by the amount that makes |w|_1 = radius (Duchi et al. 2008); w itself inside."""
+        size = jnp.abs(w)
+        outer = onto_simplex(size.ravel(), self.radius).reshape(w.shape)
+        return jnp.where(jnp.sum(size) <= self.radius, w, jnp.sign(w) * outer).astype(w.dtype)
+
+
+@module
+class L2Ball(ProjectableSet):
+    """|w|_2 <= radius (Frobenius for matrices). Its extreme points are dense.
+
+    Attributes:
+        radius: the bound on |w|_2, above 0.
+
+    Raises:
+        InvalidInput: a radius that is not positive and finite.
+    """
+
+    radius: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("radius of L2Ball", self.radius, above=0)
+
+    def violation(self, w: Array) -> Scalar:
+        """max(|w|_2 - radius, 0)."""
+        return jnp.maximum(jnp.linalg.norm(w.ravel()) - self.radius, 0)
+
+    def vertex(self, g: Array, warm: Any = None) -> Array:
+        """-radius g / |g|; 0 if g is 0, where every point is a minimiser."""
+        norm = jnp.linalg.norm(g.ravel())
+        return (g * (-self.radius / jnp.where(norm > 0, norm, 1))).astype(g.dtype)
+
+    def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> tuple[Array, ...]:
+        """The vertex of a vector in parts, in the same parts: nothing is copied together."""
+        norm = jnp.sqrt(sum((jnp.sum(part * part) for part in parts), jnp.zeros((), parts[0].dtype)))
+        scale = -self.radius / jnp.where(norm > 0, norm, 1)
+        return tuple((part * scale).astype(part.dtype) for part in parts)
+
+    def point_of(self, code: Sequence[Array], like: Sequence[Array]) -> list[Array]:
+        """The parts."""
+        return list(code)
+
+    def project(self, w: Array) -> Array:
+        """w scaled down to the radius if it is longer."""
+        norm = jnp.linalg.norm(w.ravel())
+        return (w * jnp.minimum(1, self.radius / jnp.where(norm > 0, norm, 1))).astype(w.dtype)
+
+
+@module
+class LInfBall(ProjectableSet):
+    """max |w_j| <= radius. A vertex is a corner and travels as one bit a coordinate.
+
+    Bits cannot say NaN: where g is NaN the corner is the one of g = 0.
+
+    Attributes:
+        radius: the bound on every |w_j|, above 0.
+
+    Raises:
+        InvalidInput: a radius that is not positive and finite.
+    """
+
+    radius: Scalar
+    separable: ClassVar[bool] = True
+    propagates_nan: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("radius of LInfBall", self.radius, above=0)
+
+    def violation(self, w: Array) -> Scalar:
+        """max(max |w_j| - radius, 0)."""
+        return jnp.maximum(jnp.max(jnp.abs(w)) - self.radius, 0)
+
+    def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
+        """Where g_j > 0: there the corner is -radius, elsewhere +radius."""
+        return g > 0
+
+    def point(self, code: Array, like: Array) -> Array:
+        """-radius where the bit is set, radius elsewhere."""
+        return jnp.where(code, -jnp.asarray(self.radius), self.radius).astype(like.dtype)
+
+    def project(self, w: Array) -> Array:
+        """w clipped to [-radius, radius]."""
+        return jnp.clip(w, -self.radius, self.radius).astype(w.dtype)
+
+
+@module
+class Box(ProjectableSet):
+    """lower <= w <= upper, each a number or an array of the leaf's shape. One bit a coordinate travels.
+
+    Bits cannot say NaN: where g is NaN the corner is the one of g = 0.
+
+    Attributes:
+        lower: the lower bounds, finite: a number or an array of the leaf's shape.
+        upper: the upper bounds, above `lower` everywhere, likewise.
+
+    Raises:
+        InvalidInput: a bound that is not finite, or lower not below upper.
+    """
+
+    lower: Any
+    upper: Any
+    separable: ClassVar[bool] = True
+    propagates_nan: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            if isinstance(getattr(self, name), list | tuple):
+                object.__setattr__(self, name, np.asarray(getattr(self, name), float))  # one leaf, not many
+        if not (trees.is_not_traced(self.lower) and trees.is_not_traced(self.upper)):
+            return
+        low, high = np.asarray(self.lower), np.asarray(self.upper)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise InvalidInput("lower and upper of Box must be finite")
+        if low.shape and high.shape and low.shape != high.shape:
+            raise InvalidInput(f"lower and upper of Box have shapes {low.shape} and {high.shape}")
+        if not (low < high).all():
+            gap = float((high - low).min())
+            raise InvalidInput(
+                f"lower of Box must be below upper everywhere: upper - lower falls to {gap:.3g}"
+            )
+
+    def check(self, shape: tuple[int, ...], where: str) -> None:
+        """Raise `InvalidInput` unless the bounds are numbers or have the leaf's shape."""
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            if jnp.shape(bound) not in ((), tuple(shape)):
+                raise InvalidInput(
+                    f"{name} of Box has shape {jnp.shape(bound)}, {where} {shape}: give a number or that shape"
+                )
+
+    def violation(self, w: Array) -> Scalar:
+        """max over j of max(lower_j - w_j, w_j - upper_j, 0)."""
+        return jnp.maximum(jnp.max(jnp.maximum(self.lower - w, w - self.upper)), 0).astype(w.dtype)
+
+    def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
+        """Where g_j > 0: there the corner is at lower, elsewhere at upper."""
+        return g > 0
+
+    def point(self, code: Array, like: Array) -> Array:
+        """lower where the bit is set, upper elsewhere."""
+        return jnp.where(code, self.lower, self.upper).astype(like.dtype)
+
+    def project(self, w: Array) -> Array:
+        """w clipped to the bounds."""
+        return jnp.clip(w, self.lower, self.upper).astype(w.dtype)
+
+
+@module
+class LpBall(ConvexSet):
+    """|w|_p <= radius for any p > 1, fractional ones included. Its extreme points are dense.
+
+    Attributes:
+        radius: the bound on |w|_p, above 0.
+        p: above 1 and finite.
+
+    Raises:
+        InvalidInput: p = 1 or infinity, which have sets of their own; p < 1, where no norm is.
+    """
+
+    radius: Scalar
+    p: Scalar
+
+    def __post_init__(self) -> None:
+        check_range("radius of LpBall", self.radius, above=0)
+        if isinstance(self.p, Real) and float(self.p) in (1.0, math.inf):
+            other = "L1Ball" if float(self.p) == 1.0 else "LInfBall"
+            raise InvalidInput(f"p = {self.p} of LpBall: use {other}(radius), which is exact and sends less")
+        check_range("p of LpBall", self.p, above=1)
+
+    def violation(self, w: Array) -> Scalar:
+        """max(|w|_p - radius, 0), scaled by the largest entry so that no power overflows."""
+        size, top = _scaled(w)
+        norm = top * jnp.sum(size**self.p) ** (1 / jnp.asarray(self.p))
+        return jnp.maximum(norm - self.radius, 0).astype(w.dtype)
+
+    def vertex(self, g: Array, warm: Any = None) -> Array:
+        """-radius sign(g) |g|^(q-1) / | |g|^(q-1) |_p with q = p / (p - 1); 0 if g is 0.
+
+        |g|^((q-1) p) = |g|^q is the power times |g|: one power an entry.
+        """
+        size, _ = _scaled(g)
+        power = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** (1 / (jnp.asarray(self.p) - 1)), size)
+        total = jnp.sum(power * size)
+        scale = self.radius * jnp.where(total > 0, total, 1) ** (-1 / jnp.asarray(self.p))
+        return (-scale * jnp.sign(g) * power).astype(g.dtype)
+
+
+def _scaled(x: Array) -> tuple[Array, Array]:
+    """|x| divided by its largest entry, and that entry (1 if all are 0)."""
+    top = jnp.max(jnp.abs(x))
+    top = jnp.where(top == 0, 1, top)
+    return jnp.abs(x) / top, top

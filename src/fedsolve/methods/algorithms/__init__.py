@@ -1,0 +1,1 @@
+"""Methods that are more than a client solver and a server optimiser."""

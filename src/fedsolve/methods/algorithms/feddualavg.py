@@ -1,0 +1,235 @@
+"""Federated dual averaging for F + psi (Yuan, Zaheer and Reddi 2021, Algorithms 3 and 5)."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, given, module, static
+from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
+from fedsolve.geometry.diagnostics.optimality import measures_of
+from fedsolve.geometry.mirrors import Euclidean, Mirror
+from fedsolve.methods.client.solver import local_loop
+
+_EUCLIDEAN = Euclidean()
+
+
+def _psi(psi: WithProx) -> Any:
+    """As it is kept."""
+    return psi
+
+
+@module
+class FedDualAvgServer:
+    """The dual state z, the sum e of the rates so far, and with `averaged` the sum of the shadow models and
+    their number.
+    """
+
+    dual: Params
+    rate_sum: Traced
+    total: Params
+    count: Traced
+
+
+@module
+class FedDualAvgBroadcast:
+    """z, e and the number of the round."""
+
+    dual: Params
+    rate_sum: Traced
+    round: Scalar
+
+
+@module
+class FedDualAvgMessage:
+    """Dual displacement z_K - z (shapes of the model), and the sum of the rates of its steps (K eta_c).
+
+    With `averaged` also z_k - z after each step, shapes (steps, ...), and the sums of rates by then (steps,).
+    """
+
+    delta: Params
+    rate_sum: Traced = claimed(Claim(at_least=0))
+    path: Params
+    times: Any = claimed(Claim(at_least=0))
+
+
+@module
+class FedDualAvg(Algorithm):
+    """FedDualAvg: clients run dual averaging, the server averages in the dual; psi counts with all rates so far.
+
+        client:  z from the server;   w = grad(h + (e + eta_c k) psi)*(z),   z <- z - eta_c g_i(w)
+                 OSP:                 w = grad h*(z)
+        server:  z <- z + eta_s sum_i p_i (z_i - z),   e <- e + eta_s sum_i p_i K_i eta_c
+        model:   w = grad(h + e psi)*(z),   z_0 = grad h(w_0),   e_0 = 0
+
+    Down: z and one number. Up: the dual displacement and one number. Kept: nothing. The paper's
+    e = eta_s eta_c r K is carried as one scalar, so that schedules and unequal numbers of steps are right.
+    An indicator psi projects also at e = 0. psi = 0 is FedAvg.
+
+    Args:
+        psi: penalty or set of `fedsolve.geometry` with a prox, on the whole vector or, with `.on("weight")`, on
+            chosen leaves.
+        client_lr: eta_c > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        server_lr: eta_s > 0, a number or a schedule by round; 1 replaces z by the mean of the z_i.
+        mirror: h, (1/2)|.|^2 in all of the paper's experiments.
+        weighting: p_i, `uniform` (the paper's) or by `examples`.
+        server_only: the OSP form, which `FedDualAvgOSP` names.
+        averaged: export the output of Theorem 4.2, the mean over all rounds and steps k = 1 ... K of
+            grad(h + e_k psi)*(mean of the clients' z_k), instead of the last model. Clients then send every
+            z_k, K times the traffic, and must all take K steps.
+
+    Raises:
+        InvalidInput: psi has no prox, or no closed form with the mirror map; a rate that is not positive;
+            a start outside the mirror map's domain; `averaged` with clients of unequal steps.
+
+    Reference: Yuan, Zaheer and Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3.
+    """
+
+    psi: Annotated[Any, Geometry] = given(converter=_psi)
+    client_lr: Rate = 0.1
+    _: KW_ONLY
+    server_lr: Rate = 1.0
+    mirror: Mirror = Euclidean()
+    weighting: Weighting = static(default="uniform")
+    server_only: bool = static(default=False)
+    averaged: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        check_weighting(self.weighting)
+        object.__setattr__(self, "psi", as_blocks(self.psi))
+        if not isinstance(self.mirror, Mirror):
+            raise InvalidInput(f"mirror = {self.mirror!r} must be a mirror map such as PNorm(1.5)")
+        self.mirror.check_composite(self.name, self.psi)
+        for field in ("client_lr", "server_lr"):
+            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What tables call it."""
+        return "FedDualAvgOSP" if self.server_only else "FedDualAvg"
+
+    def init(self, params: Params) -> FedDualAvgServer:
+        """z = grad h(w_0)."""
+        self.psi.check(params)
+        self.mirror.check(params)
+        zero = jnp.zeros((), trees.dtype_of(params))
+        total = trees.zeros_like(params) if self.averaged else ()
+        return FedDualAvgServer(self.mirror.forward(params), zero, total, zero if self.averaged else ())
+
+    def broadcast(self, server: FedDualAvgServer, cohort: Cohort) -> FedDualAvgBroadcast:
+        """The dual state."""
+        return FedDualAvgBroadcast(server.dual, server.rate_sum, cohort.round)
+
+    def init_client(self, broadcast: FedDualAvgBroadcast) -> tuple[()]:
+        """Clients keep nothing."""
+        return ()
+
+    def train(
+        self, broadcast: FedDualAvgBroadcast, client: tuple[()], oracle: Oracle
+    ) -> tuple[FedDualAvgMessage, tuple[()]]:
+        """Dual averaging from the server's dual state."""
+        lr, start = rate_at(self.client_lr, broadcast.round), broadcast.dual
+
+        def step(k: Scalar, carry: tuple[Params, Params]) -> tuple[Params, Params]:
+            z, path = carry
+            w = self.mirror.inverse(z) if self.server_only else self._primal(z, broadcast.rate_sum + lr * k)
+            z = trees.axpy(-lr, oracle(w, k)[1], z)
+            return z, jax.tree.map(
+                lambda p, a, b: p.at[k].set(a - b), path, z, start
+            ) if self.averaged else ()
+
+        path, times = self._empty_path(start, oracle, lr)
+        last, path = local_loop(oracle, step, (start, path))
+        rate_sum = jnp.asarray(lr * oracle.steps, trees.dtype_of(last))
+        return FedDualAvgMessage(trees.sub(last, start), rate_sum, path, times), client
+
+    def update(
+        self, server: FedDualAvgServer, message: FedDualAvgMessage, cohort: Cohort
+    ) -> FedDualAvgServer:
+        """The dual state moved by the mean dual displacement, its clock by the mean sum of rates."""
+        lr = rate_at(self.server_lr, cohort.round)
+        total, count = server.total, server.count
+        if self.averaged:
+            shadow = jax.vmap(
+                lambda step, time: self._primal(trees.add(server.dual, step), server.rate_sum + time)
+            )(message.path, message.times)
+            total = jax.tree.map(lambda t, x: t + jnp.sum(x, axis=0), total, shadow)
+            count = count + len(message.times)
+        rate_sum = (server.rate_sum + lr * message.rate_sum).astype(server.rate_sum.dtype)
+        return FedDualAvgServer(trees.axpy(lr, message.delta, server.dual), rate_sum, total, count)
+
+    def model(self, broadcast: FedDualAvgBroadcast) -> Params:
+        """The primal model of the dual state."""
+        return self._primal(broadcast.dual, broadcast.rate_sum)
+
+    def export(self, server: FedDualAvgServer) -> Params:
+        """The primal model, or the average of Theorem 4.2."""
+        last = self._primal(server.dual, server.rate_sum)
+        if not self.averaged:
+            return last
+        mean = trees.scale(1 / jnp.maximum(server.count, 1), server.total)
+        return trees.where(server.count > 0, mean, last)
+
+    def diagnostics(self) -> tuple[Any, ...]:
+        """What psi gives reason to measure."""
+        return measures_of(self.psi)
+
+    def _primal(self, z: Params, rate_sum: Scalar) -> Params:
+        return self.mirror.composite(self.psi, z, rate_sum)
+
+    def _empty_path(self, z: Params, oracle: Oracle, lr: Scalar) -> tuple[Params, Any]:
+        if not self.averaged:
+            return (), ()
+        steps = oracle.steps
+        if not isinstance(steps, int):
+            raise InvalidInput(
+                f"{self.name} with averaged=True needs clients that all take as many steps: give local_steps"
+            )
+        path = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), z)
+        return path, (lr * jnp.arange(1, steps + 1)).astype(trees.dtype_of(z))
+
+
+def FedDualAvgOSP(
+    psi: WithProx,
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate = 1.0,
+    mirror: Mirror = _EUCLIDEAN,
+    weighting: Weighting = "uniform",
+) -> FedDualAvg:
+    """FedDualAvg with the proximal step on the server only (Yuan et al. 2021, Algorithm 5).
+
+        client:  z from the server;   w = grad h*(z),   z <- z - eta_c g_i(w)
+        server:  z <- z + eta_s sum_i p_i (z_i - z),   e <- e + eta_s sum_i p_i K_i eta_c
+        model:   w = grad(h + e psi)*(z)
+
+    Travels, arguments and what is refused: as `FedDualAvg`. z is FedAvg's model, which knows nothing of psi, while e
+    grows with the rounds: under a penalty the model goes to argmin psi in the end, under a set to the projection of
+    argmin F, and not to a minimiser of F + psi.
+
+    Args:
+        psi: penalty or set of `fedsolve.geometry` with a prox.
+        client_lr: eta_c > 0, a number or a schedule by round (0.1).
+        server_lr: eta_s > 0, a number or a schedule by round (1).
+        mirror: h, (1/2)|.|^2 if it is not given.
+        weighting: `uniform` (the paper's) or by `examples`.
+
+    Returns:
+        A `FedDualAvg` with `server_only=True`.
+
+    Raises:
+        InvalidInput: as `FedDualAvg`.
+
+    Reference: Yuan, Zaheer and Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 5.
+    """
+    return FedDualAvg(
+        psi, client_lr, server_lr=server_lr, mirror=mirror, weighting=weighting, server_only=True
+    )

@@ -1,0 +1,13 @@
+"""Local solvers: what a client does between two messages."""
+
+from fedsolve.methods.client.armijo import Armijo
+from fedsolve.methods.client.conjugate import ConjugateGradient
+from fedsolve.methods.client.optax import Optax, OptaxSolver
+from fedsolve.methods.client.sgd import SGD
+from fedsolve.methods.client.solver import LocalSolver, Solution
+
+__all__ = ["SGD", "Armijo", "ConjugateGradient", "LocalSolver", "Optax", "OptaxSolver", "Solution"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

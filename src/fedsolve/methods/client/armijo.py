@@ -1,0 +1,127 @@
+"""SGD with a stochastic Armijo line search (Vaswani et al. 2019), as FedLiLS runs it on clients."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import ClassVar, Literal
+
+import jax.numpy as jnp
+from jax import lax
+
+from fedsolve.core import trees
+from fedsolve.core.checks import check_range, is_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Scalar, Traced, module, static
+from fedsolve.methods.client.solver import LocalSolver, Search, Solution, local_loop, mean_loss
+
+TRIES = 100
+"""Trials of one search at most."""
+FALLBACK = 1e-6
+"""The step if all of them fail, as in the public code; or the last trial if that is shorter."""
+STATIONARY = 1e-8
+"""A gradient of smaller norm moves nothing."""
+
+_Carry = tuple[Params, Scalar, Scalar, Scalar, Scalar]
+
+
+@module
+class Armijo(LocalSolver):
+    """Each local step as long as its own minibatch allows; no rate to tune.
+
+        eta <- the first of  s, beta s, beta^2 s, ...  with  f(y - eta g) <= f(y) - c eta |g|^2,   y <- y - eta g
+
+    f, g and all trials are of the step's minibatch. s is eta_max in the first step of a round; later `reset` 0
+    keeps the last accepted eta, 1 returns to eta_max, 2 grows it: min(eta delta^(b/n), eta_max), with b the
+    minibatch size (at most n) and n the client's examples. After 100 trials without success eta is 1e-6.
+    A gradient of norm below 1e-8 moves nothing and leaves eta alone. A step costs one loss evaluation per
+    trial more than a step of SGD, at least one. It searches along the loss it is given: wrappers add their
+    terms to losses and gradients alike, and there is neither momentum, nor clipping, nor weight decay.
+
+    Attributes:
+        eta_max: largest step, > 0 (1).
+        c: share of the linear decrease that is asked for, in (0, 1) (0.1).
+        beta: factor of a trial that failed, in (0, 1) (0.9).
+        delta: growth over one pass of the data with reset 2, at least 1 (2).
+        reset: where the next search begins, 0, 1 or 2 in the paper's order.
+
+    Raises:
+        InvalidInput: one of them out of its range.
+
+    >>> from fedsolve import FedOpt, server
+    >>> FedOpt(Armijo(), server.DoublyAdaptive()).local.reset
+    1
+    """
+
+    sums_gradients: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
+
+    eta_max: Scalar = 1.0
+    _: KW_ONLY
+    c: Scalar = 0.1
+    beta: Scalar = 0.9
+    delta: Scalar = 2.0
+    reset: Literal[0, 1, 2] = static(default=1)
+
+    def __post_init__(self) -> None:
+        check_range("eta_max", self.eta_max, above=0)
+        check_range("c", self.c, above=0, below=1)
+        check_range("beta", self.beta, above=0, below=1)
+        check_range("delta", self.delta, at_least=1)
+        if not is_integer(self.reset) or self.reset not in (0, 1, 2):
+            raise InvalidInput(f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max) or 2 (grow)")
+
+    def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        """`oracle.steps` searched steps from `params`."""
+        dtype = trees.dtype_of(params)
+        zero, highest = jnp.zeros((), dtype), jnp.asarray(self.eta_max, dtype)
+        growth = 1.0
+        if self.reset == 2:
+            share = jnp.asarray(oracle.batch_size, dtype) / jnp.asarray(oracle.num_examples, dtype)
+            growth = self.delta ** jnp.minimum(share, 1)
+
+        def step(k: Scalar, carry: _Carry) -> _Carry:
+            y, eta, total, rate_sum, evaluations = carry
+            loss, g = oracle(y, k)
+            start = highest if self.reset == 1 else jnp.minimum(growth * eta, highest).astype(dtype)
+            moves = (trees.norm(g) >= STATIONARY) & (k < oracle.steps)
+            found, tries = self.search(oracle, y, k, loss, g, start, moves)
+            taken = jnp.where(moves, found, 0).astype(dtype)
+            y = trees.axpy(-taken, g, y)
+            return y, jnp.where(moves, found, eta), total + loss, rate_sum + taken, evaluations + tries
+
+        start = (params, highest, zero, zero, zero)
+        y, eta, total, rate_sum, evaluations = local_loop(oracle, step, start)
+        return Solution(y, mean_loss(total, oracle), rate_sum, Search(eta, evaluations))
+
+    def search(
+        self, oracle: Oracle, y: Params, k: Scalar, loss: Scalar, g: Params, start: Traced, moves: Traced
+    ) -> tuple[Scalar, Scalar]:
+        """The accepted step from the first trial `start`, and the number of trials; none if it does not move.
+
+        Args:
+            oracle: the client's, which is asked for losses alone.
+            y: the model that the step is from.
+            k: number of the local step, whose minibatch all trials share.
+            loss: that of the minibatch at y, shape ().
+            g: its gradient at y.
+            start: the first trial, > 0, shape ().
+            moves: whether there is a step at all, bool ().
+
+        Returns:
+            Both of shape () and of the type of `start`.
+        """
+        slope = self.c * trees.squared_norm(g)
+
+        def unfinished(carry: tuple[Scalar, Scalar, Traced]) -> Traced:
+            return moves & ~carry[2] & (carry[1] < TRIES)
+
+        def trial(carry: tuple[Traced, Traced, Traced]) -> tuple[Traced, Traced, Traced]:
+            eta, tries, _ = carry
+            eta = jnp.where(tries > 0, self.beta * eta, eta).astype(start.dtype)
+            reached = oracle.loss(trees.axpy(-eta, g, y), k)
+            return eta, tries + 1, reached <= loss - eta * slope
+
+        first = (start, jnp.zeros_like(start), jnp.array(False))
+        eta, tries, accepted = lax.while_loop(unfinished, trial, first)
+        return jnp.where(accepted, eta, jnp.minimum(eta, FALLBACK)).astype(start.dtype), tries

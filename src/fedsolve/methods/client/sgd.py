@@ -1,0 +1,118 @@
+"""Local SGD with momentum, weight decay and clipping: the client optimiser of every paper here."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import ClassVar, TypedDict
+
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import unknown
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.types import Params, Scalar, module
+from fedsolve.methods.client.solver import LocalSolver, Solution, local_loop, mean_loss
+
+
+@module
+class SGD(LocalSolver):
+    """Local SGD.
+
+        g <- clip(g + weight_decay y),   b <- momentum b + g,   y <- y - lr b        (b starts at 0)
+
+    Attributes:
+        lr: client learning rate eta_l, a number or a schedule by round; > 0.
+        momentum: in [0, 1), None for none; the buffer starts anew each round.
+        weight_decay: added to the gradient as weight_decay y, None for none; at least 0.
+        clip_norm: largest norm of the whole gradient (decay included), None for none; > 0.
+
+    Raises:
+        InvalidInput: a rate that is not positive, momentum outside [0, 1), a negative decay or norm.
+    """
+
+    sums_gradients: ClassVar[bool] = True
+
+    lr: Rate
+    _: KW_ONLY
+    momentum: Scalar | None = None
+    weight_decay: Scalar | None = None
+    clip_norm: Scalar | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr", as_rate("client_lr", self.lr))
+        check_range("client_momentum", self.momentum, at_least=0, below=1, optional=True)
+        check_range("weight_decay", self.weight_decay, at_least=0, optional=True)
+        check_range("clip_norm", self.clip_norm, above=0, optional=True)
+
+    def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        """`oracle.steps` steps of SGD from `params`."""
+        lr = rate_at(self.lr, round)
+        oracle = self._prepare(oracle)
+
+        def step(k: Scalar, carry: tuple[Params, Params, Scalar]) -> tuple[Params, Params, Scalar]:
+            y, buffer, total = carry
+            loss, g = oracle(y, k)
+            if self.momentum is not None:
+                g = buffer = trees.axpy(self.momentum, buffer, g)
+            return trees.axpy(-lr, g, y), buffer, total + loss
+
+        buffer = () if self.momentum is None else trees.zeros_like(params)
+        start = (params, buffer, jnp.zeros((), trees.dtype_of(params)))
+        last, _, total = local_loop(oracle, step, start)
+        return Solution(last, mean_loss(total, oracle), self.rate_sum(oracle.steps, round))
+
+    def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar:
+        """Sum over the steps of lr (1 + momentum + ... ): what a unit gradient would have moved."""
+        lr = rate_at(self.lr, round)
+        if self.momentum is None:
+            return lr * steps
+        beta = self.momentum
+        return lr / (1 - beta) * (steps - beta * (1 - beta**steps) / (1 - beta))
+
+    def _prepare(self, oracle: Oracle) -> Oracle:
+        decay, bound = self.weight_decay, self.clip_norm
+        if decay is not None:
+            oracle = oracle.map_gradient(lambda y, g: trees.axpy(decay, y, g))
+        if bound is not None:
+            oracle = oracle.map_gradient(lambda y, g: clip(g, bound))
+        return oracle
+
+
+def clip(g: Params, bound: Scalar) -> Params:
+    """g scaled down to norm `bound` if it is longer."""
+    return trees.scale(jnp.minimum(1.0, bound / jnp.maximum(trees.norm(g), 1e-30)), g)
+
+
+class ClientOptions(TypedDict, total=False):
+    """Options of the clients' SGD that every method with local SGD takes, None (the default) for without.
+
+    client_momentum: `SGD.momentum`, in [0, 1).
+    weight_decay: `SGD.weight_decay`, at least 0.
+    clip_norm: `SGD.clip_norm`, > 0.
+    """
+
+    client_momentum: Scalar | None
+    weight_decay: Scalar | None
+    clip_norm: Scalar | None
+
+
+CLIENT_OPTIONS = tuple(ClientOptions.__annotations__)
+
+
+def local_sgd(client_lr: Rate, options: ClientOptions) -> SGD:
+    """The clients' SGD with its options.
+
+    Raises:
+        InvalidInput: an option that there is not, or a value out of its range.
+    """
+    for option in options:
+        if option not in CLIENT_OPTIONS:
+            raise unknown("argument", option, (*CLIENT_OPTIONS, "client_lr", "server_lr", "weighting"))
+    return SGD(
+        client_lr,
+        momentum=options.get("client_momentum"),
+        weight_decay=options.get("weight_decay"),
+        clip_norm=options.get("clip_norm"),
+    )

@@ -1,0 +1,157 @@
+"""What a local solver is: the client's side of a round, given an oracle and a start."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import lax
+
+from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Claim, Params, Scalar, Traced, module, reduced, reported
+
+
+@module
+class Search:
+    """What a line search adds to a message: its last accepted step, and loss evaluations beyond a step's own."""
+
+    step: Traced = reduced("max", Claim(at_least=0))
+    evaluations: Traced = reduced("average", Claim(at_least=0))
+
+
+@module
+class SearchLog:
+    """What the server logs of it: the cohort's largest step, and evaluations of a participant on average."""
+
+    client_step: Traced = reported()
+    loss_evaluations: Traced = reported()
+
+
+@module
+class Solution:
+    """Result of local work.
+
+    Attributes:
+        params: the client's last iterate.
+        loss: mean minibatch loss over its local steps.
+        rate_sum: sum of the rates that its steps applied, displacement = -rate_sum x mean gradient; None if the
+            displacement is not a sum of gradients.
+        search: what a line search did, `()` without one.
+    """
+
+    params: Params
+    loss: Scalar
+    rate_sum: Scalar | None = None
+    search: Search | tuple[()] = ()
+
+
+class LocalSolver(ABC):
+    """Minimises a client's loss for a few steps.
+
+    Attributes:
+        sums_gradients: whether solutions tell `rate_sum`.
+        searches: whether solutions tell `search`.
+        keeps_state: whether a client keeps something of it from round to round: `init_state` and `go_on` are then
+            its own.
+    """
+
+    sums_gradients: ClassVar[bool] = False
+    searches: ClassVar[bool] = False
+
+    @property
+    def keeps_state(self) -> bool:
+        """No."""
+        return False
+
+    @abstractmethod
+    def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
+        """`oracle.steps` local steps from `params`; what it could keep starts anew.
+
+        Args:
+            params: the model that the client was sent.
+            oracle: its data, seen through its loss.
+            round: number of the round, from 0; schedules go by it.
+
+        Returns:
+            Where it ends, and what the server may ask of it.
+        """
+
+    def init_state(self, params: Params) -> Any:
+        """What a client keeps before it ever takes part, from the first model that it is sent; `()` for nothing.
+
+        Args:
+            params: that model.
+
+        Returns:
+            A pytree of arrays.
+        """
+        return ()
+
+    def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
+        """`solve` with what the client kept, and what it keeps now, of the same shapes and types.
+
+        Args:
+            state: what the client kept.
+            params: the model that it was sent.
+            oracle: its data, seen through its loss.
+            round: number of the round, from 0.
+
+        Returns:
+            The solution, and the next state.
+        """
+        return self.solve(params, oracle, round), state
+
+    def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
+        """Why its steps move no model in any round, whatever the gradients; "" where they do, or nobody looked.
+
+        Args:
+            params: the initial model.
+            steps: local steps of a client in a round, at most.
+            rounds: of the run.
+
+        Returns:
+            Words for the end of "the clients' solver ...", or "".
+        """
+        return ""
+
+    def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar | None:
+        """`Solution.rate_sum` where it is known without solving, otherwise None (an adaptive optimiser).
+
+        Args:
+            steps: local steps, at least 0.
+            round: number of the round, from 0.
+
+        Returns:
+            A scalar in the units of a rate, or None.
+        """
+        return None
+
+
+def refuse_kept(name: str, local: LocalSolver) -> None:
+    """Raise `InvalidInput` if this solver keeps a state, for a method that starts solvers anew in every round."""
+    if local.keeps_state:
+        raise InvalidInput(
+            f"{name} starts its clients' solver anew in every round: give local without keep=True, or take FedOpt"
+        )
+
+
+def local_loop(oracle: Oracle, body: Callable[[Scalar, Any], Any], carry: Any) -> Any:
+    """Apply body(step, carry) for each local step; clients with fewer steps than the bound stand still."""
+    if isinstance(oracle.steps, int):  # every client of the batch takes as many steps: no mask is needed
+        if oracle.steps == 1:  # without a loop the start stays common to all clients: one matrix product
+            return body(0, carry)
+        return lax.fori_loop(0, oracle.steps, body, carry)
+
+    def masked(step: Scalar, carry: Any) -> Any:
+        return trees.where(step < oracle.steps, body(step, carry), carry)
+
+    return lax.fori_loop(0, oracle.bound, masked, carry)
+
+
+def mean_loss(total: Scalar, oracle: Oracle) -> Scalar:
+    """Mean of summed losses over the local steps."""
+    return total / jnp.maximum(oracle.steps, 1)

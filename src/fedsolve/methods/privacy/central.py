@@ -1,0 +1,278 @@
+"""Central differential privacy of any method: clip what each client sends, add Gaussian noise once, to the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal
+
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort, Privacy, Weighting
+from fedsolve.core.checks import check_range, is_plain_number
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
+from fedsolve.methods.privacy.accounting import Sampling, check_setting, renyi
+from fedsolve.methods.privacy.protected_parts import (
+    Bounds,
+    as_bounds,
+    bounds_of,
+    check_inner,
+    check_stateless,
+    clip,
+    gaussian,
+    join,
+    released,
+    split,
+)
+from fedsolve.methods.privacy.release import multipliers, renyi_epsilon
+from fedsolve.methods.wrappers.wrapper import Wrapper
+
+
+@module
+class PrivateServer:
+    """The inner server, epsilon of all rounds so far, and with adaptive clipping the clip norm (else `()`)."""
+
+    inner: Any
+    epsilon: Traced = reported()
+    clipping: Any = ()
+
+
+@module
+class ClipNorm:
+    """The clip norm C of the next round."""
+
+    clip_norm: Traced = reported()
+
+
+@module
+class PrivateBroadcast:
+    """The inner broadcast and the clip norm C of the round."""
+
+    inner: Any
+    clip_norm: Scalar
+
+
+@module
+class PrivateMessage:
+    """The clipped inner message, and with adaptive clipping 1 if the displacement was within C, else 0."""
+
+    inner: Any
+    within: Any = claimed(Claim(at_least=0, at_most=1, whole=True))
+
+
+@module
+class DifferentialPrivacy(Wrapper):
+    """(epsilon, delta)-privacy of each client's whole data against whoever sees the models (McMahan et al. 2018).
+
+        client i:  D_i <- D_i min(1, C / |D_i|),   s_ij <- min(max(s_ij, 0), b_j) for each scalar it reports
+        server:    D = (sum over S of D_i + z_D C N(0, I)) / m
+                   s_j = (sum over S of s_ij + z_s r_j N(0, 1)) / m, brought back into [0, b_j]
+                   then the inner update on D and s
+        adaptive:  b = (sum over S of (1[|D_i| <= C] - 1/2) + sigma_b N(0, 1)) / m + 1/2
+                   C <- C exp(-eta_C (b - gamma))                       (Andrew et al. 2021, Algorithm 1)
+
+    m is the cohort's (expected) size and not what came, which would leak through the denominator. Noise multipliers
+    are split so that the whole release is one Gaussian mechanism of multiplier z:
+    1/z^2 = 1/z_D^2 + k/z_s^2 + 1/(2 sigma_b)^2 for k scalars, which together take `share` of what sigma_b leaves;
+    sigma_b = m/20 as in the paper, at least z. r_j is b_j, half of it where a client is replaced (`fixed`, `none`).
+
+    Down, adaptively: C besides what `inner` sends. Up: what `inner` sends, its own loss as 0 where clients clip
+    themselves, and then adaptively one number more. Kept by clients: nothing. In a round without clients the server
+    updates on noise alone, as the accounting assumes. The log has epsilon (and C) of every round.
+
+    Attributes:
+        inner: the method, without client state and weighting clients alike.
+        noise_multiplier: z, standard deviation of the noise on the sum in units of C, at least 0.
+        clip_norm: C > 0, in units of the displacement; with adaptive clipping its first value.
+        cohort: clients of a round m; on average under `poisson`; in (0, N].
+        population: clients N, at least 1.
+        delta: in (0, 1), well below 1/N.
+        sampling: how cohorts are drawn: see `fedsolve.methods.privacy.accounting`, also for who are neighbours.
+        clipping: `fixed`, or `adaptive`: C follows the quantile gamma of the displacements' norms.
+        at: whether the `server` clips what it receives, or each `client` what it sends.
+        scalars: bounds b_j by name, such as {"measured.excess": 5.0}; 0 leaves one out (see `wrappers.parts`).
+        share: part of the budget that all scalars together take, in (0, 1).
+        quantile: gamma, in [0, 1].
+        quantile_lr: eta_C > 0.
+        renyi: Renyi divergences of a round, filled in.
+
+    Raises:
+        InvalidInput: a number out of its range, weights by examples, a method with client state or a message that
+            cannot be protected, a run that is not the accounted one, `dp-accounting` is missing.
+    """
+
+    title: ClassVar[str] = "DP"
+    inner: Algorithm
+    noise_multiplier: Scalar
+    clip_norm: Scalar
+    _: KW_ONLY
+    cohort: float = static()
+    population: int = static()
+    delta: Scalar
+    sampling: Sampling = static(default="fixed")
+    clipping: Literal["fixed", "adaptive"] = static(default="fixed")
+    at: Literal["server", "client"] = static(default="server")
+    scalars: Mapping[str, float] | Bounds | None = static(default=None)
+    share: Scalar = 0.1
+    quantile: Scalar = 0.5
+    quantile_lr: Scalar = 0.2
+    renyi: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        z = self.noise_multiplier
+        check_setting(z, self.population, self.cohort, self.delta, self.sampling)
+        check_range("clip_norm", self.clip_norm, above=0)
+        check_range("share", self.share, above=0, below=1)
+        check_range("quantile", self.quantile, at_least=0, at_most=1)
+        check_range("quantile_lr", self.quantile_lr, above=0)
+        for name, value, known in (
+            ("clipping", self.clipping, ("fixed", "adaptive")),
+            ("at", self.at, ("server", "client")),
+        ):
+            if value not in known:
+                raise InvalidInput(f"{name} = {value!r} must be one of {', '.join(known)}")
+        object.__setattr__(self, "scalars", as_bounds(self.scalars))
+        check_inner(self.inner, self.title)
+        # a number that was just given; a run's array brings its divergences along
+        if is_plain_number(z) or (self.renyi is None and trees.is_not_traced(z)):
+            setting = {"population": self.population, "cohort": self.cohort, "sampling": self.sampling}
+            object.__setattr__(self, "renyi", renyi(float(z), **setting))
+
+    @property
+    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Alike: a sum in which one client counts more than another has no known sensitivity."""
+        return "uniform"
+
+    @property
+    def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Central."""
+        return "central"
+
+    @property
+    def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Yes where sampling amplifies: it helps only against those who do not know who takes part."""
+        return self.sampling != "none" and self.cohort < self.population
+
+    @property
+    def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Yes: that nobody came is not to be seen from a model that stands still."""
+        return True
+
+    @property
+    def only_mean(self) -> str:
+        """The noise is for a mean."""
+        return "its noise is made for the mean of clipped messages and would not cover another reduction"
+
+    def check(self, sampling: Any, population: int) -> None:
+        """The run's sampling must be what is accounted for."""
+        self.inner.check(sampling, population)
+        self._check_population(population)
+        scheme, drawn = getattr(sampling, "scheme", "other"), type(sampling).__name__
+        if self.sampling not in ("none", scheme):
+            raise InvalidInput(
+                f"DP accounts for sampling = {self.sampling!r} but the run draws cohorts by {drawn}, which is "
+                f"{scheme!r}: give sampling = {(scheme if scheme != 'other' else 'none')!r}"
+            )
+        expected = sampling.expected(population)
+        if expected is not None and abs(expected - self.cohort) > 1e-6 * self.cohort:
+            raise InvalidInput(
+                f"DP accounts for cohort = {self.cohort} but the run draws {expected:g} clients"
+            )
+
+    def init(self, params: Params) -> PrivateServer:
+        """The inner server, epsilon = 0, the first clip norm."""
+        inner = self.inner.init(params)
+        check_stateless(self.inner, inner)
+        dtype = trees.dtype_of(params)
+        adaptive = ClipNorm(jnp.asarray(self.clip_norm, dtype)) if self.clipping == "adaptive" else ()
+        return PrivateServer(inner, jnp.zeros((), dtype), adaptive)
+
+    def broadcast(self, server: PrivateServer, cohort: Cohort) -> Any:
+        """The inner broadcast, and C if it changes."""
+        self._check_population(cohort.population)
+        inner = self.inner.broadcast(server.inner, cohort)
+        return inner if self.clipping == "fixed" else PrivateBroadcast(inner, server.clipping.clip_norm)
+
+    def init_client(self, broadcast: Any) -> Any:
+        """Clients keep nothing."""
+        return self.inner.init_client(self._inner(broadcast))
+
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """The inner local work; clipped if clients clip."""
+        message, client = self.inner.train(self._inner(broadcast), client, oracle)
+        bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
+        return (self._clipped(broadcast, message) if self.at == "client" else message), client
+
+    def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[PrivateMessage, Any]:
+        """The message clipped, if it is not yet."""
+        return (self._clipped(broadcast, message) if self.at == "server" else message), client
+
+    def update(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
+        """Noise on the sum, the inner update, the next C, and what it has cost."""
+        self._check_population(cohort.population)
+        if cohort.key is None:
+            raise InvalidInput("the noise of DP needs randomness: give Cohort a key")
+        if self.sampling == "fixed" and trees.is_not_traced(cohort.size) and int(cohort.size) > self.cohort:
+            raise InvalidInput(
+                f"DP accounts for cohort = {self.cohort} but {int(cohort.size)} clients took part"
+            )
+        adaptive = self.clipping == "adaptive"
+        clip_norm = server.clipping.clip_norm if adaptive else self.clip_norm
+        bounds = bounds_of(self.inner, message.inner, clip_norm, self.scalars)
+        some = released(bounds)
+        noise, each, count = multipliers(self.noise_multiplier, self.cohort, len(some), self.share, adaptive)
+        part = cohort.size / self.cohort  # means over those who came become sums over m
+        delta, reported = split(message.inner)
+        normal, normals, bit = gaussian(cohort.key, (delta, {s: reported[s] for s in some}, server.epsilon))
+        delta = trees.axpy(noise * clip_norm / self.cohort, normal, trees.scale(part, delta))
+        for s in some:
+            bound = bounds[s]
+            radius = bound if self.sampling == "poisson" else bound / 2
+            noisy = part * reported[s] + each * radius / self.cohort * normals[s]
+            reported[s] = jnp.clip(noisy, 0, bound)
+        inner = self.inner.update(server.inner, join(message.inner, delta, reported), cohort)
+        clipping = server.clipping
+        if adaptive:
+            b = part * (message.within - 0.5) + count / self.cohort * bit + 0.5
+            new = clip_norm * jnp.exp(-self.quantile_lr * (b - self.quantile))
+            clipping = ClipNorm(new.astype(jnp.asarray(clip_norm).dtype))
+        return PrivateServer(
+            inner, self.epsilon_after(cohort.round + 1).astype(server.epsilon.dtype), clipping
+        )
+
+    def epsilon_after(self, rounds: Scalar) -> Any:
+        """epsilon of so many rounds at delta.
+
+        Args:
+            rounds: at least 0; it may be traced.
+
+        Returns:
+            A scalar, by Renyi divergences.
+        """
+        return renyi_epsilon(self.renyi, rounds, self.delta)
+
+    def model(self, broadcast: Any) -> Params:
+        """The inner method's."""
+        return self.inner.model(self._inner(broadcast))
+
+    def export(self, server: PrivateServer) -> Params:
+        """The inner model."""
+        return self.inner.export(server.inner)
+
+    def _clipped(self, broadcast: Any, message: Any) -> PrivateMessage:
+        clip_norm = self.clip_norm if self.clipping == "fixed" else broadcast.clip_norm
+        clipped, within = clip(message, clip_norm, bounds_of(self.inner, message, clip_norm, self.scalars))
+        return PrivateMessage(clipped, () if self.clipping == "fixed" else within)
+
+    def _inner(self, broadcast: Any) -> Any:
+        return broadcast if self.clipping == "fixed" else broadcast.inner
+
+    def _check_population(self, population: Any) -> None:
+        if trees.is_not_traced(population) and int(population) != self.population:
+            raise InvalidInput(
+                f"DP accounts for population = {self.population} but the run has {int(population)} clients"
+            )

@@ -1,0 +1,103 @@
+"""Any method with a robust reduction where it takes a mean."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Params, Traced, given, module, reported
+from fedsolve.methods.robust.cohorts import check_cohorts
+from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.methods.wrappers.wrapper import Wrapper
+
+
+@module
+class RobustServer:
+    """The inner server, and whether the last round had too few messages for the reduction (1) or not (0)."""
+
+    inner: Any
+    too_few: Traced = reported(
+        "in some rounds fewer messages could be used than the robust reduction needs: they left the model as it was "
+        "(column too_few)"
+    )
+
+
+def _reduction(reduction: Reduction) -> Any:
+    """As it is kept: a wrapper's own reduction is a property."""
+    return reduction
+
+
+@module
+class Robust(Wrapper):
+    """The method `inner` on a cohort's message reduced so that some clients may send what they like.
+
+        server:  m <- reduction(m_i for i in S)        in place of  m <- mean over S of m_i, as each field says
+                 nothing changes where S has fewer clients than the reduction's guarantee needs
+
+    Travels and is kept: what `inner` sends and keeps. The server needs every message as it is, not only their
+    sum: memory is the cohort's messages, and secure aggregation is impossible.
+
+    Each reduction says of how many clients its guarantee holds (`Reduction.condition`). Cohorts that are always
+    smaller are refused before a run. Where their size varies (Bernoulli cohorts, traces, clients that fail or come too
+    late), a round with too few messages leaves the server as it is, counts in the column `too_few`, and the run ends
+    with a note; Bernoulli cohorts that are too small on average are refused.
+
+    A reduction is not the mean even if all clients are honest: where clients differ it leaves out what only
+    few of them know, and a server optimiser that compares the mean with its parts (FedExP, FedDuA) steps by
+    medians of those parts.
+
+    Attributes:
+        inner: the method; a message of it must make sense reduced otherwise than by a mean.
+        reduction: such as `Median()`, `TrimmedMean(0.2)` or `Krum(attackers=3)`.
+
+    Raises:
+        InvalidInput: a method that needs the mean, or has a reduction already; what is no reduction.
+    """
+
+    title: ClassVar[str] = "Robust"
+    inner: Algorithm
+    reduction: Annotated[Any, Reduction] = given(converter=_reduction)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.only_mean:
+            raise InvalidInput(f"Robust cannot wrap {name_of(self.inner)}: {self.inner.only_mean}")
+        if self.inner.privacy == "central":
+            raise InvalidInput(
+                f"Robust cannot wrap {name_of(self.inner)}: its noise is measured for a mean of clipped messages"
+            )
+        if self.inner.reduction is not None:
+            raise InvalidInput(
+                f"Robust cannot wrap {name_of(self.inner)}: a cohort is reduced once, give one reduction"
+            )
+        if not isinstance(self.reduction, Reduction):
+            raise InvalidInput(f"reduction = {self.reduction!r} must be one such as Median() or Krum(3)")
+
+    def check(self, sampling: Any, population: int) -> None:
+        """The inner method's check, and cohorts that are large enough for the reduction."""
+        super().check(sampling, population)
+        check_cohorts(self.reduction, sampling.at_best(population))
+
+    def init(self, params: Params) -> RobustServer:
+        """The inner server."""
+        return RobustServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
+
+    def broadcast(self, server: RobustServer, cohort: Cohort) -> Any:
+        """The inner broadcast."""
+        return self.inner.broadcast(server.inner, cohort)
+
+    def update(self, server: RobustServer, message: Any, cohort: Cohort) -> RobustServer:
+        """The inner update, unless too few messages were reduced."""
+        enough = cohort.size >= self.reduction.fewest
+        after = self.inner.update(server.inner, message, cohort)
+        return RobustServer(
+            trees.where(enough, after, server.inner), jnp.where(enough, 0, 1).astype(server.too_few.dtype)
+        )
+
+    def export(self, server: RobustServer) -> Params:
+        """The inner model."""
+        return self.inner.export(server.inner)

@@ -1,0 +1,32 @@
+"""Server optimisers: how the server turns the cohort's mean displacement into a step."""
+
+from fedsolve.methods.server.adaptive import Adaptive
+from fedsolve.methods.server.dfw import DeepFrankWolfe
+from fedsolve.methods.server.dua import DoublyAdaptive
+from fedsolve.methods.server.fednova import NormalizedAveraging
+from fedsolve.methods.server.lengths import GradientDiversity, LargestStep
+from fedsolve.methods.server.mirror import MirrorDescent
+from fedsolve.methods.server.optax import Optax, OptaxRule
+from fedsolve.methods.server.polyak import EnvelopePolyak, Polyak
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
+from fedsolve.methods.server.sgd import ServerSGD
+
+__all__ = [
+    "Adaptive",
+    "DeepFrankWolfe",
+    "DoublyAdaptive",
+    "EnvelopePolyak",
+    "GradientDiversity",
+    "LargestStep",
+    "MirrorDescent",
+    "NormalizedAveraging",
+    "Optax",
+    "OptaxRule",
+    "Polyak",
+    "ServerOptimizer",
+    "ServerSGD",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,261 @@
+"""Adaptive server optimisers, and the methods that they make (Reddi et al. 2021, Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY
+from typing import Any, Literal, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.checks import check_range, is_one_of
+from fedsolve.core.errors import unknown
+from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.types import Params, Scalar, Traced, module, reported, static
+from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.server.fedopt import FedOpt, compose
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
+
+SecondMoment = Literal["adagrad", "adam", "yogi"]
+Preset = Literal["paper", "flower", "tff"]
+
+SECOND_MOMENTS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "adagrad": lambda v, d2, b2: v + d2,
+    "adam": lambda v, d2, b2: b2 * v + (1 - b2) * d2,
+    "yogi": lambda v, d2, b2: v - (1 - b2) * d2 * jnp.sign(v - d2),
+}
+
+
+@module
+class AdaptiveState:
+    """First moment m, second moment v (shapes of the model) and the last rate."""
+
+    m: Params
+    v: Params
+    server_lr: Traced = reported()
+
+
+@module
+class Adaptive(ServerOptimizer):
+    """m <- b1 m + (1 - b1) D;  v by its line;  w <- w + lr m / (sqrt(v) + tau).
+
+    adagrad: v <- v + D^2;  adam: v <- b2 v + (1 - b2) D^2;  yogi: v <- v - (1 - b2) D^2 sign(v - D^2).
+
+    Args:
+        lr: server learning rate eta > 0, a number or a schedule by round.
+        tau: degree of adaptivity, at least 0, in units of D; default 1e-3 (the paper).
+        beta1: decay of m, in [0, 1); the paper states 0.9 for Adam and Yogi and no momentum for Adagrad.
+        beta2: decay of v, in [0, 1) (0.99, the paper's); unused by adagrad.
+        initial: v before the first round, at least 0; None is tau^2, the smallest the paper allows.
+        second: which line updates v.
+        bias_correction: multiply lr by sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) in round t = 1, 2, ..., as
+            Flower's FedAdam and TFF's Adam and Yogi do; the paper has none.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown second moment.
+    """
+
+    lr: Rate
+    _: KW_ONLY
+    tau: Scalar = 1e-3
+    beta1: Scalar = 0.9
+    beta2: Scalar = 0.99
+    initial: Scalar | None = None
+    second: SecondMoment = static(default="adam")
+    bias_correction: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
+        if not is_one_of(self.second, SECOND_MOMENTS):
+            raise unknown("second moment", self.second, SECOND_MOMENTS)
+        check_range("tau", self.tau, at_least=0)
+        check_range("beta1", self.beta1, at_least=0, below=1)
+        check_range("beta2", self.beta2, at_least=0, below=1)
+        check_range("initial_accumulator", self.initial, at_least=0, optional=True)
+
+    def init(self, params: Params) -> AdaptiveState:
+        """m = 0, v = tau^2 unless `initial` says otherwise."""
+        v0 = self.tau**2 if self.initial is None else self.initial
+        v = jax.tree.map(lambda p: jnp.full_like(p, v0), params)
+        return AdaptiveState(trees.zeros_like(params), v, jnp.zeros((), trees.dtype_of(params)))
+
+    def step(
+        self, params: Params, state: AdaptiveState, delta: Params, measured: Any, cohort: Cohort
+    ) -> tuple[Params, AdaptiveState]:
+        """One server step."""
+        b1, b2, line = self.beta1, self.beta2, SECOND_MOMENTS[self.second]
+        m = jax.tree.map(lambda m, d: (b1 * m + (1 - b1) * d).astype(m.dtype), state.m, delta)
+        v = jax.tree.map(lambda v, d: line(v, d * d, b2).astype(v.dtype), state.v, delta)
+        lr = rate_at(self.lr, cohort.round)
+        if self.bias_correction:
+            t = cohort.round + 2
+            lr = lr * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        move = jax.tree.map(lambda m, v: quotient(m, jnp.sqrt(v) + self.tau), m, v)
+        return trees.axpy(lr, move, params), AdaptiveState(m, v, jnp.asarray(lr, state.server_lr.dtype))
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """a / b, and 0 where b is 0: a coordinate that has never moved stays where it is."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
+
+
+# (server_lr, tau, beta2, initial accumulator, bias correction); None is the paper's tau^2
+_PRESETS: dict[SecondMoment, dict[Preset, tuple[float, float, float, float | None, bool]]] = {
+    "adagrad": {
+        "paper": (0.1, 1e-3, 0.99, None, False),
+        "flower": (0.1, 1e-9, 0.99, 0.0, False),
+        "tff": (0.1, 1e-3, 0.999, 0.0, False),
+    },
+    "adam": {
+        "paper": (0.1, 1e-3, 0.99, None, False),
+        "flower": (0.1, 1e-9, 0.99, 0.0, True),
+        "tff": (0.1, 1e-3, 0.999, 0.0, True),
+    },
+    "yogi": {
+        "paper": (0.1, 1e-3, 0.99, None, False),
+        "flower": (0.01, 1e-3, 0.99, 0.0, False),
+        "tff": (0.1, 1e-3, 0.999, 0.0, True),
+    },
+}
+
+
+def _preset(second: SecondMoment, preset: Preset, beta1: Scalar, **given: Any) -> Adaptive:
+    """`Adaptive` with a preset's constants where none are given."""
+    presets = _PRESETS[second]
+    if not isinstance(preset, str) or preset not in presets:
+        raise unknown("preset", preset, presets)
+    lr, tau, beta2, initial, bias = presets[preset]
+    values = {"lr": lr, "tau": tau, "beta2": beta2, "initial": initial, "bias_correction": bias}
+    values |= {name: value for name, value in given.items() if value is not None}
+    return Adaptive(beta1=beta1, second=second, **values)
+
+
+def FedAdagrad(
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate | None = None,
+    tau: Scalar | None = None,
+    beta1: Scalar = 0.0,
+    preset: Preset = "paper",
+    weighting: Weighting = "examples",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedAdagrad (Reddi et al. 2021): Adagrad on the server, with -D as its gradient.
+
+        client:  D_i as in `FedAvg`
+        server:  D = sum_i p_i D_i,   m <- b1 m + (1 - b1) D,   v <- v + D^2,   w <- w + eta m / (sqrt(v) + tau)
+
+    Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m and v on the server.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        server_lr: eta > 0, a number or a schedule by round, in units of a parameter: a coordinate moves by about eta
+            a round where |D| >> tau. None is the preset's: 0.1. The paper tunes it.
+        tau: degree of adaptivity, at least 0, in units of D. None is the preset's: 1e-3 (the paper's), `flower` 1e-9.
+        beta1: decay of m, in [0, 1); 0, no momentum: the paper states 0.9 for Adam and Yogi alone.
+        preset: constants where none are given: `paper` (v starts at tau^2), `flower` or `tff` (v starts at 0).
+        weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.Adaptive`, with the preset's constants filled in.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown preset or weighting.
+
+    Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+    """
+    server_optimizer = _preset("adagrad", preset, beta1, lr=server_lr, tau=tau)
+    return compose("FedAdagrad", client_lr, server_optimizer, weighting, client)
+
+
+def FedAdam(
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate | None = None,
+    tau: Scalar | None = None,
+    beta1: Scalar = 0.9,
+    beta2: Scalar | None = None,
+    preset: Preset = "paper",
+    weighting: Weighting = "examples",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedAdam (Reddi et al. 2021): Adam on the server, with -D as its gradient.
+
+        client:  D_i as in `FedAvg`
+        server:  D = sum_i p_i D_i,   m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2
+                 w <- w + eta m / (sqrt(v) + tau)
+
+    Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m and v on the server.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        server_lr: eta > 0, a number or a schedule by round, in units of a parameter: a coordinate moves by about eta
+            a round where |D| >> tau. None is the preset's: 0.1. The paper tunes it.
+        tau: degree of adaptivity, at least 0, in units of D. None is the preset's: 1e-3 (the paper's), `flower` 1e-9.
+        beta1: decay of m, in [0, 1) (0.9, the paper's).
+        beta2: decay of v, in [0, 1). None is the preset's: 0.99 (the paper's), `tff` 0.999 (what its code ran with).
+        preset: constants where none are given: `paper` (v starts at tau^2, no bias correction), `flower` or `tff`
+            (v starts at 0; eta times sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) in round t = 1, 2, ..., as their code does).
+        weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.Adaptive`, with the preset's constants filled in.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown preset or weighting.
+
+    >>> FedAdam(0.1, preset="flower").server_optimizer.tau
+    1e-09
+
+    Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+    """
+    server_optimizer = _preset("adam", preset, beta1, lr=server_lr, tau=tau, beta2=beta2)
+    return compose("FedAdam", client_lr, server_optimizer, weighting, client)
+
+
+def FedYogi(
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate | None = None,
+    tau: Scalar | None = None,
+    beta1: Scalar = 0.9,
+    beta2: Scalar | None = None,
+    preset: Preset = "paper",
+    weighting: Weighting = "examples",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedYogi (Reddi et al. 2021): Yogi on the server; v moves by at most (1 - b2) D^2, so that it forgets slowly.
+
+        client:  D_i as in `FedAvg`
+        server:  D = sum_i p_i D_i,   m <- b1 m + (1 - b1) D,   v <- v - (1 - b2) D^2 sign(v - D^2)
+                 w <- w + eta m / (sqrt(v) + tau)
+
+    Up: D_i (d numbers) and the mean local loss. Down: w. Kept: m and v on the server.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        server_lr: eta > 0, a number or a schedule by round, in units of a parameter: a coordinate moves by about eta
+            a round where |D| >> tau. None is the preset's: 0.1, `flower` 0.01. The paper tunes it.
+        tau: degree of adaptivity, at least 0, in units of D. None is the preset's: 1e-3 (the paper's).
+        beta1: decay of m, in [0, 1) (0.9, the paper's).
+        beta2: decay of v, in [0, 1). None is the preset's: 0.99 (the paper's), `tff` 0.999 (what its code ran with).
+        preset: constants where none are given: `paper` (v starts at tau^2), `flower` (v starts at 0) or `tff` (v
+            starts at 0, the bias corrected as in `FedAdam`).
+        weighting: p_i by `examples` (the paper's experiments) or `uniform` (its Algorithm 2).
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.Adaptive`, with the preset's constants filled in.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown preset or weighting.
+
+    Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+    """
+    server_optimizer = _preset("yogi", preset, beta1, lr=server_lr, tau=tau, beta2=beta2)
+    return compose("FedYogi", client_lr, server_optimizer, weighting, client)

@@ -1,0 +1,212 @@
+"""Doubly adaptive server steps: FedExP(M), FedDuAdagrad, FedDuAdam (Takakura et al. 2025, Algorithm 1).
+
+One optimiser: the step along the preconditioned momentum has the length that the clients' disagreement allows.
+The identity preconditioner gives FedExP (Jhunjhunwala et al. 2023) and, with momentum, FedExPM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import ClassVar, Literal, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.checks import check_range, is_one_of
+from fedsolve.core.errors import unknown
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate
+from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
+from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.client.solver import Solution
+from fedsolve.methods.server.adaptive import SECOND_MOMENTS, quotient
+from fedsolve.methods.server.fedopt import FedOpt, compose
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
+
+Preconditioner = Literal["identity", "adagrad", "adam"]
+
+
+@module
+class Spread:
+    """What a client adds to its displacement: |D_i|^2, one number; its mean beside |D|^2 tells how far clients
+    are apart.
+    """
+
+    squared_norm: Traced = claimed(Claim(at_least=0, of_delta=trees.squared_norm))
+
+
+@module
+class DoublyAdaptiveState:
+    """Second moment s (`()` for the identity), momentum v (`()` for none), bound m and the last step.
+
+    s and v have the shapes of the model, m and server_lr are scalars.
+    """
+
+    s: Params
+    v: Params
+    m: Traced
+    server_lr: Traced = reported()
+
+
+@module
+class DoublyAdaptive(ServerOptimizer):
+    """G = diag(sqrt(s) + eps);  eta = m / (<v, G^-1 v> + eps_g);  w <- w + eta G^-1 v.
+
+    adagrad: s <- s + D^2;           adam: s <- b2 s + (1 - b2) D^2;      identity: G = I
+    no momentum: v = D, m = (1/2) mean |D_i|^2
+    momentum:    v <- b1 v + (1 - b1) D,  m <- (b1/2) m + ((1 - b1)/2) mean |D_i|^2   (halved: Theorem 3.3)
+
+    The inner products run over all parameters together: one eta a round. No bias correction.
+    A coordinate with G = 0 (never moved, eps = 0) stays; a zero denominator makes eta zero.
+
+    Attributes:
+        beta1: momentum of v and m, None for none; in [0, 1).
+        beta2: decay of s, for adam; in [0, 1).
+        eps: added to sqrt(s), 1e-9 in the paper; at least 0.
+        eps_g: added to the denominator; 0 needs no tuning and is the default; at least 0.
+        preconditioner: which line updates s.
+        clamp: eta at least 1, as the original FedExP.
+        eps_per_client: multiply eps_g by |S|, as the public code of FedExP.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown preconditioner.
+    """
+
+    weighting: ClassVar[Weighting] = "uniform"
+
+    _: KW_ONLY
+    beta1: Scalar | None = None
+    beta2: Scalar = 0.99
+    eps: Scalar = 1e-9
+    eps_g: Scalar = 0.0
+    preconditioner: Preconditioner = static(default="identity")
+    clamp: bool = static(default=False)
+    eps_per_client: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        if not is_one_of(self.preconditioner, ("identity", "adagrad", "adam")):
+            raise unknown("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
+        check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
+        check_range("beta2", self.beta2, at_least=0, below=1)
+        check_range("eps", self.eps, at_least=0)
+        check_range("eps_g", self.eps_g, at_least=0)
+
+    def init(self, params: Params) -> DoublyAdaptiveState:
+        """All zero."""
+        zeros, zero = trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params))
+        s = () if self.preconditioner == "identity" else zeros
+        return DoublyAdaptiveState(s, () if self.beta1 is None else zeros, zero, zero)
+
+    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
+        """|D_i|^2."""
+        return Spread(trees.squared_norm(delta))
+
+    def step(
+        self, params: Params, state: DoublyAdaptiveState, delta: Params, measured: Spread, cohort: Cohort
+    ) -> tuple[Params, DoublyAdaptiveState]:
+        """One server step (Algorithm 1, lines 10-17)."""
+        v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
+        s, direction = state.s, v
+        if self.preconditioner != "identity":
+            line = SECOND_MOMENTS[self.preconditioner]
+            s = jax.tree.map(lambda s, d: line(s, d * d, self.beta2).astype(s.dtype), state.s, delta)
+            direction = jax.tree.map(lambda v, s: quotient(v, jnp.sqrt(s) + self.eps), v, s)
+        eps_g = self.eps_g * cohort.size if self.eps_per_client else self.eps_g
+        eta = quotient(m, trees.dot(v, direction) + eps_g)
+        if self.clamp:
+            eta = jnp.maximum(1.0, eta)
+        kept = () if self.beta1 is None else v
+        new = DoublyAdaptiveState(s, kept, m.astype(state.m.dtype), eta.astype(state.server_lr.dtype))
+        return trees.axpy(eta, direction, params), new
+
+
+def moments(
+    beta1: Scalar | None, v: Params, m: Traced, delta: Params, squared_norm: Traced
+) -> tuple[Params, Traced]:
+    """v and m after a round (Theorems 3.2 and 3.3)."""
+    if beta1 is None:
+        return delta, squared_norm / 2
+    v = jax.tree.map(lambda v, d: (beta1 * v + (1 - beta1) * d).astype(v.dtype), v, delta)
+    return v, beta1 / 2 * m + (1 - beta1) / 2 * squared_norm
+
+
+def FedDuAdagrad(
+    client_lr: Rate = 0.1,
+    *,
+    eps_g: Scalar = 0.0,
+    eps: Scalar = 1e-9,
+    weighting: Weighting = "uniform",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedDuAdagrad (Takakura et al. 2025): Adagrad's geometry, and a step as long as the clients' spread allows.
+
+        client:  D_i as in `FedAvg`
+        server:  D = mean D_i,   s <- s + D^2,   G = diag(sqrt(s) + eps),   m = (1/2) mean |D_i|^2
+                 eta_g = m / (<D, G^-1 D> + eps_g),   w <- w + eta_g G^-1 D
+
+    Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: s on the server. There is no server rate to
+    tune; the run logs eta_g as `server_lr`. A coordinate that has never moved stays.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        eps_g: at least 0 (0: nothing to tune; the paper tries 1e-3 to 1e-1).
+        eps: added to sqrt(s), at least 0 (1e-9, the paper's).
+        weighting: `uniform` (the paper's) or by `examples`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive(preconditioner="adagrad")`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    Reference: Takakura, Liew and Hasegawa, "FedDuA: Doubly Adaptive Federated Learning", arXiv:2505.11126, 2025,
+    Algorithm 1.
+    """
+    server_optimizer = DoublyAdaptive(eps=eps, eps_g=eps_g, preconditioner="adagrad")
+    return compose("FedDuAdagrad", client_lr, server_optimizer, weighting, client)
+
+
+def FedDuAdam(
+    client_lr: Rate = 0.1,
+    *,
+    eps_g: Scalar = 0.0,
+    beta1: Scalar = 0.9,
+    beta2: Scalar = 0.99,
+    eps: Scalar = 1e-9,
+    weighting: Weighting = "uniform",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedDuAdam (Takakura et al. 2025): Adam's geometry, and a step as long as the clients' spread allows.
+
+        client:  D_i as in `FedAvg`
+        server:  D = mean D_i,   v <- b1 v + (1 - b1) D,   s <- b2 s + (1 - b2) D^2,   G = diag(sqrt(s) + eps)
+                 m <- (b1/2) m + ((1 - b1)/2) mean |D_i|^2
+                 eta_g = m / (<v, G^-1 v> + eps_g),   w <- w + eta_g G^-1 v
+
+    Up: D_i (d numbers), |D_i|^2 and the mean local loss. Down: w. Kept: v, s and m on the server. There is no server
+    rate to tune; the run logs eta_g as `server_lr`. m's factor is b1/2 (Theorem 3.3). A coordinate that has never
+    moved stays.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        eps_g: at least 0 (0: nothing to tune; the paper tries 1e-3 to 1e-1).
+        beta1: decay of v and m, in [0, 1) (0.9, the paper's).
+        beta2: decay of s, in [0, 1) (0.99, the paper's).
+        eps: added to sqrt(s), at least 0 (1e-9, the paper's).
+        weighting: `uniform` (the paper's) or by `examples`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.DoublyAdaptive(preconditioner="adam")`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    Reference: Takakura, Liew and Hasegawa, "FedDuA: Doubly Adaptive Federated Learning", arXiv:2505.11126, 2025,
+    Algorithm 1.
+    """
+    server_optimizer = DoublyAdaptive(beta1=beta1, beta2=beta2, eps=eps, eps_g=eps_g, preconditioner="adam")
+    return compose("FedDuAdam", client_lr, server_optimizer, weighting, client)

@@ -1,0 +1,125 @@
+"""FedNova (Wang et al. 2020): clients that took more local steps do not count for more."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.types import Claim, Params, Traced, claimed, module, reported
+from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.client.solver import Solution
+from fedsolve.methods.server.adaptive import quotient
+from fedsolve.methods.server.fedopt import FedOpt, compose
+from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
+
+
+@module
+class LocalRates:
+    """What a client adds to its message: the sum of the rates of its steps, eta |a_i|_1."""
+
+    rate_sum: Traced = claimed(Claim(at_least=0))
+
+
+@module
+class NormalizedAveragingState:
+    """The last rate of the server, and eta tau_eff, by which it multiplied the mean direction."""
+
+    server_lr: Traced = reported()
+    effective_rate: Traced = reported()
+
+
+@module
+class NormalizedAveraging(ServerOptimizer):
+    """Averages directions d_i = -D_i / e_i in place of displacements D_i, and goes as far as clients go on average:
+
+        w <- w - lr (sum_i p_i e_i) (sum_i p_i d_i),     e_i = eta_l |a_i|_1
+
+    e_i is the sum of the rates that client i's own steps applied: eta_l tau_i for tau_i steps of SGD, with momentum
+    beta the paper's eta_l |a_i|_1 = eta_l sum_k (1 - beta^k) / (1 - beta), the accepted steps of a line search.
+    Clients send -d_i as their displacement (in units of a gradient, which is what differential privacy then clips and
+    attacks change), and e_i. If all e_i are alike it is FedAvg. A client that did not move sends 0.
+
+    Args:
+        lr: server learning rate > 0, a number or a schedule by round.
+
+    Raises:
+        InvalidInput: a rate that is not positive; clients whose displacement is not a sum of gradients.
+    """
+
+    needs: ClassVar[Needs] = "sums_gradients"
+    sends_displacement: ClassVar[bool] = False
+
+    lr: Rate = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
+
+    def init(self, params: Params) -> NormalizedAveragingState:
+        """Zero."""
+        zero = jnp.zeros((), trees.dtype_of(params))
+        return NormalizedAveragingState(zero, zero)
+
+    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> LocalRates:
+        """e_i."""
+        return LocalRates(jnp.asarray(solution.rate_sum, trees.dtype_of(delta)))
+
+    def direction(self, delta: Params, solution: Solution) -> Params:
+        """D_i / e_i = -d_i."""
+        rate_sum = jnp.asarray(solution.rate_sum, trees.dtype_of(delta))
+        return jax.tree.map(lambda d: quotient(d, rate_sum).astype(d.dtype), delta)
+
+    def step(
+        self,
+        params: Params,
+        state: NormalizedAveragingState,
+        delta: Params,
+        measured: LocalRates,
+        cohort: Cohort,
+    ) -> tuple[Params, NormalizedAveragingState]:
+        """One server step (equation 12 of the paper)."""
+        lr, dtype = rate_at(self.lr, cohort.round), state.server_lr.dtype
+        new = trees.axpy(lr * measured.rate_sum, delta, params)
+        return new, NormalizedAveragingState(jnp.asarray(lr, dtype), measured.rate_sum.astype(dtype))
+
+
+def FedNova(
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate = 1.0,
+    weighting: Weighting = "examples",
+    **client: Unpack[ClientOptions],
+) -> FedOpt:
+    """FedNova (Wang et al. 2020): FedAvg without the bias towards clients that take more local steps.
+
+        client:  y <- y - eta_l b,   b <- beta b + g_i(y), tau_i times from w;   d_i = (w - y) / (eta_l |a_i|_1)
+        server:  w <- w - eta_g tau_eff eta_l sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
+                 |a_i|_1 = sum_k (1 + beta + ... + beta^(k-1)), k = 1 ... tau_i: tau_i without momentum
+
+    Where clients take unequal numbers of steps FedAvg minimises sum_i p_i tau_i f_i; FedNova F = sum_i p_i f_i. With
+    equal numbers it is FedAvg. Up: d_i (d numbers), eta_l |a_i|_1 and the mean local loss. Down: w. Kept: nothing.
+    The run logs eta_l tau_eff as `effective_rate`. tau_eff is the public code's, which without momentum is the
+    paper's sum_i p_i tau_i. `weight_decay` counts as part of the gradient, and so does the term of
+    `Proximal(FedNova())`; the paper's a_i of proximal SGD discounts earlier steps instead.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        server_lr: eta_g > 0, a number or a schedule by round (1: the paper has none).
+        weighting: p_i by `examples` (the paper's n_i / n) or `uniform`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        A `FedOpt` of `client.SGD` and `server.NormalizedAveraging`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    Reference: Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
+    Federated Optimization", NeurIPS 2020.
+    """
+    return compose("FedNova", client_lr, NormalizedAveraging(server_lr), weighting, client)

@@ -1,0 +1,110 @@
+"""What a server optimiser is: the server's step, given the cohort's mean displacement."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal
+
+from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params
+from fedsolve.methods.client.solver import LocalSolver, Solution
+
+_NEEDS = {
+    "sums_gradients": "whose steps add up gradients, such as client.SGD(0.1) or client.Armijo(), and tell their rates",
+    "searches": "that search along a line, such as client.Armijo(), and tell their step",
+}
+
+Needs = Literal["sums_gradients", "searches"] | None
+"""What a server optimiser needs of the clients' solver: the attribute of `LocalSolver` that must be true."""
+
+
+class ServerOptimizer(ABC):
+    """Moves the model by the mean displacement D = mean of (w_i - w) over the cohort.
+
+    Its state reports `server_lr`, the global learning rate of its last step.
+
+    Attributes:
+        needs: what the clients' solver must tell beside its displacement: `sums_gradients` the sum of the rates that
+            its steps applied (`Solution.rate_sum`), `searches` what its line search did (`Solution.search`); None for
+            nothing. FedOpt refuses other solvers.
+        sends_displacement: whether what clients send as `delta` is D_i; another `direction` if not.
+        weighting: how clients count in D where `FedOpt` is not told: as in the paper of the step, by `examples` where
+            none says.
+    """
+
+    needs: ClassVar[Needs] = None
+    sends_displacement: ClassVar[bool] = True
+    weighting: ClassVar[Weighting] = "examples"
+
+    def check(self, local: LocalSolver) -> None:
+        """Raise `InvalidInput` if this solver does not tell what it needs.
+
+        Args:
+            local: the clients' solver.
+
+        Raises:
+            InvalidInput: it does not; which ones do.
+        """
+        if self.needs is not None and not getattr(local, self.needs):
+            raise InvalidInput(
+                f"{type(self).__name__} needs clients {_NEEDS[self.needs]}; {type(local).__name__} does not"
+            )
+
+    @abstractmethod
+    def init(self, params: Params) -> Any:
+        """The state before the first round, for a model `params`; scalars in its type.
+
+        Args:
+            params: the model w.
+
+        Returns:
+            A module whose scalars marked `reported` are logged.
+        """
+
+    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Any:
+        """What the step needs from a client besides its displacement, reduced as its fields say.
+
+        `delta` leads from `start`, the model w, to `solution.params`; `oracle` is the client's, with the terms
+        that wrappers add to its losses.
+
+        Args:
+            delta: the client's displacement, of the model's structure.
+            solution: where its local work ended.
+            start: the model that it began with.
+            oracle: its data, seen through its loss.
+
+        Returns:
+            A module whose fields say how they are reduced; `()` for nothing.
+        """
+        return ()
+
+    def direction(self, delta: Params, solution: Solution) -> Params:
+        """What a client sends to be averaged: its displacement.
+
+        Args:
+            delta: the client's displacement, of the model's structure.
+            solution: where its local work ended.
+
+        Returns:
+            A pytree like delta.
+        """
+        return delta
+
+    @abstractmethod
+    def step(
+        self, params: Params, state: Any, delta: Params, measured: Any, cohort: Cohort
+    ) -> tuple[Params, Any]:
+        """The server's step.
+
+        Args:
+            params: the model w.
+            state: what `init` or the last step gave.
+            delta: D, the mean over the cohort of what `direction` sends; the shapes of the model.
+            measured: what `client_stats` gave, reduced over the cohort as its fields say.
+            cohort: the round's number from 0, and how many clients took part.
+
+        Returns:
+            The new model, in the types of `params`, and the new state.
+        """

@@ -1,0 +1,265 @@
+"""Messages that come when they come: FedBuff (Nguyen et al. 2022) and FedAsync (Xie et al. 2019)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core.algorithm import Algorithm, Weighting, name_of
+from fedsolve.core.checks import check_integer, check_range, is_one_of
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate
+from fedsolve.core.types import Params, Scalar, module, replace, static
+from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.server.fedopt import FedOpt
+from fedsolve.methods.server.server_optimizer import ServerOptimizer
+from fedsolve.methods.server.sgd import FedAvg
+from fedsolve.methods.wrappers.proximal import Proximal
+from fedsolve.methods.wrappers.subgradient import Subgradient
+from fedsolve.methods.wrappers.versions import KeepsVersions
+from fedsolve.methods.wrappers.wrapper import Wrapper
+
+Staleness = Literal["constant", "polynomial", "hinge"]
+_WEIGHTS = ("constant", "polynomial", "hinge")
+
+
+class Asynchronous(Wrapper):
+    """A method whose server takes messages from clients that began with models of different age.
+
+    On the clock of a fleet (`fs.run(systems=...)`) `clients_per_round` clients are at work at any time and a round is
+    an update of the server, with the next `buffer` messages. Without a clock nobody is late: all begin with the newest
+    model, and the round's cohort is the buffer.
+
+    Attributes:
+        inner: the method; its server must need no more of a client than how far the model moved.
+        buffer: messages of an update.
+
+    Raises:
+        InvalidInput: an `inner` whose messages mean something only together with the newest model.
+    """
+
+    inner: Algorithm
+    buffer: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if why := _why_not(self.inner):
+            raise InvalidInput(
+                f"{self.title} cannot go around {name_of(self.inner)}: {why}; "
+                "take a method such as FedAvg, FedAdam or FedProx"
+            )
+
+    def with_versions(self, depth: int) -> Algorithm:
+        """With the broadcasts that its clients began with."""
+        return KeepsVersions(self, depth)
+
+    @abstractmethod
+    def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
+        """What the server takes for a displacement `delta` that is so many updates late.
+
+        `moved` leads from the newest model to the one that the client began with.
+        """
+
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """The inner local work from the newest model."""
+        return self.train_from(broadcast, broadcast, 0, client, oracle)
+
+    def train_from(self, then: Any, now: Any, late: Scalar, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """The inner local work from the broadcast `then`, `late` updates before the broadcast `now`."""
+        message, client = self.inner.train(then, client, oracle)
+        moved = jax.tree.map(jnp.subtract, self.inner.model(then), self.inner.model(now))
+        return replace(message, delta=self.weigh(message.delta, moved, late)), client
+
+
+@module
+class Buffered(Asynchronous):
+    """FedBuff around a method: each displacement counts the less the older the model that it began from.
+
+        client:  D_i of `inner` from w_{t - tau_i}, the model that it was sent
+        server:  after K messages  D = sum_i p_i (1 + tau_i)^-a D_i,   w <- step of `inner` along D
+
+    Travels and is kept: what `inner` sends and keeps. tau_i counts the server's updates while the client worked. With
+    `weighting = "uniform"` p_i = 1/K, as in the paper: weights of late messages are not made up for. A client has one
+    message in a buffer at most.
+
+    Args:
+        inner: the method, such as `FedAdam(...)`.
+        buffer: K, messages of an update (10, as the paper's experiments); at least 1.
+        power: a >= 0 (1/2, the paper's); 0 weighs all alike.
+
+    Raises:
+        InvalidInput: a buffer below 1, a negative power, an `inner` that cannot be late.
+    """
+
+    title: ClassVar[str] = "FedBuff"
+    inner: Algorithm
+    buffer: int = static(default=10)
+    power: Scalar = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "buffer", check_integer("buffer", self.buffer, 1))
+        check_range("power", self.power, at_least=0)
+
+    def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
+        """(1 + tau)^-a D."""
+        return _scaled(_polynomial(late, self.power), delta)
+
+
+@module
+class Mixing(Asynchronous):
+    """FedAsync around a method: the model is mixed with that of each client as it comes.
+
+        client:  w_i = model of `inner`'s client, from w_{t - tau}
+        server:  w <- (1 - alpha s(tau)) w + alpha s(tau) w_i        (`inner` FedAvg)
+
+        s(tau):  constant 1;   polynomial (1 + tau)^-a;   hinge 1 if tau <= b, else 1 / (a (tau - b) + 1)
+
+    Any other `inner` steps along alpha s(tau) (w_i - w). Travels and is kept: what `inner` sends and keeps. tau counts
+    the server's updates while the client worked, 0 if there was none; the paper counts the client's own update too, one
+    more. Its proximal term is that of `Proximal` inside: `FedAsync+FedProx`.
+
+    Args:
+        inner: the method, such as `FedAvg(...)` or `FedProx(...)`.
+        mixing: alpha in (0, 1]. 0.6 is where to begin: the paper tunes it.
+        staleness: s, `polynomial`, `hinge` or `constant`.
+        a: > 0, how fast s falls (1/2, the paper's for polynomial; its hinge has 10).
+        b: >= 0, updates until the hinge falls (4, the paper's).
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown staleness, an `inner` that cannot be late.
+    """
+
+    title: ClassVar[str] = "FedAsync"
+    buffer: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+    inner: Algorithm
+    mixing: Scalar = 0.6
+    staleness: Staleness = static(default="polynomial")
+    a: Scalar = 0.5
+    b: Scalar = 4.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("mixing", self.mixing, above=0, at_most=1)
+        check_range("a", self.a, above=0)
+        check_range("b", self.b, at_least=0)
+        if not is_one_of(self.staleness, _WEIGHTS):
+            raise InvalidInput(f"staleness = {shown(self.staleness)} must be one of {', '.join(_WEIGHTS)}")
+
+    def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
+        """alpha s(tau) (w_i - w)."""
+        weight = self.mixing * jnp.ones(())
+        if self.staleness == "polynomial":
+            weight = self.mixing * _polynomial(late, self.a)
+        elif self.staleness == "hinge":
+            weight = self.mixing / (self.a * jnp.maximum(late - self.b, 0) + 1)
+        return _scaled(weight, jax.tree.map(jnp.add, moved, delta))
+
+
+def FedBuff(
+    client_lr: Rate = 0.1,
+    *,
+    buffer: int = 10,
+    power: Scalar = 0.5,
+    server_lr: Rate = 1.0,
+    weighting: Weighting = "uniform",
+    **client: Unpack[ClientOptions],
+) -> Buffered:
+    """FedBuff (Nguyen et al. 2022): the server updates with every K messages, however old the models they began from.
+
+        client:  y <- y - eta_l g_i(y), K_i times from w_{t - tau_i};   D_i = y - w_{t - tau_i}
+        server:  D = (1/K) sum_i (1 + tau_i)^-a D_i,   w <- w + eta_g D
+
+    Up: D_i (d numbers) and the mean local loss. Down: w. Kept: nothing. It is `Buffered(FedAvg(...))`, to be run on the
+    clock of a fleet: `fs.run(..., systems="stragglers", clients_per_round=100)`: 100 clients work at a time.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        buffer: K, messages of an update (10, as the paper's experiments); at least 1.
+        power: a >= 0 (1/2, the paper's); 0 weighs all alike.
+        server_lr: eta_g > 0, a number or a schedule by round. 1 is where to begin: the paper tunes it.
+        weighting: `uniform` (1/K, the paper's) or by `examples`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        `Buffered(FedAvg(...), buffer, power)`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown weighting.
+
+    >>> FedBuff(0.1, buffer=5).name
+    'FedBuff'
+
+    Reference: Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, Algorithm 1.
+    """
+    inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting, **client)
+    return Buffered(inner, buffer, power)
+
+
+def FedAsync(
+    client_lr: Rate = 0.1,
+    *,
+    mixing: Scalar = 0.6,
+    staleness: Staleness = "polynomial",
+    a: Scalar = 0.5,
+    b: Scalar = 4.0,
+    weighting: Weighting = "examples",
+    **client: Unpack[ClientOptions],
+) -> Mixing:
+    """FedAsync (Xie et al. 2019): the server mixes its model with that of each client as it comes.
+
+        client:  y <- y - eta_l g_i(y), K_i times from w_{t - tau}
+        server:  w <- (1 - alpha s(tau)) w + alpha s(tau) y
+
+    Up: y - w_{t - tau} (d numbers) and the mean local loss. Down: w. Kept: nothing. It is `Mixing(FedAvg(...))`, to be
+    run on the clock of a fleet: `fs.run(..., systems="stragglers", clients_per_round=100)`: 100 clients work at a time.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        mixing: alpha in (0, 1]. 0.6 is where to begin: the paper tunes it.
+        staleness: s, `polynomial` (1 + tau)^-a, `hinge` (1 up to b, then 1 / (a (tau - b) + 1)) or `constant`.
+        a: > 0, how fast s falls (1/2, the paper's for polynomial; its hinge has 10).
+        b: >= 0, updates until the hinge falls (4, the paper's).
+        weighting: how messages count that come together, where there is no clock: by `examples` or `uniform`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        `Mixing(FedAvg(...), mixing, staleness, a, b)`, whose `buffer` is 1, an update a message.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown staleness or weighting.
+
+    Reference: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", arXiv:1903.03934, 2019, Algorithm 1.
+    """
+    return Mixing(FedAvg(client_lr, weighting=weighting, **client), mixing, staleness, a, b)
+
+
+def _polynomial(late: Scalar, power: Scalar) -> Scalar:
+    return (1.0 + late) ** (-jnp.asarray(power))
+
+
+def _scaled(weight: Scalar, delta: Params) -> Params:
+    return jax.tree.map(lambda d: (weight * d).astype(d.dtype), delta)
+
+
+def _why_not(inner: Algorithm) -> str:
+    """Why a method cannot take late messages, "" if it can."""
+    while isinstance(inner, Proximal | Subgradient):
+        inner = inner.inner
+    if inner.only_mean:
+        return inner.only_mean
+    if not isinstance(inner, FedOpt):
+        return "its messages mean something only to a server that has sent all their clients the same model"
+    step = type(inner.server_optimizer)
+    if (
+        step.client_stats is not ServerOptimizer.client_stats
+        or step.direction is not ServerOptimizer.direction
+    ):
+        return (
+            f"{step.__name__} steps by what clients measured at one model, which all of them must begin from"
+        )
+    return ""

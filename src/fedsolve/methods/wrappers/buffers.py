@@ -1,0 +1,162 @@
+"""Buffers (BatchNorm's statistics) around any method: averaged plainly, outside every formula of the method."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of
+from fedsolve.core.buffers import Buffers, Memory, WithBuffers
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params, Scalar, module, reduced
+from fedsolve.methods.robust.cohorts import fewest_messages
+from fedsolve.methods.robust.coordinates import Median
+from fedsolve.methods.wrappers.wrapper import Wrapper
+
+
+@module
+class BesideServer:
+    """What the server keeps: the inner server, and the buffers."""
+
+    inner: Any
+    buffers: Buffers
+
+
+@module
+class BesideBroadcast:
+    """What travels down: the inner broadcast, and the buffers."""
+
+    inner: Any
+    buffers: Buffers
+
+
+@module
+class BesideMessage:
+    """What travels up: the inner message, and the client's buffers after its local work."""
+
+    inner: Any
+    buffers: Buffers = reduced("average")
+
+
+@module
+class Apart:
+    """A robust reduction of the inner message; the median of each number of the buffers."""
+
+    inner: Any
+
+    @property
+    def fewest(self) -> Scalar:
+        """As of the inner reduction: buffers stay where the model does."""
+        return getattr(self.inner, "fewest", 1)
+
+    def __call__(self, messages: BesideMessage, weight: Any, used: Any) -> BesideMessage:
+        """The reduced message."""
+        buffers = Median()(messages.buffers, weight, used)
+        return BesideMessage(self.inner(messages.inner, weight, used), buffers)
+
+
+@module
+class KeepsBuffers(Wrapper):
+    """The method of a task with buffers; the engine puts it around all else.
+
+        down:    b beside what `inner` sends
+        client:  b_i <- b; each minibatch gradient of `inner`'s local work replaces b_i by what the loss returns
+        server:  b <- (1/|S|) sum_i b_i, integers rounded; around a robust method the median of each number
+
+    Losses alone (trials of a line search) and passes over all examples read b_i and leave it. Parameters, weights and
+    steps are `inner`'s: nothing of b enters them but through the loss.
+
+    Args:
+        inner: the method.
+        initial: b of the first round.
+
+    Raises:
+        InvalidInput: a private method, whose guarantee is of what it sends itself.
+    """
+
+    title: ClassVar[str] = "buffers"
+    remembers: ClassVar[bool] = True
+    around_all: ClassVar[bool] = True
+    inner: Algorithm
+    initial: Buffers
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.privacy:
+            raise InvalidInput(
+                f"{name_of(self.inner)} protects the model, not what is averaged beside it: take a task without "
+                "buffers, such as a model with GroupNorm in place of BatchNorm"
+            )
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return name_of(self.inner)
+
+    @property
+    def personal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As of the inner method."""
+        return self.inner.personal
+
+    @property
+    def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
+        """The inner method's, beside the median of buffers; None if that has none."""
+        return None if self.inner.reduction is None else Apart(self.inner.reduction)
+
+    def init(self, params: Params) -> BesideServer:
+        """The inner server and the first buffers."""
+        values = jax.tree.map(jnp.asarray, self.initial)
+        return BesideServer(self.inner.init(params), values)
+
+    def broadcast(self, server: BesideServer, cohort: Cohort) -> BesideBroadcast:
+        """The inner broadcast, and the buffers."""
+        return BesideBroadcast(self.inner.broadcast(server.inner, cohort), server.buffers)
+
+    def init_client(self, broadcast: BesideBroadcast) -> Any:
+        """The inner client."""
+        return self.inner.init_client(broadcast.inner)
+
+    def enrol(self, broadcast: BesideBroadcast, params: Params) -> Any:
+        """The inner client."""
+        return self.inner.enrol(broadcast.inner, params)
+
+    def own_model(self, model: WithBuffers, client: Any) -> WithBuffers:
+        """The inner method's, with the buffers."""
+        return WithBuffers(self.inner.own_model(model.params, client), model.buffers)
+
+    def train(self, broadcast: BesideBroadcast, client: Any, oracle: Oracle) -> tuple[BesideMessage, Any]:
+        """The inner local work, on an oracle that remembers."""
+        memory = Memory(broadcast.buffers)
+        message, client = self.inner.train(broadcast.inner, client, oracle.remembering(memory))
+        return BesideMessage(message, memory.read()), client
+
+    def receive(
+        self, broadcast: BesideBroadcast, message: BesideMessage, client: Any
+    ) -> tuple[BesideMessage, Any]:
+        """What the inner method makes of its part."""
+        inner, client = self.inner.receive(broadcast.inner, message.inner, client)
+        return BesideMessage(inner, message.buffers), client
+
+    def update(self, server: BesideServer, message: BesideMessage, cohort: Cohort) -> BesideServer:
+        """The inner update, and the mean of the buffers that came."""
+        came = trees.where(
+            cohort.size >= fewest_messages(self.inner), message.buffers.rounded(), server.buffers
+        )
+        return BesideServer(self.inner.update(server.inner, message.inner, cohort), came)
+
+    def model(self, broadcast: BesideBroadcast) -> Params:
+        """The model that the inner broadcast stands for."""
+        return self.inner.model(broadcast.inner)
+
+    def export(self, server: BesideServer) -> WithBuffers:
+        """The inner model with the buffers."""
+        return WithBuffers(self.inner.export(server.inner), server.buffers)
+
+
+def keeps_buffers(algorithm: Algorithm, buffers: Any) -> Algorithm:
+    """The method, around which `KeepsBuffers` is put where a task has buffers (None: it has none)."""
+    return algorithm if buffers is None else KeepsBuffers(algorithm, Buffers.of(buffers))

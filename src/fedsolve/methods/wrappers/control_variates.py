@@ -1,0 +1,227 @@
+"""SCAFFOLD (Karimireddy et al. 2020): any method with control variates that cancel client drift."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, Unpack
+
+import jax
+
+from fedsolve.core import trees
+from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.core.checks import is_one_of
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.oracle import GradientMap, Oracle, WrappedOracle
+from fedsolve.core.schedules import Rate
+from fedsolve.core.types import Params, Scalar, module, reduced, static
+from fedsolve.methods.client.sgd import ClientOptions
+from fedsolve.methods.client.solver import LocalSolver
+from fedsolve.methods.server.sgd import FedAvg
+from fedsolve.methods.wrappers.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class CorrectedOracle(WrappedOracle):
+    """Adds <c - c_i, y - w> to losses, c - c_i to gradients, after raw ones were clipped or decayed."""
+
+    correction: Params
+    anchor: Params
+
+    def change(self, params: Params, gradient: Params) -> Params:
+        """g - c_i + c."""
+        return trees.add(gradient, self.correction)
+
+    def extra(self, params: Params) -> Scalar:
+        """<c - c_i, y - w>."""
+        return trees.dot(self.correction, trees.sub(params, self.anchor))
+
+    def map_gradient(self, function: GradientMap) -> Oracle:
+        """The function acts on the raw gradient: c_i must estimate what is corrected."""
+        return CorrectedOracle(self.inner.map_gradient(function), self.correction, self.anchor)
+
+
+@module
+class ScaffoldServer:
+    """The inner server and the control variate c (shapes of the model)."""
+
+    inner: Any
+    control: Params
+
+
+@module
+class ScaffoldBroadcast:
+    """The inner broadcast and c."""
+
+    inner: Any
+    control: Params
+
+
+@module
+class ScaffoldClient:
+    """The inner client and c_i (shapes of the model)."""
+
+    inner: Any
+    control: Params
+
+
+@module
+class ScaffoldMessage:
+    """The inner message and c_i+ - c_i; the latter counts every participant alike."""
+
+    inner: Any
+    control_delta: Params = reduced("average")
+
+    @property
+    def delta(self) -> Params:
+        """The inner displacement."""
+        return self.inner.delta
+
+
+@module
+class ControlVariates(Wrapper):
+    """SCAFFOLD around any method with a local SGD: y <- y - eta_l (g_i(y) - c_i + c).
+
+        option I:   c_i+ = grad f_i(w)                      option II:  c_i+ = c_i - c + (w - y_K) / (K eta_l)
+        server:     inner update;   c <- c + (1/N) sum over S of (c_i+ - c_i)
+
+    Down: the model and c. Up: the displacement and c_i+ - c_i. Kept: c_i (all shapes of the model);
+    c and c_i start at 0. K eta_l is the sum of the rates that the client's own steps applied, so that
+    momentum, schedules and uneven clients are right; clipping and weight decay act on the raw gradient,
+    before the correction (around `Proximal` they act on all of it: wrap the other way round). Losses are
+    corrected by <c - c_i, y - w>, which is 0 at w: a line search of `inner` searches along what it descends.
+
+    Args:
+        inner: the method whose local steps are corrected, such as `FedAvg` or `FedDuAdam`.
+        option: how c_i is renewed; II costs nothing, I one full gradient per round.
+        weighting: how clients count in the means of `inner`'s messages, in place of the weighting that `inner` was
+            given: `uniform` (the paper's Algorithm 1, which corrects the drift from the plain mean of the losses) or
+            by `examples`. c is the plain mean of all c_i either way.
+
+    Raises:
+        InvalidInput: option II with a local solver whose displacement is not a sum of gradients; an inner
+            method whose messages are not reduced by a mean.
+    """
+
+    title: ClassVar[str] = "SCAFFOLD"
+    only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"  # pyright: ignore
+    inner: Algorithm
+    _: KW_ONLY
+    option: Literal["I", "II"] = static(default="II")
+    weighting: Weighting = static(default="uniform")  # pyright: ignore
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_weighting(self.weighting)
+        if not is_one_of(self.option, ("I", "II")):
+            raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
+        inner = self.inner
+        while isinstance(inner, Wrapper):
+            if isinstance(inner, ControlVariates):
+                raise InvalidInput("SCAFFOLD around SCAFFOLD: its control variates are there once: wrap once")
+            inner = inner.inner
+        if self.inner.reduction is not None:
+            raise InvalidInput(f"SCAFFOLD cannot wrap {self.inner.name}: {self.only_mean}")
+        if self.inner.privacy:
+            raise InvalidInput(
+                f"SCAFFOLD cannot wrap {self.inner.name}: clients would send their control variates unprotected"
+            )
+        if self.option == "II":
+            if not getattr(getattr(inner, "server_optimizer", None), "sends_displacement", True):
+                raise InvalidInput(
+                    f"SCAFFOLD option II needs the displacements of clients, which {self.inner.name} does not send: "
+                    "use option='I'"
+                )
+            solver = self.local
+            if solver is None or type(solver).rate_sum is LocalSolver.rate_sum:
+                raise InvalidInput(
+                    "SCAFFOLD option II needs local SGD, whose displacement is a sum of gradients; "
+                    f"{type(solver or self.inner).__name__} is not: use option='I'"
+                )
+
+    def init(self, params: Params) -> ScaffoldServer:
+        """The inner server and c = 0."""
+        return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
+
+    def broadcast(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldBroadcast:
+        """The inner broadcast and c."""
+        return ScaffoldBroadcast(self.inner.broadcast(server.inner, cohort), server.control)
+
+    def init_client(self, broadcast: ScaffoldBroadcast) -> ScaffoldClient:
+        """The inner client and c_i = 0."""
+        return ScaffoldClient(self.inner.init_client(broadcast.inner), trees.zeros_like(broadcast.control))
+
+    def train(
+        self, broadcast: ScaffoldBroadcast, client: ScaffoldClient, oracle: Oracle
+    ) -> tuple[ScaffoldMessage, ScaffoldClient]:
+        """Corrected local work, then a new c_i."""
+        correction = trees.sub(broadcast.control, client.control)
+        corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
+        message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
+        if self.option == "I":  # c_i+ = grad f_i(w)
+            change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
+        else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
+            rate_sum: Any = self.local.rate_sum(oracle.steps, broadcast.inner.round)
+            per = -1 / rate_sum
+            change = jax.tree.map(
+                lambda d, c: (per * d - c).astype(c.dtype), message.delta, broadcast.control
+            )
+        return ScaffoldMessage(message, change), ScaffoldClient(inner, trees.add(client.control, change))
+
+    def update(self, server: ScaffoldServer, message: ScaffoldMessage, cohort: Cohort) -> ScaffoldServer:
+        """The inner update, and c moved by |S|/N of the mean change."""
+        inner = self.inner.update(server.inner, message.inner, cohort)
+        share = cohort.size / cohort.population
+        return ScaffoldServer(inner, trees.axpy(share, message.control_delta, server.control))
+
+    def receive(
+        self, broadcast: ScaffoldBroadcast, message: ScaffoldMessage, client: ScaffoldClient
+    ) -> tuple[ScaffoldMessage, ScaffoldClient]:
+        """What the inner method makes of its part."""
+        inner, followed = self.inner.receive(broadcast.inner, message.inner, client.inner)
+        control = trees.add(client.control, message.control_delta)
+        return ScaffoldMessage(inner, message.control_delta), ScaffoldClient(followed, control)
+
+    def model(self, broadcast: ScaffoldBroadcast) -> Params:
+        """The inner method's."""
+        return self.inner.model(broadcast.inner)
+
+    def export(self, server: ScaffoldServer) -> Params:
+        """The inner model."""
+        return self.inner.export(server.inner)
+
+
+def SCAFFOLD(
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate = 1.0,
+    option: Literal["I", "II"] = "II",
+    weighting: Weighting = "uniform",
+    **client: Unpack[ClientOptions],
+) -> ControlVariates:
+    """SCAFFOLD (Karimireddy et al. 2020): FedAvg with control variates, so that clients do not drift apart.
+
+        client:  y <- y - eta_l (g_i(y) - c_i + c), K times from w
+                 option I:   c_i+ = grad f_i(w)           option II:  c_i+ = c_i - c + (w - y) / (K eta_l)
+        server:  w <- w + eta_g mean (y - w),   c <- c + (1/N) sum over S of (c_i+ - c_i)
+
+    Up: y - w and c_i+ - c_i (2 d numbers) and the mean local loss. Down: w and c (2 d). Kept: c_i on each client (d).
+    It is `ControlVariates(FedAvg(...))`; see there what clipping, momentum and weight decay act on.
+
+    Args:
+        client_lr: eta_l > 0, a number or a schedule by round. 0.1 is where to begin: the paper tunes it.
+        server_lr: eta_g > 0, a number or a schedule by round (1, what all public code takes).
+        option: II costs nothing; I one gradient of all of a client's examples a round. II is the experiments' choice.
+        weighting: `uniform` (the paper's) or by `examples`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
+
+    Returns:
+        `ControlVariates(FedAvg(...), option=option)`.
+
+    Raises:
+        InvalidInput: a number out of its range, an unknown option or weighting.
+
+    Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
+    Algorithm 1.
+    """
+    inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting, **client)
+    return ControlVariates(inner, option=option, weighting=weighting)

@@ -1,0 +1,224 @@
+"""Leaves of the model that stay with each client: FedPer (Arivazhagan et al. 2019), FedRep (Collins et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Any, Unpack
+
+import jax
+
+from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, round_of
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.types import Params, module, static
+from fedsolve.methods.client.sgd import SGD, ClientOptions
+from fedsolve.methods.server.sgd import FedAvg
+from fedsolve.methods.wrappers.leaf_parts import JointOracle, PartOracle, join, split
+from fedsolve.methods.wrappers.wrapper import OwnModels
+
+
+@module
+class PersonalServer:
+    """The inner server, of the shared leaves, and the personal ones that every client begins with."""
+
+    inner: Any
+    personal: Params
+
+
+@module
+class PersonalClient:
+    """The inner client, of the shared leaves, and the client's own personal ones."""
+
+    inner: Any
+    personal: Params
+
+
+@module
+class Personal(OwnModels):
+    """Some leaves of the model stay with each client and are never sent; `inner` federates the others.
+
+        jointly (passes = 0):   (g, h) = gradient of f_i at (y, v_i):   `inner`'s local step of y along g,
+                                v_i <- v_i - eta_v h
+        first (passes = P):     v_i <- v_i - eta_v h_i(w, v_i), through the round's minibatches P times;
+                                then `inner` on f_i(., v_i) from w, through the same minibatches once
+
+    Down and up: what `inner` sends for a model of the shared leaves alone. Kept: v_i on each client, besides what
+    `inner` keeps there. All v_i begin as those of the initial model, of which every participant has a copy; a client
+    that loses its own begins anew with them. The server's model is the shared leaves with these initial ones: what a
+    client that never trained is measured with, where all others are measured with their own.
+
+    Joint training is SGD on all leaves if `inner`'s clients do SGD at the same rate; its momentum, clipping and weight
+    decay act on the shared leaves alone. It takes methods that ask for one minibatch gradient a step; a line search or
+    a loss of all examples is refused, and goes with `passes`. What `inner` adds to the objective (a proximal term,
+    control variates, a penalty) is of the shared leaves. Private methods go inside: what a client sends is clipped
+    and noised whatever it keeps.
+
+    Args:
+        inner: the method of the shared leaves.
+        leaves: which leaves are personal: a pattern of paths, or several, as in `fedsolve.geometry` (`"output.*"`).
+        personal_lr: eta_v > 0, a number or a schedule by round. 0.1 is where to begin.
+        passes: P, passes over the round's minibatches that the personal leaves train first, the shared ones fixed;
+            0 trains all together.
+
+    Raises:
+        InvalidInput: an `inner` that is no method, has models of its clients' own already or begins with older
+            models; patterns that are none, match no leaf, or all; a rate or a number of passes out of its range.
+    """
+
+    inner: Algorithm
+    leaves: str | tuple[str, ...] = static()
+    _: KW_ONLY
+    personal_lr: Rate = 0.1
+    passes: int = static(default=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = (self.leaves,) if isinstance(self.leaves, str) else self.leaves
+        patterns = tuple(given) if isinstance(given, list | tuple) else ()
+        if not patterns or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+            raise InvalidInput(
+                f"leaves = {shown(self.leaves)} must be patterns of paths, such as 'output.*' or ('output.*', 'scale')"
+            )
+        object.__setattr__(self, "leaves", patterns)
+        object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
+        object.__setattr__(self, "passes", check_integer("passes", self.passes, 0))
+
+    @property
+    def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As the paper of this way of training calls it."""
+        return "FedRep" if self.passes else "FedPer"
+
+    @property
+    def remembers(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the personal leaves move inside the oracle."""
+        return not self.passes
+
+    def init(self, params: Params) -> PersonalServer:
+        """The inner server, and the personal leaves of the initial model."""
+        shared, personal = split(params, self.leaves)
+        return PersonalServer(self.inner.init(shared), personal)
+
+    def broadcast(self, server: PersonalServer, cohort: Cohort) -> Any:
+        """The inner broadcast: nothing of personal leaves."""
+        return self.inner.broadcast(server.inner, cohort)
+
+    def init_client(self, broadcast: Any) -> PersonalClient:
+        """Refused: what a client begins with is not in a broadcast."""
+        raise InvalidInput("a client begins with personal leaves of its own copy of the model: call enrol")
+
+    def enrol(self, broadcast: Any, params: Params) -> PersonalClient:
+        """The inner client, and the personal leaves of the client's copy of the initial model."""
+        shared, personal = split(params, self.leaves)
+        return PersonalClient(self.inner.enrol(broadcast, shared), personal)
+
+    def train(self, broadcast: Any, client: PersonalClient, oracle: Oracle) -> tuple[Any, PersonalClient]:
+        """Local work on both parts."""
+        round = round_of(broadcast)
+        if not self.passes:
+            memory = jax.tree.map(jax.new_ref, client.personal)
+            joint = JointOracle(oracle, memory, rate_at(self.personal_lr, round))
+            message, inner = self.inner.train(broadcast, client.inner, joint)
+            return message, PersonalClient(inner, joint.read())
+        first = PartOracle(oracle, self.inner.model(broadcast), self.passes)
+        personal = SGD(self.personal_lr).solve(client.personal, first, round).params
+        message, inner = self.inner.train(broadcast, client.inner, PartOracle(oracle, personal))
+        return message, PersonalClient(inner, personal)
+
+    def receive(self, broadcast: Any, message: Any, client: PersonalClient) -> tuple[Any, PersonalClient]:
+        """What the inner method makes of a message; personal leaves are not in it."""
+        message, inner = self.inner.receive(broadcast, message, client.inner)
+        return message, PersonalClient(inner, client.personal)
+
+    def update(self, server: PersonalServer, message: Any, cohort: Cohort) -> PersonalServer:
+        """The inner update."""
+        return PersonalServer(self.inner.update(server.inner, message, cohort), server.personal)
+
+    def export(self, server: PersonalServer) -> Params:
+        """The shared leaves with the initial personal ones."""
+        return join(self.inner.export(server.inner), server.personal)
+
+    def own_model(self, model: Params, client: PersonalClient) -> Params:
+        """The shared leaves with the client's own."""
+        return join(split(model, self.leaves)[0], client.personal)
+
+
+def FedPer(
+    leaves: str | tuple[str, ...],
+    client_lr: Rate = 0.1,
+    *,
+    server_lr: Rate = 1.0,
+    weighting: Weighting = "examples",
+) -> Personal:
+    """FedPer (Arivazhagan et al. 2019): FedAvg of the shared layers, while the last layers stay with each client.
+
+        client:  (y, v_i) <- (y, v_i) - eta_l grad f_i(y, v_i), K times from (w, v_i);   D_i = y - w;   v_i is kept
+        server:  w <- w + eta_g sum_i p_i D_i,   p_i = n_i / sum of n over S
+
+    Up: D_i (of the shared leaves) and the mean local loss. Down: w. Kept: v_i on each client. It is
+    `Personal(FedAvg(client_lr), leaves, personal_lr=client_lr)`.
+
+    Args:
+        leaves: which leaves are personal, by patterns of their paths (`"output.*"`): the paper's are those of the
+            last layer or the last few.
+        client_lr: eta_l > 0 of all leaves, a number or a schedule by round. 0.1 is where to begin; the paper's is
+            0.01, on residual networks.
+        server_lr: eta_g > 0, a number or a schedule by round (1, the paper's).
+        weighting: p_i by `examples` (the paper's) or `uniform`.
+
+    Returns:
+        `Personal(FedAvg(...), leaves, personal_lr=client_lr)`.
+
+    Raises:
+        InvalidInput: patterns that are none, a rate that is not positive, an unknown weighting.
+
+    Reference: Arivazhagan, Aggarwal, Singh and Choudhary, "Federated Learning with Personalization Layers",
+    arXiv:1912.00818, 2019, Algorithms 1 and 2.
+    """
+    inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting)
+    return Personal(inner, leaves, personal_lr=client_lr)
+
+
+def FedRep(
+    leaves: str | tuple[str, ...],
+    client_lr: Rate = 0.1,
+    *,
+    personal_lr: Rate = 0.1,
+    passes: int = 10,
+    server_lr: Rate = 1.0,
+    weighting: Weighting = "uniform",
+    **client: Unpack[ClientOptions],
+) -> Personal:
+    """FedRep (Collins et al. 2021): each client first fits its own head, then takes local steps on the shared body.
+
+        client:  v_i <- v_i - eta_v grad_v f_i(w, v_i), through the round's minibatches `passes` times
+                 y <- y - eta_l grad_y f_i(y, v_i), K times from w;   D_i = y - w;   v_i is kept
+        server:  w <- w + eta_g sum_i p_i D_i
+
+    Up: D_i (of the shared leaves) and the mean local loss. Down: w. Kept: v_i on each client. It is
+    `Personal(FedAvg(client_lr), leaves, personal_lr=personal_lr, passes=passes)`.
+
+    Args:
+        leaves: which leaves are personal, by patterns of their paths (`"output.*"`): the paper's are the last layer's.
+        client_lr: eta_l > 0 of the shared leaves, a number or a schedule by round. 0.1 is where to begin: the paper
+            tunes it.
+        personal_lr: eta_v > 0 of the personal leaves (the paper has one rate for both).
+        passes: passes over the round's minibatches that train the personal leaves, at least 1. 10 is the paper's
+            number of head epochs, where the run has `epochs = 1`.
+        server_lr: eta_g > 0, a number or a schedule by round (1, the paper's).
+        weighting: p_i `uniform` (the paper's Algorithm 1) or by `examples`.
+        **client: `client_momentum`, `weight_decay`, `clip_norm` of the body's SGD, none by default (`client.SGD`).
+
+    Returns:
+        `Personal(FedAvg(...), leaves, personal_lr=personal_lr, passes=passes)`.
+
+    Raises:
+        InvalidInput: patterns that are none, a number out of its range, an unknown weighting.
+
+    Reference: Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared Representations for Personalized Federated
+    Learning", ICML 2021, Algorithm 1.
+    """
+    passes = check_integer("passes", passes, 1)
+    inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting, **client)
+    return Personal(inner, leaves, personal_lr=personal_lr, passes=passes)

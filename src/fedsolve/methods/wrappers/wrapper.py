@@ -1,0 +1,148 @@
+"""What every wrapper has in common: whatever it does not change is the inner method's."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+from fedsolve.core.algorithm import Algorithm, Cohort, Privacy, Weighting, name_of
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.oracle import Oracle
+from fedsolve.core.types import Params
+
+
+class Wrapper(Algorithm):
+    """A method around another. Verbs and properties that a subclass does not define are the inner method's.
+
+    A subclass that keeps or sends more than `inner` (a server state, a message of its own) defines the verbs that
+    make it and take it apart; all others see the inner method's parts as they are.
+
+    Attributes:
+        inner: the method that is wrapped.
+        title: what the wrapper puts before the inner method's name.
+
+    Raises:
+        InvalidInput: `inner` is no method.
+    """
+
+    inner: Algorithm
+    title: ClassVar[str]
+    around_all: ClassVar[bool] = (
+        False  # whether it also goes around methods whose clients have models of their own
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Algorithm):
+            raise InvalidInput(
+                f"{self.title} wraps an algorithm such as FedAvg(client_lr=0.1), not {shown(self.inner)}"
+            )
+        if self.inner.personal and not self.around_all:
+            other = name_of(self.inner)
+            remedy = "one of the two is enough" if self.personal else f"build {other} around {self.title}"
+            raise InvalidInput(
+                f"{self.title} cannot go around {other}, whose clients have models of their own: {remedy}"
+            )
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The wrapper's title, and the inner method's name unless that is FedAvg."""
+        inner = name_of(self.inner)
+        return self.title if inner == "FedAvg" else f"{self.title}+{inner}"
+
+    @property
+    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.weighting
+
+    @cached_property  # not a property: a wrapper may have a field of this name
+    def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.reduction
+
+    @property
+    def only_mean(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.only_mean
+
+    @property
+    def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.privacy
+
+    @property
+    def message_mu(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.message_mu
+
+    @property
+    def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.secret_cohorts
+
+    @property
+    def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The inner method's."""
+        return self.inner.updates_when_empty
+
+    @property
+    def local(self) -> Any:
+        """The inner method's local solver, None if it has none."""
+        return getattr(self.inner, "local", None)
+
+    def init(self, params: Params) -> Any:
+        """The inner server."""
+        return self.inner.init(params)
+
+    def broadcast(self, server: Any, cohort: Cohort) -> Any:
+        """The inner broadcast."""
+        return self.inner.broadcast(server, cohort)
+
+    def init_client(self, broadcast: Any) -> Any:
+        """The inner client."""
+        return self.inner.init_client(broadcast)
+
+    def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
+        """The inner local work."""
+        return self.inner.train(broadcast, client, oracle)
+
+    def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
+        """What the inner method makes of a message."""
+        return self.inner.receive(broadcast, message, client)
+
+    def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
+        """The inner update."""
+        return self.inner.update(server, message, cohort)
+
+    def model(self, broadcast: Any) -> Params:
+        """The model that the inner broadcast stands for."""
+        return self.inner.model(broadcast)
+
+    def export(self, server: Any) -> Params:
+        """The inner model."""
+        return self.inner.export(server)
+
+    def check(self, sampling: Any, population: int) -> None:
+        """The inner method's check of a run."""
+        self.inner.check(sampling, population)
+
+    def diagnostics(self) -> tuple[Any, ...]:
+        """The inner method's."""
+        return self.inner.diagnostics()
+
+
+class OwnModels(Wrapper):
+    """A wrapper whose clients keep a model of their own, or parts of one, with which they are measured.
+
+    Raises:
+        InvalidInput: an `inner` whose clients begin with older models.
+    """
+
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.buffer:
+            raise InvalidInput(
+                f"{self.title} cannot go around {name_of(self.inner)}: clients begin with models of different age "
+                "there; take a method of synchronous rounds"
+            )

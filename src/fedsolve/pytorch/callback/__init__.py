@@ -1,0 +1,1 @@
+"""Modules that stay in PyTorch and are called from a compiled program."""

@@ -1,0 +1,334 @@
+"""A module that stays in PyTorch: the compiled program calls it, one client after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import RLock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from jaxtyping import Array
+from torch import Tensor, nn
+
+from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.callback.int64_packing import is_wide, narrow, shape_of_words, to_words, widen
+from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
+from fedsolve.pytorch.comparison.autograd import gradients, refuse_late_hooks
+from fedsolve.pytorch.sums.nothing import value_or_zero
+from fedsolve.pytorch.translation.arrays import (
+    as_tensor,
+    buffer_tensors,
+    check_weights,
+    kept_attributes,
+    substituted,
+    trainable,
+)
+from fedsolve.pytorch.translation.arrays import copied as copy_of
+from fedsolve.pytorch.translation.dtypes import array_of, of_data
+from fedsolve.pytorch.translation.registry import NotTranslatable
+
+Function = Callable[[Any, Any], Any]
+
+
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = (
+    WeakKeyDictionary()
+)  # one for each module, whatever tasks it is in
+
+
+class Module:
+    """A module in PyTorch, called with parameters and buffers from outside.
+
+    Args:
+        module: what runs.
+        copied: a copy of it runs, so that it may change afterwards. A copy loses the hooks of its parameters, and a
+            loss that refers to the module's parameters does not mean the copy's.
+        alone: in evaluation each example is a batch of its own, for a module that mixes examples then too.
+
+    Attributes:
+        params: parameters that train, by name.
+        buffers: what it saves besides, such as running statistics.
+    """
+
+    def __init__(self, module: nn.Module, copied: bool = True, alone: bool = False) -> None:
+        check_weights(module)
+        refuse_late_hooks(module)
+        self._alone = alone
+        self._module = copy_of(module) if copied else module
+        self._lock = _LOCKS.setdefault(self._module, RLock())
+        self._params, self._buffers = trainable(self._module), buffer_tensors(self._module)
+        self._still = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
+        self._kept = {n: p.detach().clone() for n, p in self._still.items()}
+        self.params = {name: array_of(p) for name, p in self._params.items()}
+        self.buffers = {name: array_of(b) for name, b in self._buffers.items()}
+
+    def values(self, function: Function, params: Any, buffers: Any, batch: Any) -> np.ndarray:
+        """What a function of outputs and targets gives for each example alone, in evaluation mode."""
+        with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
+            x, y = tensors_of(batch, dtype)
+            function = _in_type(function, dtype)
+            rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
+            outputs = None if self._alone else self._module(x)
+            each = []
+            for i in range(rows):
+                own = self._module(_row(x, i, rows)) if self._alone else _row(outputs, i, rows)
+                each.append(mean_of(function(own, _row(y, i, rows))))
+            return torch.stack(each).to(dtype).numpy()
+
+    def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
+        """Its outputs in evaluation mode, flat."""
+        with self._with(params, buffers, training=False, seed=0) as dtype, torch.no_grad():
+            return [t.numpy() for t in pytree.tree_leaves(self._module(tensors_of(batch, dtype)[0]))]
+
+    def loss(
+        self,
+        function: Function,
+        params: Any,
+        buffers: Any,
+        batch: Any,
+        words: np.ndarray | None,
+        gradient: bool,
+    ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The loss of a batch, its gradient ({} if not wanted) and the new buffers; in training mode given `words`."""
+        seed = 0 if words is None else seed_of(words.tobytes())
+        with self._with(params, buffers, words is not None, seed) as dtype, torch.set_grad_enabled(gradient):
+            x, y = tensors_of(batch, dtype)
+            function = _in_type(function, dtype)
+            value = value_or_zero(lambda *given: mean_of(function(*given)), self._module(x), y)
+            slope = {}
+            if gradient:
+                slope = {n: g.numpy() for n, g in gradients(value, self._params).items()}
+            after = {n: np.array(self._module.get_buffer(n).detach().numpy()) for n in self._buffers}
+            return np.asarray(value.detach().to(dtype).numpy()), slope, after
+
+    @contextmanager
+    def _with(self, params: Any, buffers: Any, training: bool, seed: int) -> Iterator[torch.dtype]:
+        """The module with other values, for one thread at a time, its random numbers from a seed; the values' type."""
+        values = {n: torch.tensor(np.asarray(v)) for n, v in params.items()}
+        dtype = next(iter(values.values())).dtype
+        values |= {n: p.to(dtype) for n, p in self._kept.items()}
+        for name, own in self._buffers.items():
+            kind = dtype if own.is_floating_point() else own.dtype
+            values[name] = as_tensor(buffers.get(name, self.buffers[name]), own.new_empty(0, dtype=kind))
+        tensors = self._params | self._buffers | self._still
+        kept = kept_attributes(self._module)
+        with self._lock, kept, substituted(self._module, tensors, values), all_seeded(seed):
+            self._module.train(training)
+            yield dtype
+
+
+@dataclass(frozen=True, eq=False)
+class HostLoss:
+    """A loss of a module that stays in PyTorch.
+
+    Attributes:
+        module: the module.
+        function: (outputs, targets) -> scalar tensor, the mean over the batch.
+        buffered: whether it takes and returns buffers.
+    """
+
+    module: Module
+    function: Function
+    buffered: bool
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("key", "weights", "buffers") if self.buffered else ("key", "weights")
+
+    def __call__(
+        self,
+        params: Any,
+        batch: Any,
+        key: Array | None = None,
+        weights: Array | None = None,
+        buffers: Any = None,
+    ) -> Any:
+        """The mean over the examples that count; with buffers, their new values too."""
+        words = None if key is None else _words(key)
+        value, after = _value(self, params, (tuple(batch), words, weights, buffers or {}))  # pyright: ignore
+        return (value, after) if self.buffered else value
+
+    def host(self, gradient: bool, params: Any, rest: Any) -> tuple[Any, Any, Any]:
+        """What the host computes: padding never reaches the module."""
+        batch, words, weights, buffers = rest
+        if weights is not None:
+            rows = np.asarray(weights) > 0
+            rows[0] |= not rows.any()  # a step that is not taken
+            batch = jax.tree.map(lambda a: np.asarray(a)[rows], batch)
+        return self.module.loss(self.function, params, buffers, batch, words, gradient)
+
+    def each(self, params: Any, batch: Any, key: Array | None = None, buffers: Any = None) -> Any:
+        """The value of each example, shape (n,), in evaluation mode."""
+        found = HostValues(self.module, self.function, self.buffered)(params, batch, buffers)
+        return (found, buffers) if self.buffered else found
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a module that stays in PyTorch.
+
+    Attributes:
+        module: the module.
+        sample: shapes without the first axis (None: an output without rows) and types of its outputs, flat; None for
+            the parameters' type.
+        buffered: whether it takes buffers.
+    """
+
+    module: Module
+    sample: tuple[tuple[tuple[int, ...] | None, Any], ...]
+    buffered: bool
+
+    @classmethod
+    def of(cls, module: Module, outputs: Any, rows: int) -> Outputs:
+        """Those of a module of which some are known.
+
+        Args:
+            module: the module.
+            outputs: of a batch, as tensors.
+            rows: of that batch.
+        """
+        found = []
+        for t in pytree.tree_leaves(outputs):
+            shape = tuple(t.shape[1:]) if t.ndim and len(t) == rows else None
+            if shape is None and t.ndim:
+                raise NotTranslatable(
+                    f"an output of shape {tuple(t.shape)} has no row for each of {rows} examples"
+                )
+            found.append((shape, None if t.is_floating_point() else array_of(t).dtype))
+        return cls(module, tuple(found), bool(module.buffers))
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("buffers",) if self.buffered else ()
+
+    def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Any:
+        """The outputs in evaluation mode, flat: an array, or a tuple where there are several."""
+        run, rows = next(iter(params.values())).dtype, len(jax.tree.leaves(batch)[0])
+        shapes = [
+            jax.ShapeDtypeStruct(() if shape is None else (rows, *shape), run if dtype is None else dtype)
+            for shape, dtype in self.sample
+        ]
+
+        def host(params: Any, batch: Any, buffers: Any) -> list[np.ndarray]:
+            return self.module.outputs(params, buffers, batch)
+
+        found = _call(host, shapes, params, tuple(batch), buffers or {})
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+@dataclass(frozen=True)
+class HostValues:
+    """A metric of a module that stays in PyTorch, as the value of each example; fields as in `HostLoss`."""
+
+    module: Module
+    function: Function
+    buffered: bool
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("buffers",) if self.buffered else ()
+
+    def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Array:
+        """The value of each example, shape (n,), in evaluation mode."""
+        run = next(iter(params.values())).dtype
+        rows = len(jax.tree.leaves(batch)[0])
+
+        def host(params: Any, batch: Any, buffers: Any) -> np.ndarray:
+            return self.module.values(self.function, params, buffers, batch)
+
+        return _call(host, jax.ShapeDtypeStruct((rows,), run), params, tuple(batch), buffers or {})
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _value(loss: HostLoss, params: Any, rest: Any) -> tuple[Any, Any]:
+    value, _, after = _evaluate(loss, False, params, rest)
+    return value, after
+
+
+def _forward(loss: HostLoss, params: Any, rest: Any) -> Any:
+    value, slope, after = _evaluate(loss, True, params, rest)
+    return (value, after), slope
+
+
+def _backward(loss: HostLoss, slope: Any, cotangent: Any) -> Any:
+    return jax.tree.map(lambda g: cotangent[0].astype(g.dtype) * g, slope), None
+
+
+_value.defvjp(_forward, _backward)
+
+
+def _evaluate(loss: HostLoss, gradient: bool, params: Any, rest: Any) -> Any:
+    run, buffers = next(iter(params.values())).dtype, rest[3]
+    shape = lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))  # noqa: E731
+    slope = jax.tree.map(shape, params) if gradient else {}
+    results = jax.ShapeDtypeStruct((), run), slope, jax.tree.map(shape, buffers)
+
+    def host(params: Any, rest: Any) -> Any:
+        value, slope, after = loss.host(gradient, params, rest)
+        kept = {n: after[n].astype(s.dtype) for n, s in results[2].items()}
+        return value, slope, kept
+
+    return _call(host, results, params, rest)
+
+
+def _call(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
+    """A function of the host as part of a program; its arguments and results as NumPy arrays."""
+    leaves, tree = jax.tree.flatten(arguments)
+    leaves = [jnp.asarray(x) for x in leaves]
+    shapes, form = jax.tree.flatten(results)
+
+    def host(*sent: Any) -> list[np.ndarray]:
+        arrays = [
+            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
+            for x, own in zip(sent, leaves, strict=True)
+        ]
+        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
+
+    back = jax.pure_callback(
+        host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
+    )
+    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
+
+
+def _in_type(function: Function, dtype: torch.dtype) -> Function:
+    """A loss whose own values, such as class weights, are of a type."""
+    if not isinstance(function, nn.Module) or all(
+        t.dtype == dtype for t in function.state_dict().values() if t.is_floating_point()
+    ):
+        return function
+    return copy.deepcopy(function).to(dtype)
+
+
+def _words(key: Array) -> Array:
+    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+
+
+def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A batch in the types in which PyTorch has it."""
+    x, y = batch
+    return jax.tree.map(lambda a: of_data(a, dtype), (x, y))
+
+
+def _row(tree: Any, i: int, rows: int) -> Any:
+    return pytree.tree_map(
+        lambda t: t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
+    )
+
+
+def mean_of(value: Any) -> Tensor:
+    """A loss's value as the mean over the batch."""
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
+    return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

@@ -1,0 +1,1 @@
+"""What PyTorch itself computes, to compare a translation with."""

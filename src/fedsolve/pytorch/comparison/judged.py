@@ -1,0 +1,177 @@
+"""What a loss or a metric of PyTorch is: a mean over examples, what follows from sums over them, or of whole sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from fedsolve.core.errors import InvalidInput, of_type, shown
+from fedsolve.pytorch.sums.on_sums import NoMean, OnSums, wide
+from fedsolve.pytorch.translation.failures import first_line
+from fedsolve.pytorch.translation.model import OnRows
+from fedsolve.pytorch.translation.registry import NotTranslatable
+
+_INSTEAD = (
+    "it must be a mean over examples, or one sum over them divided by another, such as (values * mask).sum() / "
+    "mask.sum(); or give each example's own value, such as lambda outputs, y: F.cross_entropy(outputs, y, "
+    "reduction='none')"
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A loss or a metric of PyTorch.
+
+    Attributes:
+        function: (outputs, targets) -> tensor.
+        rows: it by single rows; None where it cannot be exported.
+        sums: it by sums over rows; None where it is a mean over examples, whatever these are, or one cannot tell.
+        untold: why it is not translated; "" where it is.
+        no_mean: what was seen of a metric that is neither: it is computed on whole sets; else "".
+    """
+
+    function: Callable[[Any, Any], Any]
+    rows: OnRows | None = None
+    sums: OnSums | None = None
+    untold: str = ""
+    no_mean: str = ""
+
+
+def judged(
+    name: str, function: Any, outputs: Any, targets: Any, dtype: torch.dtype, only_means: bool
+) -> Judged:
+    """What a function is, by its program and by its values on an example batch.
+
+    Args:
+        name: what errors call it.
+        function: (outputs, targets) -> scalar, or one value for each row.
+        outputs, targets: an example batch, as tensors.
+        dtype: the type of the module's parameters.
+        only_means: whether one that needs whole sets is refused, as a loss is.
+
+    Raises:
+        InvalidInput: it fails, gives no numbers, has parameters of its own; or it is no mean, and only means are taken.
+    """
+    whole = value_of(name, function, outputs, targets)
+    rows, sums, untold = None, None, ""
+    try:
+        rows = OnRows(name, function, outputs, targets, dtype)
+        sums = OnSums(rows, outputs, targets)
+        seen = None if sums.is_mean else _sums_difference(sums, function, outputs, targets)
+    except NotTranslatable as error:
+        seen, untold = None, str(error)
+    except NoMean as error:
+        seen = str(error)
+    if seen is None and (sums is None or sums.is_mean):
+        seen = _mean_difference(function, outputs, targets, whole)
+    if seen is None:
+        own = sums if sums is not None and not sums.is_mean else None
+        return Judged(function, rows, own, untold if rows is None else "")
+    if only_means or not _has_rows(outputs, targets):
+        raise InvalidInput(f"{name} of {_rows(outputs)} examples is {seen}: {_INSTEAD}")
+    return Judged(function, rows, no_mean=seen)
+
+
+def value_of(name: str, function: Any, outputs: Any, targets: Any) -> Tensor:
+    """The value of a batch.
+
+    Raises:
+        InvalidInput: the function fails, on outputs and targets of which shapes and types; or it gives neither a
+            scalar tensor nor one value a row.
+    """
+    if not callable(function):
+        raise InvalidInput(
+            f"{name} = {shown(function)} must be a function (outputs, targets) -> tensor, such as nn.CrossEntropyLoss()"
+        )
+    try:
+        with torch.no_grad():
+            value = function(outputs, targets)
+    except Exception as error:  # whatever the user's code raises
+        raise failure(name, error, outputs, targets) from error
+    if not isinstance(value, Tensor) or (value.ndim and len(value) != _rows(outputs)):
+        what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else of_type(value)
+        raise InvalidInput(f"{name} of a batch is {what}: it must be a scalar tensor, or one value a row")
+    return value
+
+
+def failure(name: str, error: Exception, outputs: Any, targets: Any) -> InvalidInput:
+    """That a function fails on a batch, with the shapes and types that it was given."""
+    labels = [t for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and _counts(t)]
+    ranges = "".join(f"; the targets are {int(t.min())} to {int(t.max())}" for t in labels if t.numel())
+    return InvalidInput(
+        f"{name} fails on outputs {_described(outputs)} and targets {_described(targets)}: {first_line(error)}{ranges}"
+    )
+
+
+def _counts(t: Tensor) -> bool:
+    return not t.is_floating_point() and not t.is_complex() and t.dtype != torch.bool
+
+
+def _described(tree: Any) -> str:
+    parts = [
+        f"of shape {tuple(t.shape)} {str(t.dtype)[6:]}" if isinstance(t, Tensor) else of_type(t)
+        for t in pytree.tree_leaves(tree)
+    ]
+    return " and ".join(parts)
+
+
+def _mean_difference(function: Any, outputs: Any, targets: Any, whole: Tensor) -> str | None:
+    """How the value of a batch differs from the mean of the values of its rows, None if it does not."""
+    rows = _rows(outputs)
+    try:
+        with torch.no_grad():
+            each = [
+                function(*pytree.tree_map(lambda t, i=i: _row(t, i, rows), (outputs, targets)))
+                .double()
+                .mean()
+                for i in range(rows)
+            ]
+    except Exception as error:  # whatever the user's code raises
+        return f"{float(whole.double().mean()):.6g}, and on one of them alone it fails ({first_line(error)})"
+    mean, value = float(torch.stack(each).mean()), float(whole.double().mean())
+    if not np.isfinite(value) or abs(mean - value) <= 1e-3 * max(abs(value), 1e-3):
+        return None
+    return f"{value:.6g}, the mean of its values on each of them {mean:.6g}"
+
+
+def _sums_difference(sums: OnSums, function: Any, outputs: Any, targets: Any) -> str | None:
+    """How PyTorch's value of some of the rows differs from that of their sums, None if it does not."""
+    rows = _rows(outputs)
+    with jax.enable_x64(True):
+        each = np.asarray(sums(*wide(outputs, targets)))
+        for chosen in (np.arange(rows), np.arange(0, rows, 2), np.arange(1, rows, 3)):
+            with torch.no_grad():
+                some = pytree.tree_map(lambda t, c=chosen: _some(t, c, rows), (outputs, targets))
+                value = float(function(*some))
+            own = float(sums.of_sums(jnp.asarray(each[chosen].sum(0))))
+            if np.isfinite(value) and not abs(own - value) <= 1e-3 * max(abs(value), 1e-3):
+                return f"{value:.6g} where the sums over {len(chosen)} examples make {own:.6g}"
+    return None
+
+
+def _has_rows(outputs: Any, targets: Any) -> bool:
+    """Whether all outputs and targets have a row for each example, so that those of a whole set can be put together."""
+    rows = _rows(outputs)
+    return all(
+        isinstance(t, Tensor) and t.ndim and len(t) == rows for t in pytree.tree_leaves((outputs, targets))
+    )
+
+
+def _rows(outputs: Any) -> int:
+    return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
+
+
+def _row(t: Any, i: int, rows: int) -> Any:
+    return t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t
+
+
+def _some(t: Any, chosen: np.ndarray, rows: int) -> Any:
+    return t[torch.from_numpy(chosen)] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t

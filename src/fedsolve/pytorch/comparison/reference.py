@@ -1,0 +1,146 @@
+"""What PyTorch makes of a user's module and loss: the module itself runs, with its hooks, and is then as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.pytorch.callback.seeds import all_seeded
+from fedsolve.pytorch.callback.torch_callback import mean_of, tensors_of
+from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks
+from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
+from fedsolve.pytorch.translation.arrays import as_tensor, kept_attributes, substituted, trainable
+from fedsolve.pytorch.translation.dtypes import array_of
+from fedsolve.pytorch.translation.failures import first_line, where_raised
+
+Function = Callable[[Any, Any], Any]
+Values = Mapping[str, Any]
+
+
+class Found(NamedTuple):
+    """What one evaluation in training mode gives.
+
+    Attributes:
+        loss: the mean over the batch.
+        gradient: of each parameter that trains, by name.
+        buffers: their values afterwards, by name.
+        coarsest: the largest rounding unit of a type to which the module or the loss converts numbers.
+    """
+
+    loss: float
+    gradient: Mapping[str, np.ndarray]
+    buffers: Mapping[str, np.ndarray]
+    coarsest: float = 0.0
+
+
+class Reference:
+    """A module and its loss in PyTorch.
+
+    Args:
+        module: it runs itself, since a copy would lose the hooks of its parameters and is not what a loss refers to.
+        loss: (outputs, targets) -> tensor.
+        dtype: the floating-point type to compute in.
+    """
+
+    def __init__(self, module: nn.Module, loss: Function, dtype: torch.dtype) -> None:
+        refuse_late_hooks(module)
+        self.module, self.loss, self.dtype = module, loss, dtype
+        self._name = type(module).__name__
+
+    def training(self, params: Values, buffers: Values, batch: Any) -> Found:
+        """Loss, gradient and new buffers in training mode, with fixed draws.
+
+        Args:
+            params: values of the parameters by name; others, and buffers that are not given, have the module's own.
+            buffers: values of buffers by name.
+            batch: inputs and targets, arrays.
+
+        Raises:
+            InvalidInput: what the user's code raises; a loss that depends on no parameter or on one
+                outside the module; a loss that is another when it is computed again.
+        """
+        with kept_attributes(self.module, self.loss):
+            (first, leaves), (second, again) = (self._once(params, buffers, batch) for _ in range(2))
+        self._check_leaves([leaf for leaf in leaves if any(leaf is other for other in again)])
+        if not np.isclose(first.loss, second.loss, rtol=1e-6 + 1e3 * first.coarsest, equal_nan=True):
+            raise InvalidInput(
+                f"the loss of {self._name} is {first.loss:.6g} and, computed again with the same weights, buffers, "
+                f"inputs and draws, {second.loss:.6g}: keep in a buffer (register_buffer) what it remembers"
+            )
+        return first
+
+    def evaluation(self, function: Function, params: Values, buffers: Values, batch: Any) -> float:
+        """A function's value on the whole batch in evaluation mode."""
+        with kept_attributes(self.module, function), self._with(params, buffers, False), torch.no_grad():
+            x, y = tensors_of(batch, self.dtype)
+            return float(mean_of(function(self.module(x), y)))
+
+    def graph(self, params: Values, buffers: Values, batch: Any, through_module: bool = True) -> Graph:
+        """What autograd records of the loss; with outputs that have no gradient unless `through_module`."""
+        with kept_attributes(self.module, self.loss), self._with(params, buffers, True):
+            x, y = tensors_of(batch, self.dtype)
+            outputs = self.module(x)
+            if not through_module:
+                outputs = pytree.tree_map_only(Tensor, torch.detach, outputs)
+            return Graph(mean_of(self.loss(outputs, y)))
+
+    def _once(self, params: Values, buffers: Values, batch: Any) -> tuple[Found, list[Tensor]]:
+        """What one evaluation gives, and the tensors that require a gradient and that the loss depends on."""
+        with self._with(params, buffers, True), fixed_draws() as draws:
+            x, y = tensors_of(batch, self.dtype)
+            value = mean_of(self.loss(self.module(x), y))
+            if not value.requires_grad:
+                raise InvalidInput(f"the loss of {self._name} depends on no parameter: it has no gradient")
+            leaves = Graph(value).leaves
+            slope = gradients(value, trainable(self.module))
+            after = {n: array_of(self.module.get_buffer(n)) for n in buffers}
+        found = Found(
+            float(value.detach()), {n: array_of(g) for n, g in slope.items()}, after, draws.coarsest
+        )
+        return found, leaves
+
+    def _check_leaves(self, leaves: list[Tensor]) -> None:
+        own = {id(p) for p in self.module.parameters()}
+        for leaf in leaves:
+            if id(leaf) not in own:
+                raise InvalidInput(
+                    f"the loss depends on a parameter of shape {tuple(leaf.shape)} that is none of {self._name} and "
+                    "would not be trained: move it into the module"
+                )
+
+    @contextmanager
+    def _with(self, params: Values, buffers: Values, training: bool) -> Iterator[None]:
+        """The module with other values, in one mode, with random numbers from one seed."""
+        tensors, given = floating_tensors(self.module, self.loss), {**params, **buffers}
+        values = {}
+        for name, t in tensors.items():
+            like = t.new_empty(0, dtype=self.dtype) if t.is_floating_point() else t
+            values[name] = as_tensor(given[name] if name in given else array_of(t), like)
+        eager = torch.compiler.set_stance("force_eager")
+        with eager, substituted(self.module, tensors, values), all_seeded(0), torch.enable_grad():
+            self.module.train(training)
+            try:
+                yield
+            except InvalidInput:
+                raise
+            except Exception as error:  # whatever the user's code raises
+                raise InvalidInput(
+                    f"{self._name} or its loss fails: {first_line(error)}{where_raised(error)}"
+                ) from error
+
+
+def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]:
+    """Parameters and buffers of a module, then those of a loss that is a module, by name."""
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    known = {id(t) for t in found.values()}
+    if isinstance(function, nn.Module):
+        more = {**dict(function.named_parameters()), **dict(function.named_buffers())}
+        found |= {f"the loss: {name}": t for name, t in more.items() if id(t) not in known}
+    return found

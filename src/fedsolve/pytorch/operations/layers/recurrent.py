@@ -1,0 +1,141 @@
+"""Recurrent layers: LSTM, GRU and Elman's, any number of layers, in one or both directions.
+
+The products with the inputs are one matrix product for all steps; the scan over time keeps those with the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.pytorch.operations.tensors.randomness import dropout
+from fedsolve.pytorch.translation.registry import operation
+
+Cell = Callable[[Any, Array, Sequence[Array]], tuple[Any, Array]]
+"""(state, products with the input, recurrent weights) -> new state, output."""
+
+
+@operation("aten.lstm.input", random=True)
+def lstm(
+    x: Array,
+    hx: Sequence[Array],
+    params: Sequence[Array],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    key: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Long short-term memory: the outputs, the last outputs and the last cells of every layer and direction."""
+    states = list(zip(hx[0], hx[1], strict=True))
+    y, last = _layers(
+        _lstm_cell, x, states, params, has_biases, dropout if train else 0, bidirectional, batch_first, key
+    )
+    return y, jnp.stack([h for h, _ in last]), jnp.stack([c for _, c in last])
+
+
+def _one_state(cell: Cell) -> Callable[..., tuple[Array, Array]]:
+    def layer(
+        x: Array,
+        hx: Array,
+        params: Sequence[Array],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        *,
+        key: Array | None = None,
+    ) -> tuple[Array, Array]:
+        y, last = _layers(
+            cell, x, list(hx), params, has_biases, dropout if train else 0, bidirectional, batch_first, key
+        )
+        return y, jnp.stack(last)
+
+    return layer
+
+
+def _lstm_cell(state: Any, entered: Array, weights: Sequence[Array]) -> tuple[Any, Array]:
+    h, c = state
+    i, f, g, o = jnp.split(entered + h @ weights[0], 4, -1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    if len(weights) > 2:  # projected, where the outputs are fewer than the cells
+        h = h @ weights[2]
+    return (h, c), h
+
+
+def _gru_cell(state: Any, entered: Array, weights: Sequence[Array]) -> tuple[Any, Array]:
+    recurrent, bias = weights
+    r, z, n = jnp.split(entered, 3, -1)
+    own_r, own_z, own_n = jnp.split(state @ recurrent + bias, 3, -1)
+    r, z = jax.nn.sigmoid(r + own_r), jax.nn.sigmoid(z + own_z)
+    n = jnp.tanh(n + r * own_n)
+    h = n + z * (state - n)
+    return h, h
+
+
+def _elman_cell(activation: Callable[[Array], Array]) -> Cell:
+    def cell(state: Any, entered: Array, weights: Sequence[Array]) -> tuple[Any, Array]:
+        h = activation(entered + state @ weights[0])
+        return h, h
+
+    return cell
+
+
+operation("aten.gru.input", random=True)(_one_state(_gru_cell))
+operation("aten.rnn_tanh.input", random=True)(_one_state(_elman_cell(jnp.tanh)))
+operation("aten.rnn_relu.input", random=True)(_one_state(_elman_cell(jax.nn.relu)))
+
+
+def _layers(
+    cell: Cell,
+    x: Array,
+    states: list[Any],
+    params: Sequence[Array],
+    has_biases: bool,
+    rate: float,
+    bidirectional: bool,
+    batch_first: bool,
+    key: Array | None,
+) -> tuple[Array, list[Any]]:
+    """Layer upon layer of one or two directions, with dropout between layers."""
+    x = jnp.swapaxes(x, 0, 1) if batch_first else x
+    each = len(params) // len(states)
+    ways = 2 if bidirectional else 1
+    last = []
+    for layer in range(0, len(states), ways):
+        if layer and rate:
+            x = dropout(x, rate, True, key=None if key is None else jax.random.fold_in(key, layer))
+        outputs = []
+        for way in range(ways):
+            own = params[(layer + way) * each : (layer + way + 1) * each]
+            y, end = _direction(cell, x, states[layer + way], own, has_biases, backwards=bool(way))
+            outputs.append(y)
+            last.append(end)
+        x = outputs[0] if ways == 1 else jnp.concatenate(outputs, -1)
+    return (jnp.swapaxes(x, 0, 1) if batch_first else x), last
+
+
+def _direction(
+    cell: Cell, x: Array, state: Any, params: Sequence[Array], has_biases: bool, backwards: bool
+) -> tuple[Array, Any]:
+    """One layer over time, the first axis of x."""
+    into, recurrent, *rest = params
+    bias_in, bias, *projection = (
+        rest if has_biases else (jnp.zeros((), x.dtype), jnp.zeros((), x.dtype), *rest)
+    )
+    if cell is not _gru_cell:  # whose gate multiplies the state's bias
+        bias_in = bias_in + bias
+    entered = x @ into.T + bias_in
+    weights = [recurrent.T, bias, *(p.T for p in projection)]
+    end, y = jax.lax.scan(lambda s, e: cell(s, e, weights), state, entered, reverse=backwards)
+    return y, end

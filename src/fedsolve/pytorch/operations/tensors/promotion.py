@@ -1,0 +1,100 @@
+"""The type of a result, by PyTorch's rules: a tensor with axes outranks one without, and that a Python number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jaxtyping import Array
+
+from fedsolve.pytorch.translation.dtypes import jax_dtype
+
+Operand = Array | bool | int | float | complex
+
+
+def default_dtype() -> Any:
+    """The type of a floating result of integers: PyTorch's default."""
+    return jax_dtype(torch.get_default_dtype())
+
+
+def result_type(*values: Operand) -> Any:
+    """The type that PyTorch gives to a sum of the values (`torch.result_type`)."""
+    tensors, scalars, numbers = [], [], []
+    for value in values:
+        if isinstance(value, bool | int | float | complex):
+            numbers.append(_type_of(value))
+        else:
+            (tensors if value.ndim else scalars).append(value.dtype)
+    ranked = [reduce(jnp.promote_types, kinds) for kinds in (tensors, scalars, numbers) if kinds]
+    return reduce(lambda lower, higher: _outranked(higher, lower), reversed(ranked))
+
+
+def promoted(*values: Operand) -> list[Array]:
+    """The values in their common type."""
+    dtype = result_type(*values)
+    return [jnp.asarray(value, dtype) for value in values]
+
+
+def promoted_floating(*values: Operand) -> list[Array]:
+    """The values in their common type, which is the default one where they are integers."""
+    return [floating(value) for value in promoted(*values)]
+
+
+def floating(x: Array) -> Array:
+    """x; integers in the default type."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(default_dtype())
+
+
+def is_floating(x: Any) -> bool:
+    """Whether an array's entries are floating numbers."""
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def index_dtype() -> Any:
+    """The type of indices: PyTorch's int64, as far as this run has it."""
+    return jax_dtype(torch.int64)
+
+
+def summed_dtype(x: Array, dtype: torch.dtype | None) -> Any:
+    """The type of a sum or product: the one asked for, else x's, int64 for integers."""
+    if dtype is not None:
+        return jax_dtype(dtype)
+    return x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else index_dtype()
+
+
+def axes_of(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Axes counted from the front; None and an empty list are all of them."""
+    if dims is None:
+        return tuple(range(ndim))
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    return tuple(d % max(ndim, 1) for d in listed if ndim) if listed else tuple(range(ndim))
+
+
+def same_everywhere(values: int | Sequence[int], count: int) -> list[int]:
+    """One number for each of `count` axes, of a list that may have a single one for all."""
+    listed = [values] if isinstance(values, int) else list(values)
+    return listed * count if len(listed) == 1 else listed
+
+
+def _type_of(value: Any) -> Any:
+    if isinstance(value, bool):
+        return jnp.dtype(bool)
+    if isinstance(value, int):
+        return index_dtype()
+    return default_dtype() if isinstance(value, float) else jax.dtypes.canonicalize_dtype(jnp.complex128)
+
+
+def _outranked(higher: Any, lower: Any) -> Any:
+    """The type of two operands of which the first has the higher rank: its own, unless its kind is the lesser."""
+    if jnp.issubdtype(lower, jnp.complexfloating) and jnp.issubdtype(higher, jnp.floating):
+        return jnp.promote_types(higher, jnp.complex64)
+    return jnp.promote_types(higher, lower) if _kind(lower) > _kind(higher) else higher
+
+
+def _kind(dtype: Any) -> int:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next(i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))

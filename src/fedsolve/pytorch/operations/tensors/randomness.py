@@ -1,0 +1,150 @@
+"""Random tensors, from a JAX key: other draws than PyTorch's, of the same distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jaxtyping import Array
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.pytorch.comparison.fixed_draws import Fixed, are_fixed
+from fedsolve.pytorch.operations.tensors.promotion import default_dtype
+from fedsolve.pytorch.translation.dtypes import jax_dtype
+from fedsolve.pytorch.translation.registry import operation
+
+
+@operation("aten.dropout.default", random=True)
+def dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """Entries 0 with probability p and else divided by 1 - p, in training."""
+    return native_dropout(x, p, train, key=key)[0]
+
+
+@operation("aten.native_dropout.default", random=True)
+def native_dropout(x: Array, p: float, train: bool | None, *, key: Array | None) -> tuple[Array, Array]:
+    """Dropout and where entries are kept."""
+    if train is False or p == 0:
+        return x, jnp.ones(x.shape, bool)
+    kept = _drawn(key).bernoulli(1 - p, x.shape)
+    return jnp.where(kept, x / (1 - p), 0) if p < 1 else jnp.zeros_like(x), kept
+
+
+@operation("aten.feature_dropout.default", random=True)
+def feature_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """Dropout of whole channels of (batch, channels, ...)."""
+    kept = native_dropout(jnp.ones(_by_channel(x), x.dtype), p, train, key=key)[0]
+    return x * kept
+
+
+@operation("aten.alpha_dropout.default", random=True)
+def alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """Dropout that keeps the mean 0 and the variance 1 of a self-normalising network."""
+    return _alpha_dropout(x, p, train, x.shape, key)
+
+
+@operation("aten.feature_alpha_dropout.default", random=True)
+def feature_alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """The same of whole channels."""
+    return _alpha_dropout(x, p, train, _by_channel(x), key)
+
+
+def _by_channel(x: Array) -> tuple[int, ...]:
+    return (*x.shape[:2], *[1] * (x.ndim - 2))
+
+
+def _alpha_dropout(x: Array, p: float, train: bool, shape: tuple[int, ...], key: Array | None) -> Array:
+    """Of Klambauer et al., Self-Normalizing Neural Networks (2017), section 3."""
+    if not train or p == 0:
+        return x
+    if p == 1:
+        return jnp.zeros_like(x)
+    low = -1.7580993408473766
+    a = ((low**2 * p + 1) * (1 - p)) ** -0.5
+    kept = _drawn(key).bernoulli(1 - p, shape)
+    return jnp.where(kept, x * a, low * a) - low * a * p
+
+
+@operation("aten.bernoulli.p", random=True)
+def bernoulli_p(x: Array, p: float = 0.5, *, generator: None = None, key: Array | None) -> Array:
+    """1 with one probability, else 0, in the shape of x."""
+    return _drawn(key).bernoulli(p, x.shape).astype(x.dtype)
+
+
+@operation("aten.rand.default", random=True)
+def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Uniform on [0, 1)."""
+    return _drawn(key).uniform(size, jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.randn.default", random=True)
+def randn(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Standard normal."""
+    return _drawn(key).normal(size, jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.rand_like.default", random=True)
+def rand_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Uniform on [0, 1), in the shape of x."""
+    return _drawn(key).uniform(x.shape, jax_dtype(dtype) or x.dtype)
+
+
+@operation("aten.randn_like.default", random=True)
+def randn_like(x: Array, *, dtype: torch.dtype | None = None, key: Array | None, **_: Any) -> Array:
+    """Standard normal, in the shape of x."""
+    return _drawn(key).normal(x.shape, jax_dtype(dtype) or x.dtype)
+
+
+@operation("aten.randint.low", random=True)
+def randint(
+    low: int, high: int, size: Sequence[int], *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any
+) -> Array:
+    """Integers from `low` to below `high`."""
+    return _drawn(key).randint(size, low, high).astype(jax_dtype(dtype))
+
+
+@operation("aten.randperm.default", random=True)
+def randperm(n: int, *, dtype: torch.dtype = torch.int64, key: Array | None, **_: Any) -> Array:
+    """The numbers below n in random order."""
+    return _drawn(key).permutation(n).astype(jax_dtype(dtype))
+
+
+@operation("aten.rrelu_with_noise_functional.default", random=True)
+def rrelu(
+    x: Array,
+    noise: Array,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *,
+    generator: None = None,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """x above 0, elsewhere x times a slope uniform on [lower, upper], or their mean in evaluation; the slopes."""
+    if not training:
+        return jnp.where(x > 0, x, x * ((lower + upper) / 2)), noise
+    drawn = lower + (upper - lower) * _drawn(key).uniform(x.shape, x.dtype)
+    slopes = jnp.where(x > 0, jnp.ones_like(x), drawn)
+    return x * slopes, slopes
+
+
+class _drawn:
+    """Draws by one key.
+
+    Raises:
+        InvalidInput: there is no key, as in evaluation, where a module must not draw.
+    """
+
+    def __init__(self, key: Array | None) -> None:
+        if key is None:
+            raise InvalidInput(
+                "the module draws random numbers in evaluation: draw them only where self.training"
+            )
+        self._key = key
+
+    def __getattr__(self, name: str) -> Any:
+        if are_fixed():
+            return getattr(Fixed, name)
+        return lambda *arguments: getattr(jax.random, name)(self._key, *arguments)

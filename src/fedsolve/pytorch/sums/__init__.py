@@ -1,0 +1,1 @@
+"""Losses that are weighted means: their sums over rows."""

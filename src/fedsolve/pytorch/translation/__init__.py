@@ -1,0 +1,1 @@
+"""A module as a JAX function, by its exported program."""

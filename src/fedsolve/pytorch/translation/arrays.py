@@ -1,0 +1,182 @@
+"""A PyTorch module as named arrays: its parameters and buffers out, other ones in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput, shown
+
+
+def parameters(module: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of the trainable parameters (`requires_grad`) by their names in the module.
+
+    Args:
+        module: read only.
+
+    Returns:
+        name -> array of the parameter's shape and type, such as `0.weight` (out, in).
+
+    Raises:
+        InvalidInput: nothing to train, or parameters that have no shape yet.
+    """
+    return {name: _copy(p) for name, p in trainable(module).items()}
+
+
+def buffers(module: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of what else a module keeps and saves, by name: running statistics, counters; no masks (bool).
+
+    Args:
+        module: read only.
+
+    Returns:
+        name -> array of the buffer's shape and type; empty if it keeps none.
+    """
+    return {name: _copy(b) for name, b in buffer_tensors(module).items()}
+
+
+def assign(
+    module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Write a trained model into a module, in the module's own types and on its device.
+
+    Args:
+        module: written to; its other parameters and buffers stay.
+        params: name -> array of the parameter's shape, all of those that train.
+        buffers: name -> array likewise; None leaves the module's own.
+
+    Raises:
+        InvalidInput: a name that is missing or unknown, or another shape; the first is named and nothing written.
+    """
+    pairs: list[tuple[str, Mapping[str, Tensor], Mapping[str, Any]]] = [
+        ("parameter", trainable(module), params)
+    ]
+    if buffers is not None:
+        pairs.append(("buffer", buffer_tensors(module), buffers))
+    for kind, own, given in pairs:
+        check_same(kind, {n: np.shape(v) for n, v in given.items()}, {n: t.shape for n, t in own.items()})
+    with torch.no_grad():
+        for _, own, given in pairs:
+            for name, tensor in own.items():
+                tensor.copy_(as_tensor(given[name], tensor))
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module.
+
+    What a part computed from its parameters and remembers, as those of `torch.nn.utils.weight_norm` and `prune` do, is
+    there without its history, which PyTorch does not copy: it is computed again.
+    """
+    kept = [
+        v for part in module.modules() for v in vars(part).values() if isinstance(v, Tensor) and not v.is_leaf
+    ]
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in kept})
+
+
+def trained_copy(
+    module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """A copy of a module with other parameters, and with other values of some of its buffers."""
+    own = copied(module)
+    mine = trainable(own)
+    assign(own, {name: params[name] for name in mine})
+    with torch.no_grad():
+        for name, value in (buffers or {}).items():
+            own.get_buffer(name).copy_(as_tensor(value, own.get_buffer(name)))
+    return own
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters themselves."""
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
+    params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not params:
+        raise InvalidInput(f"{type(module).__name__} has no trainable parameter: set requires_grad of some")
+    for name, p in params.items():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise InvalidInput(f"parameter '{name}' has no shape yet: run the module once on a batch")
+        if p.is_complex():
+            raise InvalidInput(
+                f"parameter '{name}' is complex: keep its real and imaginary parts along a last axis of 2, and make it "
+                "complex in `forward` (torch.view_as_complex)"
+            )
+    return params
+
+
+def buffer_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers themselves: those that the module saves and that are numbers."""
+    saved = module.state_dict().keys()
+    return {n: b for n, b in module.named_buffers() if n in saved and b.dtype != torch.bool}
+
+
+def as_tensor(value: Any, like: Tensor) -> Tensor:
+    """An array in the type and on the device of a tensor; a mean of integers is rounded."""
+    array = np.asarray(value)
+    if not like.is_floating_point() and np.issubdtype(array.dtype, np.floating):
+        array = np.rint(array)
+    # a copy: arrays that JAX made cannot be written to, which PyTorch warns of
+    return torch.tensor(array, dtype=like.dtype, device=like.device)
+
+
+def check_weights(module: nn.Module) -> None:
+    """Raise `InvalidInput` if a module writes to its own weights in a forward pass: they are not its to write."""
+    for name, part in module.named_modules():
+        if getattr(part, "max_norm", None) is not None:
+            raise InvalidInput(
+                f"'{name}' ({type(part).__name__}) renormalises its own weights (max_norm): leave max_norm out"
+            )
+
+
+@contextmanager
+def substituted(
+    module: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]
+) -> Iterator[None]:
+    """The module with the data of other tensors in place of its own, by name, and no gradients; then all is as it was.
+
+    The tensors themselves stay, so that a loss which refers to the module's parameters sees the other values too;
+    exchanging their data also costs less than `torch.func.functional_call`.
+    """
+    before = {name: (tensor.data, tensor.grad) for name, tensor in tensors.items()}
+    modes = [(m, m.training) for m in module.modules()]
+    try:
+        for name, tensor in tensors.items():
+            tensor.grad, tensor.data = None, values[name]
+        yield
+    finally:
+        for name, tensor in tensors.items():
+            tensor.grad = None
+            tensor.data, tensor.grad = before[name]
+        for m, training in modes:
+            m.training = training
+
+
+@contextmanager
+def kept_attributes(*modules: Any) -> Iterator[None]:
+    """Afterwards modules remember what they did, whatever they counted or put in place of a buffer meanwhile."""
+    parts = [part for m in modules if isinstance(m, nn.Module) for part in m.modules() if not _scripted(part)]
+    before = [(p, dict(vars(p)), dict(p._buffers)) for p in parts]
+    try:
+        yield
+    finally:
+        for part, attributes, own in before:
+            vars(part).clear()
+            vars(part).update(attributes)
+            part._buffers.clear()
+            part._buffers.update(own)
+
+
+def _scripted(part: nn.Module) -> bool:
+    """Whether a module is TorchScript's: it has no attributes in Python."""
+    return isinstance(part, torch.jit.ScriptModule)
+
+
+def _copy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy()

@@ -1,0 +1,211 @@
+"""A module of PyTorch and what is made of its outputs, as functions of JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.utils._pytree as pytree
+from jaxtyping import Array
+from torch import Tensor, nn
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.pytorch.translation.arrays import buffer_tensors, check_weights, trainable
+from fedsolve.pytorch.translation.dtypes import array_of
+from fedsolve.pytorch.translation.export import exported
+from fedsolve.pytorch.translation.failures import why_not_exported
+from fedsolve.pytorch.translation.registry import NotTranslatable
+from fedsolve.pytorch.translation.translate import Program
+
+Values = Mapping[str, Any]
+
+
+class Model:
+    """A module in JAX: in training mode where a key is given, else in evaluation mode.
+
+    Args:
+        module: parameters of one floating-point type; it stays as it is.
+        x: an example batch, as the module takes it, of at least 2 rows.
+
+    Attributes:
+        params: parameters that train (`requires_grad`), by name.
+        frozen: those that do not.
+        buffers: what training writes to, such as running statistics.
+        asks: its arguments beside parameters and inputs: a key, if training mode differs from evaluation mode.
+        mixing, mixing_evaluated: whether an example's outputs depend on others of its batch, in either mode.
+        dtype: the type of the parameters.
+
+    Raises:
+        NotTranslatable: a module that cannot be exported (which line of it), or with operations without equivalent.
+    """
+
+    def __init__(self, module: nn.Module, x: Any) -> None:
+        check_weights(module)
+        self.dtype = next(iter(trainable(module).values())).dtype
+        everything = dict(module.named_parameters(remove_duplicate=False)) | dict(
+            module.named_buffers(remove_duplicate=False)
+        )
+        first: dict[int, str] = {}
+        self._first = {
+            name: first.setdefault(id(t), name) for name, t in everything.items()
+        }  # shared weights
+        self._training, self._evaluation = (
+            Program(_exported(module, (x,), mode), self.dtype) for mode in (True, False)
+        )
+        values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
+        written = {self._first[name] for name in self._training.written}
+        for name in sorted(written - buffer_tensors(module).keys()):
+            raise InvalidInput(f"the module writes to '{name}', which is no buffer that it saves")
+        self.params = {name: values.pop(name) for name in trainable(module)}
+        self.buffers = {name: values.pop(name) for name in sorted(written)}
+        self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}
+        self._constants = values
+        programs = self._training, self._evaluation
+        self.asks = ("key",) if self._training.digest != self._evaluation.digest else ()
+        self.mixing, self.mixing_evaluated = self._training.mixing, self._evaluation.mixing
+        self.digest = [p.digest for p in programs], sorted(values.items())
+
+    def __call__(self, params: Values, x: Any, key: Array | None = None) -> Any:
+        """Its outputs: an array, or a tuple where there are several.
+
+        Args:
+            params: `params`; it may hold other values of `frozen` too.
+            x: inputs, arrays of shape (n, ...).
+            key: for dropout and the like in training; None in evaluation.
+        """
+        return self.apply(params, self.buffers, x, key)[0]
+
+    def apply(
+        self, params: Values, buffers: Values, x: Any, key: Array | None, weights: Array | None = None
+    ) -> tuple[Any, dict[str, Array]]:
+        """Outputs and new buffers; `weights`: 0 or 1 for each example, shape (n,), or None where all count."""
+        run = next(iter(params.values())).dtype
+        kept = {**self._constants, **self.frozen, **buffers}
+        own = {name: _cast(value, run) for name, value in kept.items()} | dict(params)
+        values = {name: own[first] for name, first in self._first.items()}
+        program = self._evaluation if key is None else self._training
+        outputs, written = program(values, jax.tree.leaves(x), key, weights)
+        after = {
+            first: written[name].astype(jnp.result_type(buffers[first]))
+            for name, first in self._first.items()
+            if name in written
+        }
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), {**buffers, **after}
+
+
+class OnRows:
+    """A loss or a metric of PyTorch, (outputs, targets) -> tensor, as the value of each example.
+
+    It is applied to one row of the outputs at a time (vmapped), whose mean it is for the batch (`check_mean`): so the
+    model itself sees whole batches, and padding can be left out.
+
+    Args:
+        name: what errors call it.
+        function: an `nn.Module` or a function; its value a scalar, the mean over the batch, or one for each row.
+        outputs, targets: an example batch, as tensors.
+        dtype: the type of the module's parameters.
+
+    Attributes:
+        name: what errors call it.
+        program: what it does to a batch.
+
+    Raises:
+        NotTranslatable: a function that cannot be exported.
+        InvalidInput: one that has parameters of its own.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], outputs: Any, targets: Any, dtype: torch.dtype
+    ) -> None:
+        wrapped = _Applied(function)
+        program = _exported_loss(wrapped, outputs, targets)
+        self.name, self.program = name, Program(program, dtype)
+        tensors = {**dict(wrapped.named_parameters()), **program.constants}
+        for tensor, held in tensors.items():
+            if isinstance(held, Tensor) and held.requires_grad:
+                raise InvalidInput(
+                    f"{name} has a parameter of its own ({tensor}), which would not be trained: move it into the module"
+                )
+        self._values = {n: array_of(t) for n, t in wrapped.state_dict().items()}
+        leaves = pytree.tree_leaves((outputs, targets))
+        rows = _rows(outputs)
+        self._axes = tuple(0 if isinstance(t, Tensor) and t.ndim and len(t) == rows else None for t in leaves)
+        self.digest = self.program.digest, sorted(self._values.items())
+
+    def __call__(self, outputs: Any, targets: Any) -> Array:
+        """The value of each example, shape (n,)."""
+
+        def value(held: Values, batch: list[Any], run: Any) -> Array:
+            return jnp.mean(self.program(held, batch)[0][0].astype(run))
+
+        return self.by_row(value, outputs, targets)
+
+    def by_row(
+        self, function: Callable[[Values, list[Any], Any], Array], outputs: Any, targets: Any
+    ) -> Array:
+        """What a function gives for each row alone, leading axis (n,).
+
+        Args:
+            function: of what the loss holds (`held`), the flat outputs and targets of a batch of one row, and the type
+                of the run.
+            outputs, targets: of a batch, as arrays.
+        """
+        leaves = [*(outputs if isinstance(outputs, tuple) else (outputs,)), *jax.tree.leaves(targets)]
+        run = next(x.dtype for x in leaves if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating))
+        held = self.held(run)
+
+        def one(*row: Any) -> Array:
+            batch = [x if axis is None else x[None] for x, axis in zip(row, self._axes, strict=True)]
+            return function(held, batch, run)
+
+        return jax.vmap(one, in_axes=self._axes)(*leaves)
+
+    def held(self, run: Any) -> Values:
+        """What the loss holds, such as class weights, by name, floating numbers in a type."""
+        return {name: _cast(v, run) for name, v in self._values.items()}
+
+
+class _Applied(nn.Module):
+    """A function of outputs and targets as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function, self.widens = function, False
+
+    def forward(self, outputs: Any, targets: Any) -> Any:
+        if self.widens:
+            targets = pytree.tree_map_only(Tensor, lambda t: t.long() if _is_bytes(t) else t, targets)
+        return self.function(outputs, targets)
+
+
+def _cast(value: Any, run: Any) -> Any:
+    return jnp.asarray(value, run if jnp.issubdtype(value.dtype, jnp.floating) else None)
+
+
+def _rows(outputs: Any) -> int:
+    return next(len(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.ndim)
+
+
+def _is_bytes(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype == torch.uint8
+
+
+def _exported_loss(applied: _Applied, outputs: Any, targets: Any) -> Any:
+    """A loss; with int64 in place of bytes where `torch.export` knows no bytes, though PyTorch takes them as labels."""
+    try:
+        return _exported(applied, (outputs, targets), False)
+    except NotTranslatable:
+        if not any(map(_is_bytes, pytree.tree_leaves(targets))):
+            raise
+    applied.widens = True
+    return _exported(applied, (outputs, targets), False)
+
+
+def _exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Any:
+    try:
+        return exported(module, inputs, training)
+    except Exception as error:  # whatever `torch.export` says, and whatever the user's code raises
+        raise NotTranslatable(why_not_exported(error)) from error

@@ -1,0 +1,225 @@
+"""A program of `torch.export` as a JAX function."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jaxtyping import Array
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.node import map_arg
+
+from fedsolve.pytorch.operations import OPERATIONS
+from fedsolve.pytorch.operations.tensors.scattering import fits_a_mask
+from fedsolve.pytorch.translation.batch_axis import Counted, batch_axes, sizes_computed_with, weights_along
+from fedsolve.pytorch.translation.dtypes import array_of, as_traced, computing
+from fedsolve.pytorch.translation.failures import where
+from fedsolve.pytorch.translation.registry import NotTranslatable, Operation
+
+_CHECKS = ("aten._assert", "aten.sym_constrain_range")
+_SIZES = {"aten.sym_size.int": lambda x, axis: x.shape[axis], "aten.sym_numel.default": lambda x: x.size}
+
+
+class Program:
+    """A program of PyTorch, evaluated operation by operation while JAX traces it.
+
+    Programs are equal only if they are the same object, so that a jitted function meets each once.
+
+    Args:
+        exported: what `export.exported` gives.
+        dtype: the type of the module's parameters; it stands for the type of the run wherever it is named.
+
+    Attributes:
+        names: the parameters and buffers that it reads, as the module calls them.
+        written: the buffers that it writes.
+        random: whether it draws.
+        mixing: whether it mixes examples, so that padding would count without weights (BatchNorm in training).
+        digest: what it does, as a short name that is the same in every process.
+
+    Raises:
+        NotTranslatable: operations that have no equivalent here; all are named.
+    """
+
+    def __init__(self, exported: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
+        self._dtype, self._graph = dtype, exported.graph
+        self._constants: dict[str, np.ndarray] = {}
+        self._sources: list[tuple[str, str]] = []
+        tensors: Mapping[str, Any] = exported.constants
+        for spec in exported.graph_signature.input_specs:
+            if (
+                spec.target is not None and spec.target in tensors
+            ):  # constants, and buffers that are not saved
+                self._constants[spec.target] = array_of(tensors[spec.target])  # pyright: ignore
+                self._sources.append(("constant", spec.target))
+            else:
+                user = spec.kind is InputKind.USER_INPUT
+                self._sources.append(("input", "") if user else ("named", str(spec.target)))
+        self._results = [(s.kind, str(s.target)) for s in exported.graph_signature.output_specs]
+        self.names = tuple(name for kind, name in self._sources if kind == "named")
+        self.written = tuple(name for kind, name in self._results if kind is OutputKind.BUFFER_MUTATION)
+        _check_known(self._graph)
+        known = [(n, OPERATIONS[name_of(n)]) for n in self._graph.nodes if name_of(n) in OPERATIONS]
+        self.random = any(operation.random for _, operation in known)
+        self.mixing = sizes_computed_with(self._graph.nodes) or any(_mixed(n, o) for n, o in known)
+        self.digest = self._digest()
+
+    def __call__(
+        self,
+        values: Mapping[str, Any],
+        inputs: Sequence[Any],
+        key: Array | None = None,
+        weights: Array | None = None,
+    ) -> tuple[list[Any], dict[str, Array]]:
+        """Its outputs, flat, and the new values of the buffers that it writes.
+
+        Args:
+            values: of the parameters and buffers by name.
+            inputs: arrays, the flat inputs of the module.
+            key: a key for what is random in it; None in evaluation.
+            weights: 0 or 1 for each example, shape (n,); None where all count.
+        """
+        given = iter(inputs)
+        floating = (v.dtype for v in (*values.values(), *inputs) if jnp.issubdtype(v.dtype, jnp.floating))
+        run = next(floating, jnp.float32)  # a loss has no values of its own, and computes in its inputs' type
+        with computing(self._dtype, run):
+            env: dict[Node, Any] = {}
+            counts = None if weights is None or not self.mixing else Counted(weights)
+            sources = iter(self._sources)
+            for number, node in enumerate(self._graph.nodes):
+                if node.op == "placeholder":
+                    kind, name = next(sources)
+                    if kind == "input":
+                        env[node] = as_traced(next(given), node.meta.get("val"))
+                    else:
+                        env[node] = self._value(kind, name, values, run)
+                elif node.op == "output":
+                    return self._split(_filled(node.args[0], env))
+                elif not _is_check(node):
+                    own = None if key is None else jax.random.fold_in(key, number)
+                    args = _filled(node.args, env)
+                    if counts is not None:
+                        counts.see(node)
+                        args = counts.in_place(node, args)
+                    env[node] = _apply(node, args, _filled(node.kwargs, env), own, weights)
+        raise AssertionError("a graph without an output")
+
+    def _value(self, kind: str, name: str, values: Mapping[str, Any], run: Any) -> Any:
+        if kind == "named":
+            return values[name]
+        constant = self._constants[name]
+        return jnp.asarray(constant.astype(run) if jnp.issubdtype(constant.dtype, jnp.floating) else constant)
+
+    def _split(self, results: Sequence[Any]) -> tuple[list[Any], dict[str, Array]]:
+        pairs = list(zip(self._results, results, strict=True))
+        written = {name: r for (kind, name), r in pairs if kind is OutputKind.BUFFER_MUTATION}
+        return [r for (kind, _), r in pairs if kind is OutputKind.USER_OUTPUT], written
+
+    @property
+    def graph(self) -> Graph:
+        """Its operations."""
+        return self._graph
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the module's parameters."""
+        return self._dtype
+
+    def held(self, values: Mapping[str, Any], run: Any) -> dict[Node, Any]:
+        """The inputs of its graph that are no inputs of the module: named values, and constants in the run's type."""
+        places = [n for n in self._graph.nodes if n.op == "placeholder"]
+        pairs = zip(places, self._sources, strict=True)
+        return {n: self._value(*source, values, run) for n, source in pairs if source[0] != "input"}
+
+    @property
+    def inputs(self) -> list[Node]:
+        """The inputs of its graph that are the module's."""
+        places = [n for n in self._graph.nodes if n.op == "placeholder"]
+        return [n for n, (kind, _) in zip(places, self._sources, strict=True) if kind == "input"]
+
+    def _digest(self) -> str:
+        found = hashlib.blake2b(f"{self._graph}{self._sources}{self._dtype}".encode(), digest_size=8)
+        for name, value in sorted(self._constants.items()):
+            found.update(f"{name}{value.shape}{value.dtype}".encode() + value.tobytes())
+        return found.hexdigest()
+
+
+def evaluated(node: Node, values: Mapping[Node, Any]) -> Any:
+    """What an operation that draws nothing gives, from the values of its arguments."""
+    return _apply(node, _filled(node.args, values), _filled(node.kwargs, values), None, None)
+
+
+def name_of(node: Node) -> str:
+    """The name of a node's operation: `aten.add.Tensor`, or of a function of Python's, which is on sizes."""
+    target: Any = node.target
+    return str(target if isinstance(target, torch._ops.OperatorBase) else getattr(target, "__name__", target))
+
+
+def _apply(node: Node, args: Any, kwargs: Any, key: Array | None, weights: Array | None) -> Any:
+    name = name_of(node)
+    if name in _SIZES:
+        return _SIZES[name](*args)
+    if name not in OPERATIONS:
+        return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  Python's own, on sizes
+    known: Operation = OPERATIONS[name]
+    if known.random:
+        kwargs = kwargs | {"key": key}
+    if weights is not None and (mixed := _mixed(node, known)):
+        kwargs = kwargs | {"weights": weights_along(node.args[0], mixed, weights)}
+    return known.function(*args, **kwargs)
+
+
+def _mixed(node: Node, known: Operation) -> tuple[int, ...]:
+    """The axes of an operation's first argument that it mixes and that are the batch."""
+    axes = batch_axes(node.args[0]) if known.mixing is not None and node.args else {}
+    if not axes:
+        return ()
+    ndim = node.args[0].meta["val"].ndim  # pyright: ignore
+    return tuple(axis for axis in known.mixed(node.args, node.kwargs, ndim) if axis in axes)
+
+
+def _filled(arguments: Any, env: Mapping[Node, Any]) -> Any:
+    """Arguments with the values of nodes in place of nodes."""
+    return map_arg(arguments, lambda node: env[node])
+
+
+def _is_check(node: Node) -> bool:
+    return name_of(node).startswith(_CHECKS)
+
+
+def _check_known(graph: Graph) -> None:
+    """Raise `NotTranslatable` that names all operations without an equivalent, and where each first stands."""
+    missing: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output") or _is_check(node):
+            continue
+        name, at = name_of(node), where(node.meta.get("stack_trace"))
+        if free_unbacked_symbols(node.meta.get("val")) or _by_open_mask(node):
+            raise NotTranslatable(f"what {name} does{at} depends on the values of tensors: use torch.where")
+        if name not in OPERATIONS and name not in _SIZES and not _on_sizes(node):
+            missing.setdefault(name, at)
+    if missing:
+        names = ", ".join(f"{name}{missing[name]}" for name in sorted(missing))
+        raise NotTranslatable(f"there is no equivalent in JAX of {names}")
+
+
+def _by_open_mask(node: Node) -> bool:
+    """Whether it writes as many values as a mask holds."""
+    if name_of(node) != "aten.index_put.default":
+        return False
+    given: Any = map_arg(node.args[:3], lambda n: n.meta["val"])
+    x, indices, values = given
+    masked = any(i is not None and i.dtype == torch.bool for i in indices)
+    return masked and not fits_a_mask(x, indices, values)
+
+
+def _on_sizes(node: Node) -> bool:
+    """Whether a node is a function of Python's: an item of a tuple, or arithmetic of sizes."""
+    home = getattr(node.target, "__module__", "") or ""
+    return not isinstance(node.target, torch._ops.OperatorBase) and home in ("_operator", "math", "torch")

@@ -1,0 +1,99 @@
+"""A module run once in each mode, before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.callback.seeds import seeded
+from fedsolve.pytorch.translation.arrays import check_weights, copied
+from fedsolve.pytorch.translation.containers import known
+from fedsolve.pytorch.translation.failures import first_line, where_raised
+
+
+def outputs_of(module: nn.Module, x: Any) -> Any:
+    """What a copy of the module gives in evaluation mode.
+
+    Raises:
+        InvalidInput: it fails in evaluation or in training mode (on which line), a buffer changes its shape, the module
+            writes to its parameters, or gives something else when it is called again.
+    """
+    check_weights(module)
+    own = copied(module)
+    with torch.no_grad():
+        outputs = _twice(own.eval(), x, "evaluation")
+    _twice(own.train(), x, "training")
+    _check_unwritten(own, module)
+    _check_tensors(module, outputs)
+    return outputs
+
+
+def _check_tensors(module: nn.Module, outputs: Any) -> None:
+    leaves = pytree.tree_leaves(outputs)
+    if not any(isinstance(t, Tensor) for t in leaves):
+        raise InvalidInput(
+            f"{type(module).__name__} gives {of_type(outputs)}, in which no tensors are found: give a tensor, or a "
+            "tuple, list, dictionary or dataclass of tensors"
+        )
+
+
+def _twice(module: nn.Module, x: Any, mode: str) -> Any:
+    """What it gives; the same again from the same buffers and random numbers, or it keeps what no run could know."""
+    before = {name: b.detach().clone() for name, b in module.named_buffers()}
+    first = _once(module, x, mode)
+    _check_shapes(module, before)
+    for name, b in module.named_buffers():
+        if name in before:
+            b.detach().copy_(before[name])
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(_once(module, x, mode)), strict=True)
+    if not all(_equal(a, b) for a, b in pairs if isinstance(a, Tensor)):
+        raise InvalidInput(
+            f"{type(module).__name__} gives other outputs when it is called again in {mode} with the same inputs, "
+            "parameters and buffers: keep what it remembers between calls in a buffer"
+        )
+    return first
+
+
+def _once(module: nn.Module, x: Any, mode: str) -> Any:
+    inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
+    with seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
+        return pytree.tree_map_only(Tensor, torch.clone, known(_run(module, inputs, mode)))
+
+
+def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, b in module.named_buffers():
+        shape = before.get(name, b).shape
+        if b.shape != shape:
+            raise InvalidInput(
+                f"buffer '{name}' of {type(module).__name__} has shape {tuple(shape)}, after a batch in "
+                f"training {tuple(b.shape)}: give it from the start the shape that it keeps, since buffers are averaged"
+            )
+
+
+def _check_unwritten(own: nn.Module, module: nn.Module) -> None:
+    given = dict(module.named_parameters())
+    for name, p in own.named_parameters():
+        if not _equal(p, given[name]):
+            raise InvalidInput(
+                f"{type(module).__name__} writes to its parameter '{name}' when it is called, which no method would "
+                "know of: compute what it uses from the parameter, such as F.linear(x, self.weight.clamp(-1, 1))"
+            )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a.detach(), b.detach(), rtol=1e-5, equal_nan=True)
+
+
+def _run(module: nn.Module, x: Any, mode: str) -> Any:
+    try:
+        return module(x)
+    except Exception as error:  # whatever the user's code raises
+        shapes = ", ".join(str(tuple(t.shape)) for t in pytree.tree_leaves(x) if isinstance(t, Tensor))
+        raise InvalidInput(
+            f"{type(module).__name__} fails in {mode} on inputs of shape {shapes}: "
+            f"{first_line(error)}{where_raised(error)}"
+        ) from error

@@ -1,0 +1,109 @@
+"""The usual picture of heterogeneous data: how many examples of each label every client holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.federated import FederatedData
+from fedsolve.report.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_CLIENTS = 100
+"""Up to so many clients are all drawn; of more, `SAMPLE` are."""
+SAMPLE = 60
+_MUTED = (
+    "#332288",
+    "#88CCEE",
+    "#117733",
+    "#DDCC77",
+    "#CC6677",
+    "#44AA99",
+    "#882255",
+    "#999933",
+    "#AA4499",
+    "#BBBBBB",
+)
+_LEGEND_LABELS = 20
+
+
+def label_counts(data: FederatedData, labels: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct labels, shape (labels,), and how often each client has each, shape (clients, labels).
+
+    Raises:
+        InvalidInput: the labels are not one integer, bool or string for each example.
+    """
+    values = np.asarray(getattr(data.examples, "y", None) if labels is None else labels)
+    if values.dtype == object:
+        raise InvalidInput("the examples have no field y: give labels, one for each example")
+    if values.shape != (data.num_examples,) or np.issubdtype(values.dtype, np.inexact):
+        raise InvalidInput(
+            f"labels of shape {values.shape} and type {values.dtype}: "
+            f"give {data.num_examples} integers or names, one for each example, in the order of the data"
+        )
+    names, codes = np.unique(values, return_inverse=True)
+    owner = np.repeat(np.arange(data.num_clients), data.counts)
+    counts = np.zeros((data.num_clients, len(names)), np.int64)
+    np.add.at(counts, (owner, codes), 1)
+    return names, counts
+
+
+def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, title: str = "") -> Figure:
+    """Stacked bars of label counts, one bar per client; `labels`, shape (examples,), default to `examples.y`.
+
+    Of more than 100 clients, 60 drawn at random (always the same) are shown, and the title says so.
+
+    Raises:
+        InvalidInput: as in `label_counts`, or matplotlib is absent.
+    """
+    names, counts = label_counts(data, labels)
+    total = data.num_clients
+    shown = np.arange(total)
+    if total > MOST_CLIENTS:
+        shown = np.sort(np.random.default_rng(0).choice(total, SAMPLE, replace=False))
+    figure = new_figure(8.6, 1.6 + max(1.6, 0.3 * min(len(shown), 16) + 0.075 * max(0, len(shown) - 16)))
+    axes = figure.subplots()
+    _bars(axes, names, counts[shown], [data.names[i] for i in shown])
+    which = (
+        f"{len(shown)} of {total:,} clients, drawn at random" if len(shown) < total else f"{total} clients"
+    )
+    heading = f"{title or 'Labels by client'}\n{which}, {data.num_examples:,} examples in all"
+    axes.set_title(heading, loc="left", fontsize=10)
+    return figure
+
+
+def _bars(axes: Axes, names: np.ndarray, counts: np.ndarray, clients: list[str]) -> None:
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+
+    few = len(names) <= len(_MUTED)
+    colours = _MUTED if few else colormaps["viridis"](np.linspace(0, 1, len(names)))
+    left = np.zeros(len(counts), np.int64)
+    height = 0.85 if len(counts) <= 40 else 1.0
+    for k, name in enumerate(names):
+        axes.barh(
+            np.arange(len(counts)), counts[:, k], left=left, color=colours[k], height=height, label=str(name)
+        )
+        left = left + counts[:, k]
+    step = -(-len(clients) // 40)
+    axes.set_yticks(np.arange(len(clients))[::step], [_short(c) for c in clients[::step]], fontsize=8)
+    axes.set_ylim(len(clients) - 0.5, -0.5)
+    axes.set_xlabel("Examples (count)")
+    axes.set_ylabel("Client")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    if len(names) <= _LEGEND_LABELS:
+        figure.legend(loc="outside right upper", title="Label", frameon=False, fontsize=9)
+    else:
+        bar = figure.colorbar(ScalarMappable(cmap="viridis"), ax=axes, ticks=[0, 1], label="Label")
+        bar.ax.set_yticklabels([_short(str(names[0])), _short(str(names[-1]))])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 18 else name[:17] + "…"

@@ -1,7 +1,0 @@
-"""Pictures of sweeps: a map over two axes, the best over the grid along one, the best setting, methods compared."""
-
-from fedsolve.report.sweep_lines import best_over_grid, sensitivity
-from fedsolve.report.sweep_map import heat_map, pairs
-from fedsolve.report.sweep_share import share_within
-
-__all__ = ["best_over_grid", "heat_map", "pairs", "sensitivity", "share_within"]

@@ -1,0 +1,163 @@
+"""Lines of sweeps: the best score along one axis, and the best setting by round, with the range over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsolve.report.axes import is_log, is_numeric, tick_texts
+from fedsolve.report.heatmap import DIVERGED
+from fedsolve.report.plots import log_scale, new_figure, tidy
+from fedsolve.report.style import LIGHT, LineStyle, styles_of
+from fedsolve.report.sweeps.sweep_words import add_title, as_list, axis_label, axis_phrase, setting_texts
+from fedsolve.results.metrics import describe, wants_log
+from fedsolve.results.sweep import Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MARKERS = "os^Dv"
+
+
+def best_over_grid(sweeps: Sweep | Sequence[Sweep], axis: str) -> Figure:
+    """The best score over all other axes at each value of one: a line a method, its band the range over seeds.
+
+    Where all settings at a value diverged, the line has a gap, marked in words.
+
+    Raises:
+        InvalidInput: an unknown axis, sweeps chosen by different rules, or matplotlib is absent.
+    """
+    several = as_list(sweeps)
+    figure = new_figure(8.6, 4.6)
+    axes = figure.subplots()
+    pad = _draw_best(axes, several, axis)
+    others = any(len(v) > 1 for s in several for n, v in s.grid.items() if n != axis)
+    metric = describe(several[0].selection.metric)
+    what = "Best over the grid" if others else metric.title
+    add_title(axes, f"{what} at each {axis_phrase(axis)}", several, pad)
+    if len(several) > 1:
+        _legend(figure, axes)
+    return figure
+
+
+def sensitivity(sweep: Sweep, metric: str | None = None) -> Figure:
+    """The best setting by round: the mean over seeds, and the range over seeds as a band.
+
+    A sweep of one axis also shows the score at each of its values, with the range over seeds.
+
+    Args:
+        sweep: whose best setting.
+        metric: what is drawn; by default that of the selection.
+
+    Raises:
+        Diverged: all settings diverged.
+        InvalidInput: an unknown metric, or matplotlib is absent.
+    """
+    name = metric or sweep.selection.metric
+    curves = sweep.curve(sweep.best, name)
+    long = [axis for axis, values in sweep.grid.items() if len(values) > 1]
+    figure = new_figure(11.5 if len(long) == 1 else 8.6, 4.6)
+    panels = np.atleast_1d(figure.subplots(1, 2 if len(long) == 1 else 1))
+    drawn = describe(name)
+    style = styles_of([sweep.label])[sweep.label]
+    _band(panels[0], sweep.rounds, curves.T * drawn.scale, style, sweep.label, marker="")
+    panels[0].xaxis.get_major_locator().set_params(integer=True)
+    panels[0].set_xlabel(describe("round").label)
+    panels[0].set_ylabel(drawn.label)
+    if wants_log(name, [curves]):
+        log_scale(panels[0])
+    tidy(panels[0])
+    at = ", ".join(f"{n} {t}" for n, t in setting_texts(sweep, sweep.best).items())
+    add_title(panels[0], f"{drawn.title} of the best setting ({at})", [sweep])
+    if len(long) == 1:
+        pad = _draw_best(panels[1], [sweep], long[0])
+        title = f"{describe(sweep.selection.metric).title} at each {axis_phrase(long[0])}"
+        panels[1].set_title(title, loc="left", fontsize=10, pad=pad)
+    return figure
+
+
+def _draw_best(axes: Axes, sweeps: Sequence[Sweep], axis: str) -> float:
+    """Lines and bands of the best over all other axes; returns the points to leave above for marks."""
+    metric = describe(sweeps[0].selection.metric)
+    every = list(dict.fromkeys(v for s in sweeps for v in _values(s, axis)))
+    numeric = is_numeric(every)
+    if numeric:
+        every.sort()
+    positions = {v: v if numeric else i for i, v in enumerate(every)}
+    styles = styles_of([s.label for s in sweeps])
+    drawn, lost = [], set()
+    for sweep in sweeps:
+        values = [*_values(sweep, axis)]
+        order = np.argsort([positions[v] for v in values])
+        scores = _best_trials(sweep, axis)[order] * metric.scale
+        x = np.array([positions[values[i]] for i in order], float)
+        style = styles[sweep.label]
+        _band(axes, x, scores, style, sweep.label, _MARKERS[style.position % len(_MARKERS)], joined=numeric)
+        drawn.append(scores)
+        lost |= {(xi, style.position) for xi, s in zip(x, scores, strict=True) if not np.isfinite(s).all()}
+    if numeric and is_log(every):
+        axes.set_xscale("log")
+    ticks = every if len(every) <= 12 else every[:: -(-len(every) // 12)]
+    axes.set_xticks([positions[v] for v in ticks], tick_texts(every)[:: -(-len(every) // 12) or 1])
+    axes.set_xticks([], minor=True)
+    if wants_log(metric.key, drawn):
+        log_scale(axes)
+    marked = sorted({position for _, position in lost})
+    for x, position in lost:  # above the axes, a row a method, where no line runs
+        axes.annotate(
+            DIVERGED, (x, 1.0), (0, 5 + 10 * marked.index(position)), xycoords=("data", "axes fraction"),
+            textcoords="offset points", ha="center", va="center", color=LIGHT[position % len(LIGHT)], fontsize=8,
+        )  # fmt: skip
+    axes.set_xlabel(axis_label(axis, every))
+    axes.set_ylabel(metric.label)
+    tidy(axes)
+    return 6.0 + 10 * len(marked)
+
+
+def _best_trials(sweep: Sweep, axis: str) -> np.ndarray:
+    """The scores by seed of the best setting at each value of an axis, shape (values, seeds)."""
+    shape = (*sweep.shape, len(sweep.seeds))
+    at = list(sweep.grid).index(axis)
+    trials = np.moveaxis(sweep.scores.reshape(shape), at, 0).reshape(shape[at], -1, shape[-1])
+    means = trials.mean(axis=2)
+    chosen = (means.argmax if sweep.selection.most else means.argmin)(axis=1)
+    return trials[np.arange(len(trials)), chosen]
+
+
+def _band(
+    axes: Axes,
+    x: np.ndarray,
+    values: np.ndarray,
+    style: LineStyle,
+    label: str,
+    marker: str,
+    joined: bool = True,
+) -> None:
+    """Mean and range over seeds of `values`, shape (points, seeds); a gap where one is not finite."""
+    values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, np.nan)
+    colour = LIGHT[style.colour]
+    if joined:
+        line = (0, style.dash) if style.dash else "-"
+        axes.fill_between(x, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(
+            x, values.mean(axis=1), color=colour, linestyle=line, marker=marker, markersize=5, label=label
+        )
+        return
+    x = x + 0.12 * style.position
+    axes.vlines(x, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.4, linewidth=5)
+    axes.plot(
+        x, values.mean(axis=1), color=colour, linestyle="none", marker=marker, markersize=6, label=label
+    )
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
+
+
+def _values(sweep: Sweep, axis: str) -> tuple[Any, ...]:
+    sweep.best_over_grid(axis)  # names an unknown axis
+    return tuple(sweep.grid[axis])

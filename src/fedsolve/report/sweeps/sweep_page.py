@@ -1,0 +1,169 @@
+"""What people see of a sweep: pictures as PNG, and one HTML file with everything in it that makes no request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsolve.core.errors import Diverged
+from fedsolve.folders.files import write_atomically
+from fedsolve.report.axes import value_text
+from fedsolve.report.markup import (
+    definitions,
+    note_list,
+    paragraphs,
+    picture,
+    section,
+    setting_text,
+    static,
+    table_html,
+    text,
+)
+from fedsolve.report.plots import png
+from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity
+from fedsolve.report.sweeps.sweep_map import heat_map, pairs
+from fedsolve.report.sweeps.sweep_table import divergence, edges, heads, row_texts, setting_rows
+from fedsolve.report.sweeps.sweep_words import rule_text, seeds_text, setting_texts
+from fedsolve.report.table import number_writer
+from fedsolve.results.metrics import describe
+from fedsolve.results.sweep import Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE = "page.html"
+_MAPS = 6
+
+
+def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
+    """The pictures of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
+
+    The result has captions and figures by the name of a file.
+
+    Raises:
+        InvalidInput: matplotlib is not installed.
+    """
+    drawn: dict[str, tuple[str, Figure]] = {}
+    alive = bool(np.isfinite(sweep.score).any())
+    for x, y in pairs(sweep)[:_MAPS]:
+        caption = (
+            f"Score by {y} and {x}; brighter is better. "
+            + ("The frame is the best setting. " if alive else "")
+            + "“div.”: the setting diverged, in all seeds or in as many as it says."
+        )
+        drawn[f"map-{y}-{x}"] = (caption, heat_map(sweep, x, y))
+    long = [axis for axis, values in sweep.grid.items() if len(values) > 1]
+    for axis in long if len(long) > 1 and alive else []:
+        caption = f"The best score over all other axes at each {axis}, and that setting's range over seeds."
+        drawn[f"best-{axis}"] = (caption, best_over_grid(sweep, axis))
+    if alive:
+        caption = "The best setting by round: the mean over seeds, and the range over seeds as a band."
+        drawn["best-setting"] = (caption, sensitivity(sweep))
+    return drawn
+
+
+def write_report(
+    folder: str | Path, sweep: Sweep, *, title: str = "", command: str = "", draw: bool = True
+) -> list[Path]:
+    """Write the pictures (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
+
+    Args:
+        folder: where.
+        sweep: what.
+        title: the heading; default method and task.
+        command: what runs the best setting again, as one would type it.
+        draw: whether there are pictures; without, matplotlib is not needed.
+
+    Raises:
+        InvalidInput: matplotlib is not installed, or the folder cannot be written.
+    """
+    folder = Path(folder)
+    drawn = {name: (text, png(figure)) for name, (text, figure) in (pictures(sweep) if draw else {}).items()}
+    files = [write_atomically(folder / f"{name}.png", image) for name, (_, image) in drawn.items()]
+    images = dict(drawn.values())
+    return [write_page(folder / PAGE, sweep, images, title=title, command=command), *files]
+
+
+def write_page(
+    path: str | Path, sweep: Sweep, drawn: Mapping[str, Figure | bytes], *, title: str = "", command: str = ""
+) -> Path:
+    """Write the page of a sweep to `path`, atomically, and return the path.
+
+    Pictures (figures or PNGs) come by their caption; texts are as those of `write_report`.
+    """
+    settings, seeds = sweep.scores.shape
+    axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())
+    trials = f"{settings} settings ({axes}) with {seeds_text(sweep.seeds)}"
+    parts = {
+        "title": text(title or f"Sweep of {sweep.label} on {sweep.task}"),
+        "context": text(f"{sweep.task} · {settings} settings · {seeds_text(sweep.seeds)} · {sweep.seconds:.1f} s"),
+        "intro": paragraphs(f"{trials}, {settings * seeds} runs in all. Chosen by: {rule_text(sweep)}."),
+        "best": _best(sweep),
+        "command": f'<pre class="command" tabindex="0"><code>{text(command)}</code></pre>' if command else "",
+        "pictures": "\n".join(picture(*item) for item in drawn.items()),
+        "table": _table(sweep),
+        "edges": note_list(edges(sweep)),
+        "notes": section("Notes", note_list(sweep.notes)),
+        "grid": definitions({name: _span(values) for name, values in sweep.grid.items()}, "facts"),
+        "settings": definitions(
+            {n: setting_text(v) for n, v in sweep.settings.items() if n not in sweep.grid}
+        ),
+        "style": static("page.css"),
+        "scripts": static("sorting.js"),
+    }  # fmt: skip
+    return write_atomically(path, Template(static("sweep.html")).substitute(parts))
+
+
+def _best(sweep: Sweep) -> str:
+    try:
+        sweep.best  # noqa: B018
+    except Diverged as error:
+        return paragraphs(f"{str(error)[0].upper()}{str(error)[1:]}.")
+    rows = setting_rows(sweep)
+    lost = sum(row["score"] is None for row in rows)
+    write, metric = number_writer(sweep.selection.metric), describe(sweep.selection.metric)
+    best = rows[0]
+    unit = f" {metric.unit}" if metric.unit == "%" else ""
+    score = f"{metric.title} {write(best['score'])}{unit}"
+    if len(sweep.seeds) > 1:
+        score += f" (mean over seeds; {write(best['lowest'])} to {write(best['highest'])})"
+    facts = {
+        "Setting": ", ".join(f"{n} = {v}" for n, v in setting_texts(sweep, best["setting"]).items()),
+        "Score": score,
+        "Rule": rule_text(sweep),
+        "Within 5 % of the best": f"{100 * sweep.share_within(0.05):.0f} % of the grid",
+        "Diverged": f"{lost} of {len(rows)} settings" if lost else "none",
+    }
+    return definitions(facts, "facts")
+
+
+def _table(sweep: Sweep) -> str:
+    rows = []
+    for row in setting_rows(sweep):
+        texts = row_texts(sweep, row)
+        values = [row["rank"] if row["score"] is not None else None, *row["values"].values(), row["score"]]
+        values += [None if row["score"] is None else row["highest"] - row["lowest"]] * (len(sweep.seeds) > 1)
+        if row["score"] is None:
+            texts[1 + len(sweep.grid)] = divergence(sweep, row)
+        rows.append([(t, _key(v)) for t, v in zip(texts, values, strict=True)])
+    return table_html("All settings by score", heads(sweep), rows)
+
+
+def _key(value: object) -> object:
+    return (
+        value
+        if isinstance(value, int | float) and math.isfinite(value)
+        else value_text(value)
+        if value
+        else None
+    )
+
+
+def _span(values: Sequence[object]) -> str:
+    shown = [value_text(v) for v in values]
+    return ", ".join(shown) if len(shown) <= 12 else f"{', '.join(shown[:5])}, …, {shown[-1]} ({len(shown)})"

@@ -1,0 +1,38 @@
+"""Trackers by name, as the command line has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedsolve.core.checks import check_path, is_one_of
+from fedsolve.core.errors import unknown
+from fedsolve.report.trackers.mlflow import MLflow
+from fedsolve.report.trackers.tensorboard import TensorBoard
+from fedsolve.report.trackers.tracking import Tracker
+from fedsolve.report.trackers.wandb import WandB
+
+TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
+    "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+    "mlflow": lambda folder: MLflow(),
+    "wandb": WandB,
+}
+"""Each made for the folder of a run, in which it keeps what it writes; MLflow's place is its own setting."""
+
+
+def tracker(name: str, folder: Path) -> Tracker:
+    """A tracker by name for a run's folder.
+
+    Args:
+        name: of `TRACKERS`.
+        folder: that of the run, in which the tracker may keep its files.
+
+    Returns:
+        A callback for `fs.run(callbacks=[...])`.
+
+    Raises:
+        InvalidInput: there is none (the nearest is named), or its package is not installed.
+    """
+    if not is_one_of(name, TRACKERS):
+        raise unknown("tracker", name, TRACKERS)
+    return TRACKERS[name](check_path("folder", folder))

@@ -1,0 +1,175 @@
+"""What every tracker does: it is a callback that sends on what is new, and the files of the result at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import tempfile
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.report.plots import curves
+from fedsolve.report.plots import save as save_figure
+from fedsolve.report.table import headline
+from fedsolve.report.trackers.sender import Sender
+from fedsolve.results.callbacks import Evaluated
+from fedsolve.results.history import Setting
+
+CURVES = "curves.png"
+
+
+class Tracker(ABC):
+    """A callback that sends a run to an experiment tracker; another run afterwards is another run there.
+
+    A resumed run is one of its own there, with the evaluations of before. Everything is sent from a thread of its own,
+    so that the run does not wait for the tracker. What fails is sent again, which the run warns of. What the tracker
+    has not taken at the end of the run, `patience` seconds after the last success, is dropped with a warning.
+
+    Attributes:
+        patience: seconds without success after which the end of a run waits no longer, > 0.
+    """
+
+    patience = 20.0  # a local MLflow database or W&B's own process takes seconds to start
+    only_looks = True  # and ends no run
+    _sender: Sender | None = None
+    _sent = -1  # evaluations that were handed over; -1 while no run is begun
+    _warned = False
+
+    def __call__(self, at: Evaluated) -> None:
+        """Send the evaluations that are new.
+
+        Args:
+            at: the evaluation.
+        """
+        with self._without_harm():
+            self._send(at)
+        error = self._sending.error
+        if error is not None and not self._warned:
+            self._warned = True
+            warnings.warn(f"{type(self).__name__} fails and is tried again: {_line(error)}", stacklevel=2)
+
+    def ended(self, result: Any) -> None:
+        """Send the result's files, close the run, and wait until all is sent; one without a result is marked so.
+
+        Args:
+            result: what `fs.run` returns, or None.
+        """
+        self._warned = False
+        if self._sent < 0:
+            return
+        calls = self._sent + 2  # the run's start, each evaluation, the run's end
+        with tempfile.TemporaryDirectory() as name, self._without_harm():
+            try:
+                if result is not None:
+                    self._sending.put(partial(self.keep, _files_of(result, Path(name))))
+                    calls += 1
+                self._sending.put(partial(self.close, finished=result is not None))
+                dropped = self._sending.finish(self.patience)
+                if dropped:
+                    self._warn_of(calls - dropped)
+            finally:
+                self._sent = -1
+
+    @property
+    def _sending(self) -> Sender:
+        if self._sender is None:  # made late: a tracker of one's own need not call `super().__init__`
+            self._sender = Sender()
+        return self._sender
+
+    def _send(self, at: Evaluated) -> None:
+        if self._sent < 0:
+            record = at.result().history
+            self._sending.put(partial(self.begin, at.label, record.task, dict(record.settings)))
+            self._sent = 0
+        columns = at.metrics
+        rounds = columns["round"]
+        for row in range(self._sent, len(rounds)):
+            found = {k: float(v[row]) for k, v in columns.items() if k != "round"}
+            self._sending.put(partial(self.log, int(rounds[row]), found))
+        self._sent = len(rounds)
+
+    def _warn_of(self, made: int) -> None:
+        """Warn that only so many calls were made, the run's start among them."""
+        error = self._sending.error
+        why = "no answer" if error is None else _line(error)
+        taken = min(max(made - 1, 0), self._sent)
+        warnings.warn(
+            f"{type(self).__name__} has taken {taken} of {self._sent} evaluations, then nothing for "
+            f"{self.patience:g} s ({why}): the run's own record has them all",
+            stacklevel=4,
+        )
+
+    @contextlib.contextmanager
+    def _without_harm(self) -> Iterator[None]:
+        """An error on the run's side, whatever it is, is a warning and does not end the run."""
+        try:
+            yield
+        except Exception as error:
+            warnings.warn(f"{type(self).__name__} is not told of this run: {_line(error)}", stacklevel=4)
+
+    @abstractmethod
+    def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
+        """A run of a method on a task begins, with its resolved settings.
+
+        Args:
+            label: the method's name in tables.
+            task: the task's name.
+            settings: name -> number or text.
+        """
+
+    @abstractmethod
+    def log(self, round: int, metrics: dict[str, float]) -> None:
+        """Metrics after so many rounds; what is not finite is sent as it is.
+
+        Args:
+            round: rounds done, from 0.
+            metrics: name -> value at that evaluation.
+        """
+
+    @abstractmethod
+    def keep(self, files: list[Path]) -> None:
+        """Files of the result: its record, evaluations, model and a picture; they are gone afterwards.
+
+        Args:
+            files: paths in a temporary folder.
+        """
+
+    @abstractmethod
+    def close(self, finished: bool) -> None:
+        """The run has ended.
+
+        Args:
+            finished: whether the run ended with a result.
+        """
+
+
+def _files_of(result: Any, folder: Path) -> list[Path]:
+    """A result's files, saved in a folder, with a picture of its curves where matplotlib is installed."""
+    result.save(folder)
+    if importlib.util.find_spec("matplotlib") is not None:
+        shown = [result.history]
+        save_figure(curves(shown, headline(shown)), folder / CURVES)
+    return sorted(folder.iterdir())
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def package(name: str, extra: str) -> ModuleType:
+    """A tracker's package.
+
+    Raises:
+        InvalidInput: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InvalidInput(f"{name} is not installed: pip install 'fedsolve[{extra}]'") from None

@@ -1,0 +1,322 @@
+"""What is called after each evaluation of a run: stopping early, keeping the best model, anything of one's own.
+
+    fs.run(method, task, rounds=500, callbacks=[fs.callbacks.EarlyStopping("validation_loss", patience=10)])
+
+A callback is a function of an `Evaluated`; it returns None to go on, or words that say why the run ends here. One with
+a method `ended` is told of the result at the end, of None where the run was interrupted or failed.
+
+A rate that reacts to evaluations is a schedule: `fedsolve.schedules.ReduceOnPlateau`, or a `Reacting` of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedsolve.config.option_docs import takes
+from fedsolve.core.checks import check_flag, check_integer, check_path, check_range
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.metric_direction import improvements, signed
+from fedsolve.results.clients import ClientMetrics
+from fedsolve.results.columns import Columns
+
+__all__ = [
+    "Callback",
+    "CallbacksOfMethod",
+    "CallbacksOfMethodAndSeed",
+    "CallbacksOfSeed",
+    "EachClient",
+    "EarlyStopping",
+    "Evaluated",
+    "FineTuning",
+    "KeepBest",
+]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A run just after an evaluation.
+
+    Attributes:
+        label: the method's name.
+        round: rounds done, 0 for the initial model.
+        rounds: of the whole run.
+        metrics: all evaluations so far as columns, each of shape (evaluations,): round, train_loss, test_accuracy, ...
+        result: gives the `fedsolve.Result` so far, the model of this evaluation with the record up to here.
+        clients: gives the `fedsolve.results.clients.ClientMetrics` of this evaluation, of each client's own model where
+            it has one; with `unseen=True` those of the clients that never train, with `validation=True` those on
+            clients' validation examples, with `steps` and a local `solver` after so many local steps. It takes the time
+            of another evaluation, and that of the steps.
+    """
+
+    label: str
+    round: int
+    rounds: int
+    metrics: Columns
+    result: Callable[[], Any] = field(repr=False)
+    clients: Callable[..., ClientMetrics] = field(repr=False)
+
+    def signed(self, metric: str) -> np.ndarray:
+        """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
+
+        Args:
+            metric: a column of `metrics`.
+
+        Returns:
+            Minus the values, unless more of the metric is better.
+
+        Raises:
+            InvalidInput: no such metric (the nearest is named).
+        """
+        return signed(metric, self.metrics, "a callback")
+
+
+Callback = Callable[[Evaluated], str | None]
+CallbacksOfSeed = Callable[[int], Sequence[Callback]]
+"""Makes the callbacks of the run with a seed; they are called one at a time, whichever run they are of."""
+CallbacksOfMethod = Callable[[str], Sequence[Callback]]
+"""Makes the callbacks of a method's run, by its label in a comparison."""
+CallbacksOfMethodAndSeed = Callable[[str, int], Sequence[Callback]]
+"""Makes those of a method's run with a seed."""
+
+
+def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:
+    """Call the method `ended` of those that have one with the result, None where there is none.
+
+    Args:
+        callbacks: those of a run, in their order.
+        result: what the run gave, or None if it failed.
+    """
+    for callback in callbacks:
+        ended = getattr(callback, "ended", None)
+        if ended is not None:
+            ended(result)
+
+
+def check_callbacks(callbacks: object) -> Sequence[Callback]:
+    """Callbacks, all of which can be called.
+
+    Args:
+        callbacks: what a run was given.
+
+    Returns:
+        The same.
+
+    Raises:
+        InvalidInput: no list, or something in it that is no function of one argument.
+    """
+    if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
+        raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
+    for callback in callbacks:
+        _check_callback(callback)
+    return callbacks
+
+
+def _check_callback(callback: object) -> None:
+    if isinstance(callback, type):
+        name = callback.__name__
+        raise InvalidInput(f"callbacks: {name} is a class: give an instance of it, such as {name}(...)")
+    if not callable(callback):
+        raise InvalidInput(f"callbacks: {shown(callback)} must be a function")
+    if not takes(callback, ["at"]):
+        raise InvalidInput(f"callbacks: {shown(callback)} must take one argument, the evaluation")
+    ended = getattr(callback, "ended", None)
+    if ended is not None and not (callable(ended) and takes(ended, ["result"])):
+        raise InvalidInput(
+            f"callbacks: `ended` of {shown(callback)} must be a method of one argument, the result"
+        )
+
+
+def _check_rounds(rounds: object) -> None:
+    """Raise `InvalidInput` unless these are rounds at which to look, or None."""
+    if rounds is None:
+        return
+    if isinstance(rounds, str) or not isinstance(rounds, Collection):
+        raise InvalidInput(f"rounds = {shown(rounds)} must be a list of rounds or None for every evaluation")
+    for round in rounds:
+        check_integer("rounds: a round", round)
+
+
+def why_it_ends(callbacks: Sequence[Callback], at: Evaluated) -> str:
+    """Call callbacks in their order, and say why the run ends here by the first that says so; "" if it goes on.
+
+    Args:
+        callbacks: those of a run.
+        at: the evaluation.
+
+    Returns:
+        Words for the record.
+
+    Raises:
+        InvalidInput: a callback returns something else than None or words.
+    """
+    for callback in callbacks:
+        why = callback(at)
+        if why is not None and not isinstance(why, str):
+            raise InvalidInput(
+                f"a callback returned {shown(why)}: give None to go on, or words to end the run"
+            )
+        if why and at.round < at.rounds:
+            return f"ended after round {at.round} of {at.rounds}: {why}"
+    return ""
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """End a run once a metric has not become better for some evaluations.
+
+    It follows from the run's record alone: a resumed run stops where an undisturbed one does. Decided on test data, the
+    result is no estimate for new data any more: let validation examples decide (`Task.hold_out`).
+
+    Attributes:
+        metric: a column of the evaluations; of accuracies and the like more is better, of all else less.
+        patience: so many evaluations in a row without a better one end the run, at least 1.
+        min_delta: by how much it must be better to count, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+    """
+
+    metric: str
+    patience: int
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_integer("patience", self.patience, 1)
+        check_range("min_delta", self.min_delta, at_least=0)
+
+    def __call__(self, at: Evaluated) -> str | None:
+        """Words once the metric has been no better for `patience` evaluations.
+
+        Args:
+            at: the evaluation.
+
+        Returns:
+            Why the run ends here, or None: it goes on.
+        """
+        values = at.signed(self.metric)
+        last = improvements(values, self.min_delta)[-1]
+        if len(values) - 1 - last < self.patience:
+            return None
+        found, when = at.metrics[self.metric][last], at.metrics["round"][last]
+        return f"{self.metric} was no better than {found:g} (round {when}) in {self.patience} evaluations"
+
+
+@dataclass(frozen=True)
+class EachClient:
+    """Keep the metrics of each client at some evaluations: who is served how well, and when.
+
+    In a federation (`fs.flower.server_app`) those of the clients that answer.
+
+    Attributes:
+        rounds: at which to look; those that are no evaluation are passed over. None looks at every evaluation.
+        unseen: at the clients that never train, in place of those that do.
+        validation: at each client's validation examples (`Task.hold_out`), in place of those that it trains on.
+        found: the `fedsolve.results.clients.ClientMetrics` by round.
+
+    Raises:
+        InvalidInput: rounds that are none.
+    """
+
+    only_looks: ClassVar[bool] = True  # and ends no run
+    rounds: Collection[int] | None = None
+    unseen: bool = False
+    validation: bool = False
+    found: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        _check_rounds(self.rounds)
+        check_flag("unseen", self.unseen)
+        check_flag("validation", self.validation)
+
+    def __call__(self, at: Evaluated) -> None:
+        """Look, if the round is one of those.
+
+        Args:
+            at: the evaluation.
+        """
+        if self.rounds is None or at.round in self.rounds:
+            self.found[at.round] = at.clients(unseen=self.unseen, validation=self.validation)
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Measure each client on its validation examples as it is, and after local steps on those that it trains on.
+
+    The steps, of SGD on all leaves, are from the model that the client is measured with, and are forgotten: the run is
+    what it would be without. Buffers are measured as the steps leave them. Streamed clients are read for it, a block of
+    them at a time. Validation examples are clients' own where `Task.hold_out` made them.
+
+    Attributes:
+        steps: local steps, at least 1.
+        client_lr: their rate, > 0.
+        rounds: at which to look; those that are no evaluation are passed over. None looks at every evaluation.
+        before, after: the `fedsolve.results.clients.ClientMetrics` by round.
+
+    Raises:
+        InvalidInput: a number out of its range; of a run, a task without such examples.
+    """
+
+    only_looks: ClassVar[bool] = True  # and ends no run
+    steps: int
+    client_lr: float
+    rounds: Collection[int] | None = None
+    before: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
+    after: dict[int, ClientMetrics] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps, 1)
+        check_range("client_lr", self.client_lr, above=0)
+        _check_rounds(self.rounds)
+
+    def __call__(self, at: Evaluated) -> None:
+        """Look, if the round is one of those.
+
+        Args:
+            at: the evaluation.
+        """
+        from fedsolve.methods.client.sgd import SGD
+
+        if self.rounds is None or at.round in self.rounds:
+            self.before[at.round] = at.clients(validation=True)
+            self.after[at.round] = at.clients(validation=True, steps=self.steps, solver=SGD(self.client_lr))
+
+
+@dataclass(frozen=True)
+class KeepBest:
+    """Keep the result of the best evaluation so far in a folder, from which `fedsolve.load` reads it.
+
+    A resumed run goes on with the folder.
+
+    Attributes:
+        metric: a column of the evaluations; of accuracies and the like more is better, of all else less.
+        folder: where to; it is made.
+
+    Raises:
+        InvalidInput: a folder that is no path.
+    """
+
+    only_looks: ClassVar[bool] = True  # and ends no run
+    metric: str
+    folder: str | Path
+
+    def __post_init__(self) -> None:
+        check_path("folder", self.folder)
+
+    def __call__(self, at: Evaluated) -> None:
+        """Save the result if it is better than at all evaluations before.
+
+        Args:
+            at: the evaluation.
+        """
+        values = at.signed(self.metric)
+        if len(values) == 1 or values[-1] > values[:-1].max():
+            at.result().save(self.folder)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,132 @@
+"""What is right of a model's outputs, as a share of 1: hashable callables of (params, batch), each a mean over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.examples import SparseRows
+from fedsolve.tasks.losses.losses import Model, OfOutputs, check_shapes
+from fedsolve.tasks.models.sparse import dense_rows
+
+
+@dataclass(frozen=True)
+class BinaryAccuracy(OfOutputs):
+    """Share of examples of label 1 with a margin model(x) > 0, or of label 0 with a margin <= 0.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+    """
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """1 where the margin is on the label's side, else 0."""
+        check_shapes(outputs, y)
+        return ((outputs > 0) == (y > 0)).astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class Accuracy(OfOutputs):
+    """Share of examples whose largest logit is the label's (the first of equal logits counts).
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+    """
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """1 where the largest logit is the label's, else 0."""
+        return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class TopK(OfOutputs):
+    """Share of examples whose label is among the k largest logits (the first of equal logits count).
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+        k: how many logits, from 1 to the classes.
+
+    Raises:
+        InvalidInput: a k that is no integer from 1; when it is used, one above the classes.
+    """
+
+    model: Model
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        check_integer("k", self.k, 1)
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """1 where the label is among the k largest logits, else 0."""
+        if self.k > outputs.shape[-1]:
+            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} classes")
+        best = jax.lax.top_k(outputs, self.k)[1]
+        return jnp.any(best == y[:, None], axis=-1).astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class RecallAt(OfOutputs):
+    """Mean over examples of the share of their tags that is among the k largest outputs; y is (n, tags), 0 or 1.
+
+    An example counts alike however many tags it has; none to find is all found. (Keras' `Recall(top_k=k)` pools
+    the tags of all examples instead.) Of equal outputs the first count. y may be `fs.SparseRows`.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+        k: how many outputs, from 1 to the tags.
+
+    Raises:
+        InvalidInput: a k that is no integer from 1; when it is used, one above the tags.
+    """
+
+    model: Model
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        check_integer("k", self.k, 1)
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """Tags among the k largest outputs over all tags, of each example."""
+        if isinstance(y, SparseRows):
+            y = dense_rows(y, outputs.shape[-1], outputs.dtype)
+        check_shapes(outputs, y)
+        if self.k > outputs.shape[-1]:
+            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} tags")
+        best = jax.lax.top_k(outputs, self.k)[1]
+        own = (y > 0).astype(outputs.dtype)
+        found, all_ = jnp.sum(jnp.take_along_axis(own, best, axis=-1), axis=-1), jnp.sum(own, axis=-1)
+        return jnp.where(all_ > 0, found / jnp.maximum(all_, 1), 1)
+
+
+@dataclass(frozen=True)
+class LikeliestSet(OfOutputs):
+    """Share of examples whose tags are the likeliest of the sets of tags that occur, the tags independent.
+
+    The outputs are log odds, so the likeliest set has the largest sum of its tags' outputs (of equal ones the
+    first). That makes a classifier of tags that are parts of class names.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+        sets: the tags of each set, as numbers.
+    """
+
+    model: Model
+    sets: tuple[tuple[int, ...], ...]
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """1 where the likeliest set is the example's, else 0."""
+        check_shapes(outputs, y)
+        members = np.zeros((len(self.sets), outputs.shape[-1]), bool)
+        for row, tags in zip(members, self.sets, strict=True):
+            row[list(tags)] = True
+        best = jnp.argmax(members.astype(outputs.dtype) @ outputs.T, axis=0)
+        return jnp.all(jnp.asarray(members)[best] == (y > 0), axis=-1).astype(outputs.dtype)

@@ -1,0 +1,268 @@
+"""Losses: hashable callables of (params, batch), each a mean over the first axis of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_number
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Params
+from fedsolve.data.array_checks import check_column
+from fedsolve.data.examples import SparseRows
+from fedsolve.tasks.loss_arguments import asked
+from fedsolve.tasks.models.models import Affine
+from fedsolve.tasks.models.sparse import dense_rows
+from fedsolve.tasks.targets import Classes, Tags, Targets, TwoSides, first_wrong
+from fedsolve.tasks.task import Examples
+
+Model = Callable[[Params, Any], Array]
+"""(params, inputs of shape (n, ...)) -> outputs of shape (n, ...); with an argument `key=None` where it draws."""
+
+
+class OfOutputs:
+    """A mean over examples of something of the model's outputs and the targets.
+
+    It asks for a key where the model does, as one with dropout: `model(params, x, key=key)`. `each` gives the
+    examples' own values, which uneven clients and evaluation need; `of` starts from the outputs, so that several
+    metrics share one pass of the model.
+    """
+
+    model: Model
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """The value of each example, shape (n,), from outputs and targets."""
+        raise NotImplementedError
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for (`fedsolve.tasks.loss_arguments`): the model's."""
+        return asked(self.model, "the model")
+
+    def targets(self, params: Params, batch: Examples) -> Targets | None:
+        """Which targets it takes, as far as it says so: a task refuses others. Only shapes are looked at."""
+        return None
+
+    def each(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
+        """The value of each example, shape (n,)."""
+        given = {} if key is None else {"key": key}
+        x, y = batch  # of any pair, as from_arrays takes them
+        return self.of(self.model(params, x, **given), y)
+
+    def __call__(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
+        """The mean over the batch, shape ()."""
+        return jnp.mean(self.each(params, batch, key))
+
+
+class Pooled(OfOutputs):
+    """A metric that is a mean over the parts of all examples together, such as their tokens.
+
+    Evaluations weigh each example's value by `counts`, in each client and in all, of any metric that has this method
+    and `each`. A loss has none: it is a mean over examples.
+    """
+
+    def counts(self, batch: Examples) -> Array:
+        """How many parts each example's value is the mean of, shape (n,); one of 0 is left out."""
+        raise NotImplementedError
+
+    def __call__(self, params: Params, batch: Examples, key: Array | None = None) -> Array:
+        """The mean over all parts in the batch, shape ()."""
+        counts = self.counts(batch)
+        return jnp.sum(self.each(params, batch, key) * counts) / jnp.maximum(jnp.sum(counts), 1)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(OfOutputs):
+    """Mean of -log softmax(model(x))[y]: logits (n, classes), labels (n,), in nats.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+    """
+
+    model: Model
+
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """A class for each of the model's outputs."""
+        return Classes(self.model(params, batch[0]).shape[-1])
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """-log softmax(outputs)[y] of each example."""
+        logits = outputs.T  # sums over the first axis are the fast ones on a CPU
+        own = y == jnp.arange(logits.shape[0])[:, None]
+        return jax.nn.logsumexp(logits, axis=0) - jnp.sum(jnp.where(own, logits, 0), axis=0)
+
+
+@dataclass(frozen=True)
+class SquaredError(OfOutputs):
+    """Mean of (model(x) - y)^2 over all entries, halved with `half`; outputs and y have the same shape.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+        half: the mean is halved, so that the gradient has no factor 2.
+    """
+
+    model: Model
+    half: bool = False
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """The mean square over the entries of each example."""
+        check_shapes(outputs, y)
+        squares = jnp.mean(jnp.square(outputs - y).reshape(len(outputs), -1), axis=1)
+        return 0.5 * squares if self.half else squares
+
+
+@dataclass(frozen=True)
+class Logistic(OfOutputs):
+    """Mean of log(1 + exp(-(2 y - 1) m)), m = model(x): margins (n,), labels 0 or 1 (n,), in nats.
+
+    A label of -1 is taken for 0.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+    """
+
+    model: Model
+
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """Two sides."""
+        return TwoSides()
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """log(1 + exp(-m)) of each example of label 1, log(1 + exp(m)) of label 0."""
+        check_shapes(outputs, y)
+        return jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))  # neither overflows nor cancels
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(OfOutputs):
+    """Mean of the sum over tags of log(1 + exp(-(2 y - 1) m)), m = model(x): both (n, tags), y 0 or 1, in nats.
+
+    The tags are summed: each is a logistic regression of its own, whose rate does not depend on their number. y may be
+    `fs.SparseRows`, an example's tags with the value 1.
+
+    Attributes:
+        model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+    """
+
+    model: Model
+
+    def targets(self, params: Params, batch: Examples) -> Targets:
+        """Two sides of every tag; in sparse rows a column for each of the model's outputs."""
+        x, y = batch
+        return Tags(self.model(params, x).shape[-1]) if isinstance(y, SparseRows) else TwoSides()
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """The sum over the tags of each example."""
+        if isinstance(y, SparseRows):
+            signs = 1 - 2 * dense_rows(y, outputs.shape[-1], outputs.dtype)
+            return jnp.sum(jax.nn.softplus(signs * outputs), axis=1)
+        check_shapes(outputs, y)
+        own = jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))
+        return jnp.sum(own.T, axis=0)  # sums over the first axis are the fast ones on a CPU
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A loss plus (l2 / 2) |w|^2, w the weight of a linear model (`Affine.weight`); its bias is free.
+
+    Every example carries the whole penalty, so that any mean of examples has it once.
+
+    Attributes:
+        loss: a loss of this module.
+        l2: at least 0, in units of the loss per squared weight.
+
+    Raises:
+        InvalidInput: an l2 that is negative or not finite.
+    """
+
+    loss: OfOutputs
+    l2: float
+
+    def __post_init__(self) -> None:
+        check_number("l2", self.l2, at_least=0)
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for: its loss's."""
+        return self.loss.asks
+
+    def targets(self, params: Affine, batch: Examples) -> Targets | None:
+        """Which targets it takes: its loss's.
+
+        Args:
+            params: the model's.
+            batch: x and y.
+
+        Returns:
+            What its loss says, None if it says nothing.
+        """
+        return self.loss.targets(params, batch)
+
+    def penalty(self, params: Affine) -> Array:
+        """(l2 / 2) |w|^2.
+
+        Args:
+            params: the model's; its `weight` is penalised, its bias is not.
+
+        Returns:
+            A scalar.
+        """
+        return 0.5 * self.l2 * jnp.sum(jnp.square(params.weight))
+
+    def each(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:
+        """The loss of each example plus the penalty, shape (n,).
+
+        Args:
+            params: the model's.
+            batch: x and y, n examples.
+            key: for a loss that draws; None in evaluation.
+
+        Returns:
+            Floats (n,).
+        """
+        return self.loss.each(params, batch, key) + self.penalty(params)
+
+    def __call__(self, params: Affine, batch: Examples, key: Array | None = None) -> Array:
+        """The mean over the batch plus the penalty, shape ()."""
+        return self.loss(params, batch, key) + self.penalty(params)
+
+
+def check_shapes(outputs: Array, y: Array) -> None:
+    """One output for each target: (n,) against (n, 1) would broadcast to (n, n)."""
+    if outputs.shape != y.shape:
+        raise InvalidInput(f"outputs have shape {outputs.shape}, targets {y.shape}: they must agree")
+
+
+def check_labels(y: Any, classes: int) -> np.ndarray:
+    """Labels as int32, shape (examples,), all in 0 .. classes - 1.
+
+    Args:
+        y: labels, shape (examples,).
+        classes: how many classes there are.
+
+    Returns:
+        A copy of the labels, int32 of shape (examples,).
+
+    Raises:
+        InvalidInput: another shape, or the first label that is not an integer in the range, with its row.
+
+    >>> check_labels([0, 2, 3], 3)
+    Traceback (most recent call last):
+    ...
+    fedsolve.InvalidInput: label 3 in row 2 is outside 0 .. 2 of 3 classes
+    """
+    labels = check_column("labels", y)
+    if not (np.issubdtype(labels.dtype, np.integer) or np.issubdtype(labels.dtype, np.floating)):
+        raise InvalidInput(f"labels have type {labels.dtype}: give integers in 0 .. {classes - 1}")
+    found = first_wrong(Classes(classes), labels)
+    if found is not None:
+        raise InvalidInput(
+            f"label {found.value} in row {found.row} is outside 0 .. {classes - 1} of {classes} classes"
+        )
+    return labels.astype(np.int32)

@@ -1,0 +1,253 @@
+"""Models as frozen, hashable dataclasses: equal models are equal jit keys. Parameters are plain pytrees.
+
+Parameters take JAX's default float type. `init` draws He weights (zeros for the convex models), zero biases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla.conv import conv3x3, max_pool2x2
+from fedsolve.tasks.models.layers import Affine, as_numbers, check_rate, dense, dropout, flat, he, he_dense
+
+
+class CNNParams(NamedTuple):
+    """The four layers of `CNN`."""
+
+    conv1: Affine
+    conv2: Affine
+    hidden: Affine
+    output: Affine
+
+
+@dataclass(frozen=True)
+class Linear:
+    """<w, x>, plus a scalar b with `bias`: x of shape (n, features) to (n,); starts at zero.
+
+    Attributes:
+        features: numbers of an example, at least 1.
+        bias: whether there is a b.
+
+    Raises:
+        InvalidInput: features below 1.
+    """
+
+    features: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("features", self.features, 1)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (features,), bias () or None."""
+        return Affine(jnp.zeros(self.features), jnp.zeros(()) if self.bias else None)
+
+    def __call__(self, params: Affine, x: Array) -> Array:
+        """Predictions of shape (n,)."""
+        y = params.weight @ flat(x).T  # weights first: fast for many settings of weights at once
+        return y + params.bias if self.bias else y
+
+
+@dataclass(frozen=True)
+class MatrixLinear:
+    """<W, X>, plus a scalar b with `bias`: x of shape (n, rows, columns) to (n,); starts at zero.
+
+    Attributes:
+        rows: of an example, at least 1.
+        columns: of an example, at least 1.
+        bias: whether there is a b.
+
+    Raises:
+        InvalidInput: rows or columns below 1.
+    """
+
+    rows: int
+    columns: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("rows", self.rows, 1)
+        check_integer("columns", self.columns, 1)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (rows, columns), bias () or None."""
+        return Affine(jnp.zeros((self.rows, self.columns)), jnp.zeros(()) if self.bias else None)
+
+    def __call__(self, params: Affine, x: Array) -> Array:
+        """Predictions of shape (n,)."""
+        if x.shape[1:] != params.weight.shape:  # flattening would hide a transposed matrix
+            raise ValueError(f"matrices of shape {x.shape[1:]} for a weight of shape {params.weight.shape}")
+        y = params.weight.ravel() @ flat(x).T
+        return y + params.bias if self.bias else y
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Logits W x + b of logistic regression on classes, or tags; starts at zero. x is flattened to (n, features);
+    bytes are taken as x / 255.
+
+    Attributes:
+        features: numbers of an example, at least 1.
+        classes: at least 2.
+
+    Raises:
+        InvalidInput: a number below those.
+    """
+
+    features: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        check_integer("features", self.features, 1)
+        check_integer("classes", self.classes, 2)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (classes, features), bias (classes,)."""
+        return Affine(jnp.zeros((self.classes, self.features)), jnp.zeros(self.classes))
+
+    def __call__(self, params: Affine, x: Array) -> Array:
+        """Logits of shape (n, classes)."""
+        return dense(params, flat(as_numbers(x, params.weight)))
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Dense layers of the given sizes (input, hidden ..., output) with ReLU between; x is flattened.
+
+    Bytes are taken as x / 255.
+
+    Attributes:
+        sizes: of the input, the hidden layers and the output: two numbers or more, each at least 1.
+
+    Raises:
+        InvalidInput: fewer than two sizes, or one that is no integer from 1.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", _sizes("sizes", self.sizes))
+        if len(self.sizes) < 2:
+            raise InvalidInput(f"sizes = {self.sizes} must have an input and an output: give two or more")
+
+    def init(self, key: Array) -> tuple[Affine, ...]:
+        """He weights; layer j has weight (sizes[j + 1], sizes[j]) and bias (sizes[j + 1],)."""
+        keys = jax.random.split(key, len(self.sizes) - 1)
+        shapes = zip(self.sizes[:-1], self.sizes[1:], strict=True)
+        return tuple(he_dense(k, *shape) for k, shape in zip(keys, shapes, strict=True))
+
+    def __call__(self, params: tuple[Affine, ...], x: Array) -> Array:
+        """Outputs of shape (n, sizes[-1])."""
+        x = flat(as_numbers(x, params[0].weight))
+        for layer in params[:-1]:
+            x = jax.nn.relu(dense(layer, x))
+        return dense(params[-1], x)
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Two 3x3 convolutions (no padding, ReLU), 2x2 max-pool, one hidden dense layer (ReLU), logits.
+
+    The network of the FEMNIST experiments of Takakura et al. 2025; with dropout (0.25, 0.5) that of Reddi et al. 2021.
+    1,206,590 parameters by default. x has shape (n, height, width, inputs) or (n, height, width), numbers or bytes
+    (taken as x / 255).
+
+    Attributes:
+        classes: outputs, at least 1.
+        height: of a picture in pixels, at least 6.
+        width: likewise.
+        channels: outputs of the two convolutions.
+        hidden: units of the dense layer; at least 1.
+        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
+        dropout: rates after the pooling and after the hidden layer, each at least 0 and below 1.
+
+    Raises:
+        InvalidInput: a number out of its range, or channels or rates that are not two numbers.
+    """
+
+    classes: int = 62
+    height: int = 28
+    width: int = 28
+    channels: tuple[int, int] = (32, 64)
+    hidden: int = 128
+    inputs: int = 1
+    dropout: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "hidden", "inputs"):
+            check_integer(name, getattr(self, name), 1)
+        for name in ("height", "width"):
+            check_integer(name, getattr(self, name), 6)
+        object.__setattr__(self, "channels", _sizes("channels", self.channels))
+        if len(self.channels) != 2:
+            raise InvalidInput(f"channels = {self.channels} must be two numbers, one for each convolution")
+        object.__setattr__(self, "dropout", _rates("dropout", self.dropout))
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """A key where it drops anything (`fedsolve.tasks.loss_arguments`)."""
+        return frozenset({"key"} if any(self.dropout) else ())
+
+    def init(self, key: Array) -> CNNParams:
+        """He weights: conv (3, 3, in, out), hidden (hidden, pooled), output (classes, hidden)."""
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        first, second = self.channels
+        pooled = second * ((self.height - 4) // 2) * ((self.width - 4) // 2)
+        return CNNParams(
+            he(k1, (3, 3, self.inputs, first), 9 * self.inputs),
+            he(k2, (3, 3, first, second), 9 * first),
+            he_dense(k3, pooled, self.hidden),
+            he_dense(k4, self.hidden, self.classes),
+        )
+
+    def __call__(self, params: CNNParams, x: Array, key: Array | None = None) -> Array:
+        """Logits of shape (n, classes); with a key for dropout in training, without one in evaluation."""
+        after_pooling, after_hidden = (None, None) if key is None else jax.random.split(key)
+        x = as_numbers(x, params.output.weight)
+        x = jnp.reshape(x, (x.shape[0], self.height, self.width, self.inputs))
+        x = jax.nn.relu(conv3x3(x, *params.conv1))
+        x = jax.nn.relu(max_pool2x2(conv3x3(x, *params.conv2)))  # ReLU and maximum commute
+        x = dropout(after_pooling, self.dropout[0], flat(x))
+        x = dropout(after_hidden, self.dropout[1], jax.nn.relu(dense(params.hidden, x)))
+        return dense(params.output, x)
+
+
+def check_model(
+    model: Any, shape: tuple[int, ...], outputs: tuple[int, ...], dtype: Any = jnp.float32
+) -> None:
+    """Check that a model takes examples of a shape and type and gives outputs of a shape, without computing.
+
+    Raises:
+        InvalidInput: it refuses the examples, or its outputs have another shape.
+    """
+    x = jax.ShapeDtypeStruct((1, *shape), dtype)
+    try:
+        found = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), x).shape
+    except (TypeError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(f"model {model!r} does not take examples of shape {shape}: {reason}") from None
+    if found != (1, *outputs):
+        raise InvalidInput(
+            f"model {model!r} gives outputs of shape {found[1:]} for an example, the task needs {outputs}"
+        )
+
+
+def _rates(name: str, values: Any) -> tuple[float, ...]:
+    """Two rates of dropout as a tuple."""
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise InvalidInput(f"{name} = {values!r} must be two rates, such as (0.25, 0.5)")
+    return tuple(check_rate(name, rate) for rate in values)
+
+
+def _sizes(name: str, values: Any) -> tuple[int, ...]:
+    """Layer sizes as a tuple, each at least 1."""
+    if not isinstance(values, tuple | list):
+        raise InvalidInput(f"{name} = {values!r} must be several integers, such as (64, 10)")
+    return tuple(check_integer(name, n, 1) for n in values)

@@ -1,0 +1,94 @@
+"""Augmentation inside the program: a model around a model crops, mirrors and standardises pictures of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.types import Params
+from fedsolve.tasks.loss_arguments import asked
+from fedsolve.tasks.models.layers import as_numbers
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """A model of standardised pictures, given bytes: crop, flip, then zero mean and unit variance of each picture.
+
+    With a key, in training, every picture is cropped at a random place and mirrored with probability 1/2; without,
+    in evaluation, the middle is taken as it is. Then each has its mean subtracted and is divided by its standard
+    deviation, or by 1 / sqrt(numbers) where that is larger (TensorFlow's `per_image_standardization`). This is the
+    preprocessing of CIFAR in the code of Reddi et al. 2021.
+
+    Attributes:
+        model: with init and call, of pictures (n, crop, crop, channels) as floats.
+        crop: side of the crop in pixels, at least 1 and at most the picture's; None for the whole picture.
+        mirror: whether training mirrors.
+
+    Raises:
+        InvalidInput: a crop that is no integer from 1.
+    """
+
+    model: Any
+    crop: int | None = 24
+    mirror: bool = True
+
+    def __post_init__(self) -> None:
+        if self.crop is not None:
+            check_integer("crop", self.crop, 1)
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for: a key."""
+        return frozenset({"key"})
+
+    def init(self, key: Array) -> Params:
+        """The model's."""
+        return self.model.init(key)
+
+    def __call__(self, params: Params, x: Array, key: Array | None = None) -> Array:
+        """Outputs of the model; x of integers of 0 to 255, shape (n, height, width, channels)."""
+        if key is None:
+            return self.model(params, standardised(self._middle(x), params))
+        draw, rest = jax.random.split(key)
+        given = {"key": rest} if asked(self.model, "the model") else {}
+        return self.model(params, standardised(self._drawn(x, draw), params), **given)
+
+    def _middle(self, x: Array) -> Array:
+        if self.crop is None:
+            return x
+        top, left = ((side - self.crop) // 2 for side in x.shape[1:3])
+        return x[:, top : top + self.crop, left : left + self.crop]
+
+    def _drawn(self, x: Array, key: Array) -> Array:
+        """Each picture cropped and mirrored by itself; rows and columns are chosen, which is one gather each."""
+        n, height, width, _ = x.shape
+        place, mirror = jax.random.split(key)
+        if self.crop is not None:
+            rows, columns = jax.random.split(place)
+            x = _cut(x, jax.random.randint(rows, (n,), 0, height - self.crop + 1), self.crop, 1)
+            x = _cut(x, jax.random.randint(columns, (n,), 0, width - self.crop + 1), self.crop, 2)
+        if self.mirror:
+            x = jnp.where(jax.random.bernoulli(mirror, 0.5, (n, 1, 1, 1)), x[:, :, ::-1], x)
+        return x
+
+
+def standardised(x: Array, params: Params) -> Array:
+    """Each picture of bytes with zero mean and unit variance, as floats of the parameters' type."""
+    x = as_numbers(x, jax.tree.leaves(params)[0])
+    axes, numbers = tuple(range(1, x.ndim)), x[0].size
+    centred = x - jnp.mean(x, axes, keepdims=True)
+    spread = jnp.sqrt(jnp.mean(jnp.square(centred), axes, keepdims=True))
+    return centred / jnp.maximum(spread, numbers**-0.5)
+
+
+def _cut(x: Array, start: Array, size: int, axis: int) -> Array:
+    """`size` entries of each x[i] along an axis of x, from start[i] on."""
+    places = start[:, None] + jnp.arange(size)
+    shape = [len(x), *(1,) * (x.ndim - 1)]
+    shape[axis] = size
+    return jnp.take_along_axis(x, places.reshape(shape), axis=axis)

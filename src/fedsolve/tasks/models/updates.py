@@ -1,0 +1,121 @@
+"""Fine-tuning by updates: matrices W0 + D of a model that stays as it is, D any matrix or LoRA's product of two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.leaf_paths import matching, named_leaves
+from fedsolve.core.types import Params
+
+
+class Factors(NamedTuple):
+    """LoRA's D = up down (Hu et al. 2022, with alpha = r: no further scale).
+
+    Attributes:
+        up: their B, (out, rank), zeros at first.
+        down: their A, (rank, in).
+    """
+
+    up: Any
+    down: Any
+
+
+class UpdatedParams(NamedTuple):
+    """Parameters of `Updated`.
+
+    Attributes:
+        base: the model as it was given.
+        updates: path of a matrix of `base` -> D, or `Factors`.
+    """
+
+    base: Any
+    updates: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Updated:
+    """A model some of whose matrices are W0 + D, in the parameters D: zeros at first, so that it begins as given.
+
+    A mean of D over clients is what its product with an input needs: it averages exactly. A mean of factors is not: the
+    product of means is not the mean of products.
+
+    Attributes:
+        model: (params, x) -> outputs.
+        patterns: which matrices, by the ends of their paths as `fedsolve.geometry` takes them.
+        rank: of LoRA's factors, at least 1; None for whole matrices D.
+
+    Raises:
+        InvalidInput: a rank that is no integer from 1.
+    """
+
+    model: Any
+    patterns: tuple[str, ...]
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("rank", self.rank, 1, none="whole matrices")
+
+    def start(self, key: Array, base: Params) -> UpdatedParams:
+        """The model with updates of 0: D = 0, or up = 0 and down uniform within 1 / sqrt(in).
+
+        Args:
+            key: for the factors' random halves.
+            base: the model's own parameters, W0 among them.
+
+        Returns:
+            Parameters with `base` and `updates`.
+
+        Raises:
+            InvalidInput: a pattern that matches no leaf, or one that is no matrix.
+        """
+        paths, leaves = named_leaves(base)
+        updates = {}
+        for pattern in self.patterns:
+            found = matching(paths, pattern)
+            if not found:
+                raise InvalidInput(
+                    f"no leaf of the model is called '{pattern}'; it has {', '.join(paths[:5])} ..."
+                )
+            for i in found:
+                if jnp.ndim(leaves[i]) != 2:
+                    raise InvalidInput(
+                        f"{paths[i]} has shape {jnp.shape(leaves[i])}: updates are of matrices"
+                    )
+                updates[paths[i]] = self._zero(jax.random.fold_in(key, i), leaves[i])
+        return UpdatedParams(base, updates)
+
+    def _zero(self, key: Array, matrix: Any) -> Any:
+        out, inputs = matrix.shape
+        dtype = jax.dtypes.canonicalize_dtype(matrix.dtype)
+        if self.rank is None:
+            return jnp.zeros((out, inputs), dtype)
+        bound = inputs**-0.5
+        down = jax.random.uniform(key, (self.rank, inputs), dtype, -bound, bound)
+        return Factors(jnp.zeros((out, self.rank), dtype), down)
+
+    def merged(self, params: UpdatedParams) -> Any:
+        """The model's own parameters, with W0 + D in place.
+
+        Args:
+            params: with `base` and `updates`.
+
+        Returns:
+            A pytree of the structure of `base`.
+        """
+        paths, leaves = named_leaves(params.base)
+        for path, update in params.updates.items():
+            i = paths.index(path)
+            leaves[i] = leaves[i] + (update.up @ update.down if isinstance(update, Factors) else update)
+        return jax.tree.structure(params.base).unflatten(leaves)
+
+    def __call__(self, params: UpdatedParams, x: Any) -> Array:
+        """What the model gives at W0 + D."""
+        return self.model(self.merged(params), x)

@@ -1,0 +1,206 @@
+"""What a task may be made of: checked when it is made, since what fails later fails inside a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedsolve.core.checks import as_array, check_integer
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
+from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.targets import first_wrong, refuse, targets_of
+
+_AVERAGED = "_averaged"
+
+
+def check_functions(**functions: object) -> None:
+    """Raise `InvalidInput` unless each of these parts of a task can be called."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise InvalidInput(f"{name} = {shown(function)} of the task must be a function")
+    if hasattr(functions.get("loss"), "counts"):
+        raise InvalidInput(
+            f"loss = {shown(functions['loss'])} of the task pools the parts of all examples: give a loss that is a "
+            "mean over examples, such as NextToken, and this one as a metric"
+        )
+
+
+def check_name(name: object) -> None:
+    """Raise `InvalidInput` unless a task's name is text."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"name = {shown(name)} of the task must be text")
+
+
+def check_sizes(batch_size: Any, **sizes: Any) -> None:
+    """Raise `InvalidInput` unless these are integers of at least 1 or None; `batch_size` may be "full"."""
+    if not isinstance(batch_size, str) or batch_size != "full":
+        sizes = {"batch_size": batch_size, **sizes}
+    for name, size in sizes.items():
+        if size is not None:
+            check_integer(name, size, 1)
+
+
+def check_data(data: object, **held_out: Any) -> None:
+    """Raise `InvalidInput` unless a task's examples are federated, and those held out, by name, whole and finite."""
+    if not isinstance(data, FederatedData):
+        raise InvalidInput(
+            f"data = {shown(data)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
+        )
+    for name, examples in held_out.items():
+        examples = as_arrays(name, examples)
+        lengths = {len(leaf) if leaf.ndim else 0 for leaf in jax.tree.leaves(examples)}
+        if len(lengths) > 1 or 0 in lengths:
+            raise InvalidInput(
+                f"the fields of the {name} set have lengths {sorted(lengths)}: give all one, above 0"
+            )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(examples):
+            row = first_bad_row(leaf)
+            if row is not None:
+                where = jax.tree_util.keystr(path) or "an example"
+                raise InvalidInput(f"{where} of the {name} set holds a non-finite number in row {row}")
+
+
+def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
+    """Raise `InvalidInput` unless each validation example has a client that trains, or none has."""
+    if owners is None:
+        return
+    if validation is None:
+        raise InvalidInput(
+            "validation_clients of the task say whose validation examples are: give validation"
+        )
+    column = as_array("validation_clients", owners)
+    examples = len(jax.tree.leaves(validation)[0])
+    if column.shape != (examples,) or column.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"validation_clients have shape {column.shape} and type {column.dtype} for {examples} validation "
+            "examples: give the number of a client for each"
+        )
+    if column.min() < 0 or column.max() >= data.num_clients:
+        bad = column.min() if column.min() < 0 else column.max()
+        raise InvalidInput(f"validation_clients hold {bad}: clients are numbered 0 to {data.num_clients - 1}")
+
+
+def check_unseen(data: FederatedData, unseen: object) -> None:
+    """Raise `InvalidInput` unless the clients that only judge have examples as those that train."""
+    if unseen is None:
+        return
+    if not isinstance(unseen, FederatedData):
+        raise InvalidInput(
+            f"unseen = {shown(unseen)} of the task must be FederatedData, such as FederatedData.from_clients([...])"
+        )
+    fields = [jax.tree.map(lambda a: (a.shape[1:], a.dtype), d.examples) for d in (data, unseen)]
+    if fields[0] != fields[1]:
+        raise InvalidInput(
+            f"the unseen clients have fields {shown(fields[1])}, those that train {shown(fields[0])}: give all the same"
+        )
+
+
+def check_lengths(loss: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any) -> None:
+    """Raise `InvalidInput` where a sequence has length 0: its mean over tokens is of nothing."""
+    empty = getattr(loss, "empty", None)
+    if empty is None:
+        return
+    for part in _sets(data, unseen, held_out):
+        for row in np.flatnonzero(empty(part.examples))[:1]:
+            raise InvalidInput(f"{part.place(int(row))} {_EMPTY}")
+
+
+def check_targets(
+    loss: Any, init: Any, frozen: Any, data: FederatedData, unseen: FederatedData | None, **held_out: Any
+) -> None:
+    """Raise `InvalidInput` where an example has a label that the loss does not take: it would train without a sign."""
+    targets = targets_of(loss, lambda: with_frozen(_start(init), frozen), data.examples)
+    if targets is None:
+        return
+    for part in _sets(data, unseen, held_out):
+        y = part.examples[1]
+        found = first_wrong(targets, y, part.data and part.data.range_of(y))
+        if found is not None:
+            raise refuse(targets, found, part.place(found.row), part.name)
+
+
+def _start(init: Any) -> Any:
+    """The model's parameters inside a trace; of an `init` that cannot be traced, those that it gives outside."""
+    try:
+        return init(jax.random.key(0))
+    except jax.errors.JAXTypeError:
+        with jax.ensure_compile_time_eval():
+            return init(jax.random.key(0))
+
+
+@dataclass(frozen=True)
+class _Set:
+    """Examples that a task trains on or is judged by.
+
+    Attributes:
+        name: what they are called.
+        examples: all of them.
+        data: whose they are; None if nobody's.
+        kind: a word before a client's name.
+    """
+
+    name: str
+    examples: Any
+    data: FederatedData | None = None
+    kind: str = ""
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for an error."""
+        if self.data is None:
+            return f"row {row} of {self.name}"
+        i = int(np.searchsorted(self.data.offsets, row, side="right")) - 1
+        return f"row {row - self.data.offsets[i]} of {self.kind}{self.data.names[i]}"
+
+
+def _sets(data: FederatedData, unseen: FederatedData | None, held_out: Mapping[str, Any]) -> Iterator[_Set]:
+    yield _Set("the training examples", data.examples, data)
+    if unseen is not None:
+        yield _Set("the unseen clients", unseen.examples, unseen, "unseen ")
+    for name, examples in held_out.items():
+        if examples is not None:
+            yield _Set(f"the {name} set", examples)
+
+
+_EMPTY = "is a sequence of length 0: drop it, or give its y a token besides padding"
+
+
+def check_diagnostics(diagnostics: object) -> None:
+    """Raise `InvalidInput` unless these are diagnostics."""
+    if not isinstance(diagnostics, tuple | list) or not all(isinstance(d, Diagnostic) for d in diagnostics):
+        raise InvalidInput(
+            f"diagnostics = {shown(diagnostics)} of the task must be diagnostics of fedsolve.diagnostics"
+        )
+
+
+def check_metrics(metrics: Any, whole: Any) -> None:
+    """Raise `InvalidInput` unless both are functions by names that no other number of a run has."""
+    _check_named(metrics)
+    _check_named({**metrics, **whole} if isinstance(whole, Mapping) else whole)
+    for name in metrics.keys() & whole.keys():
+        raise InvalidInput(f"{name} is in metrics and in whole: give each metric a name of its own")
+    for name, metric in metrics.items():
+        if isinstance(metric, Whole):
+            raise InvalidInput(
+                f"metric {name} is a Whole: give it as whole={{'{name}': ...}}, not in metrics"
+            )
+
+
+def _check_named(metrics: Any) -> None:
+    if not isinstance(metrics, Mapping):
+        raise InvalidInput(f"metrics = {shown(metrics)} must be functions by name, such as {{'accuracy': f}}")
+    for name, function in metrics.items():
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise InvalidInput(f"a metric is named {shown(name)}: a name must be text on one line")
+        if name == "loss" or (
+            name.endswith(_AVERAGED) and name.removesuffix(_AVERAGED) in {"loss", *metrics}
+        ):
+            raise InvalidInput(f"a metric is named '{name}', as another number of every run is: rename it")
+        if not callable(function) and not hasattr(function, "score"):
+            raise InvalidInput(f"metric {name} = {shown(function)} must be a function of (params, batch)")

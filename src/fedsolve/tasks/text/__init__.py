@@ -1,0 +1,1 @@
+"""Ready tasks of text."""

@@ -1,0 +1,181 @@
+"""The next word of chat messages, by sender (the package chitchat-dataset), in the manner of Stack Overflow's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.config.build_record import by_name
+from fedsolve.core.checks import check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.federated import FederatedData
+from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.sources import read_bytes
+from fedsolve.tasks.choices import pick
+from fedsolve.tasks.losses.losses import Model, Pooled
+from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.text.sequences import PADDING, drawn, next_token
+
+PACKAGE = "chitchat_dataset"
+_MARKS = frozenset(".,!?")
+_WORD = re.compile(r"[a-z0-9']+|[.,!?]")
+
+
+def models(vocabulary: int) -> dict[str, Any]:
+    """Models of the task by name, for so many words."""
+    return {
+        "lstm": LSTM(vocabulary + 4, 96, 670, 1, 96),
+        "lstm-small": LSTM(vocabulary + 4, 96, 128, 1, 96),
+    }
+
+
+@dataclass(frozen=True)
+class WordAccuracy(Pooled):
+    """Share of all known words that have the largest logit of all tokens: 1 .. words of y count, no other.
+
+    Attributes:
+        model: (params, x of shape (n, time)) -> logits (n, time, tokens).
+        words: how many words the vocabulary has.
+    """
+
+    model: Model
+    words: int
+
+    def of(self, outputs: Array, y: Array) -> Array:
+        """The share of each example; 0 for one without a known word."""
+        right = (jnp.argmax(outputs, axis=-1) == y) & self._known(y)
+        counts = jnp.sum(self._known(y), axis=-1)
+        return (jnp.sum(right, axis=-1) / jnp.maximum(counts, 1)).astype(outputs.dtype)
+
+    def counts(self, batch: Examples) -> Array:
+        """How many known words each example has, shape (n,)."""
+        return jnp.sum(self._known(batch[1]), axis=-1)
+
+    def _known(self, y: Array) -> Array:
+        return (y >= 1) & (y <= self.words)
+
+
+@by_name("next-word")
+def next_word(
+    model: Any = "lstm",
+    num_clients: int | None = None,
+    seed: int = 0,
+    vocabulary: int = 10_000,
+    length: int = 20,
+    min_words: int = 100,
+    max_examples: int = 1_000,
+    test_examples: int | None = 2_000,
+) -> Task:
+    """The next word of chat messages by sender: the ChitChat data set, 812 senders of at least 100 words.
+
+    Not Stack Overflow, on which Reddi et al. 2021 train (342,477 users): messages of students and others who
+    chatted in pairs, in 2018. They come with the Python package chitchat-dataset. A client is a sender with at
+    least `min_words` words; of its messages, in the order of time, the first 80 % train (at most 1,000, as in the
+    paper), the others test. A message is an example: a start token, its words in lower case, an end token, cut or
+    padded to `length`. The vocabulary are the words that are most frequent in the training messages, and one token
+    for all others. x and y are int32 of shape (n, length). Here an example's loss is the mean over its own tokens;
+    metrics are means over all tokens together. As in the paper `accuracy` leaves out unknown words and the end;
+    batches are of 16, epochs 1, and its cohort is 50.
+
+    Args:
+        model: "lstm" (the paper's: embedding of 96, one layer of 670, a dense layer of 96 before the output),
+            "lstm-small" (128 in place of 670), or any model of (n, length) tokens and
+            (n, length, vocabulary + 4) logits.
+        num_clients: that many senders, drawn at random; default all; at least 1.
+        seed: of the drawn senders and the drawn test messages, at least 0.
+        vocabulary: words, at least 1.
+        length: tokens of an example; longer messages are cut; at least 1.
+        min_words: of a sender, at least 1.
+        max_examples: training messages of a sender, at least 1.
+        test_examples: test messages, drawn at random from those of all such senders; None for all; at least 1.
+
+    Returns:
+        The task `next-word-chitchat`, with `accuracy` and `bits_per_token` as its metrics.
+
+    Raises:
+        InvalidInput: the package is missing or holds something else, or an argument that cannot be used.
+    """
+    for name, size in (("vocabulary", vocabulary), ("length", length), ("max_examples", max_examples)):
+        check_integer(name, size, 1)
+    check_integer("min_words", min_words, 1)
+    check_integer("test_examples", test_examples, 1, none="all")
+    chosen = pick("model", model, models(vocabulary))
+    senders = {
+        name: words
+        for name, words in _senders(_path()).items()
+        if len(words) > 1 and sum(w not in _MARKS for message in words for w in message) >= min_words
+    }
+    if not senders:
+        raise InvalidInput(f"min_words = {min_words}: no sender wrote that much: give less")
+    cuts = {name: max(1, int(0.8 * len(messages))) for name, messages in senders.items()}
+    train = {name: messages[: cuts[name]][:max_examples] for name, messages in senders.items()}
+    numbers = _numbers(train, vocabulary)
+    names = list(senders)
+    some = [names[i] for i in np.concatenate(Natural()(np.arange(len(names)), num_clients, seed))]
+    data = FederatedData.from_clients(
+        [_examples(train[name], numbers, vocabulary, length) for name in some],
+        tuple(f"sender {name[:8]}" for name in some),
+    )
+    rest = [message for name, messages in senders.items() for message in messages[cuts[name] :]]
+    test = drawn(_examples(rest, numbers, vocabulary, length), test_examples, seed)
+    accuracy = WordAccuracy(chosen, vocabulary)
+    task = next_token(
+        "next-word-chitchat", chosen, vocabulary + 4, data, test, "myers2020conversational", accuracy
+    )
+    return replace(task, batch_size=16, eval_examples=2_000)
+
+
+def _path() -> Path:
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        raise InvalidInput(
+            "the task next-word needs the Python package chitchat-dataset: install it (pip install chitchat-dataset)"
+        )
+    return Path(found.origin).parent / "dataset.json"
+
+
+def _senders(path: Path) -> dict[str, list[list[str]]]:
+    """The words of each message of each sender, in the order of time; messages without words are left out."""
+    try:
+        chats = json.loads(read_bytes(path))
+        said = [u for chat in chats.values() for turn in chat["messages"] for u in turn]
+        said = sorted(said, key=lambda u: str(u["timestamp"]))  # ISO 8601 in UTC: as text in order of time
+        found: dict[str, list[list[str]]] = {}
+        for u in said:
+            words = _WORD.findall(str(u["text"]).lower())
+            if words:
+                found.setdefault(str(u["sender"]), []).append(words)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{path} is not the JSON of chitchat-dataset ({type(error).__name__}): install it again"
+        ) from None
+    return dict(sorted(found.items()))
+
+
+def _numbers(train: Mapping[str, Sequence[Sequence[str]]], vocabulary: int) -> dict[str, int]:
+    """Numbers from 1 of the most frequent words of all training messages; of equals the first in the alphabet."""
+    counts = Counter(word for messages in train.values() for words in messages for word in words)
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return {word: i + 1 for i, word in enumerate(ranked[:vocabulary])}
+
+
+def _examples(
+    messages: Sequence[Sequence[str]], numbers: Mapping[str, int], vocabulary: int, length: int
+) -> Examples:
+    """One row a message: start, words, end, of which the first `length` + 1 are kept."""
+    unknown, start, end = vocabulary + 1, vocabulary + 2, vocabulary + 3
+    rows = [[start, *(numbers.get(w, unknown) for w in words), end][: length + 1] for words in messages]
+    tokens = np.array([row + [PADDING] * (length + 1 - len(row)) for row in rows], np.int32)
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    return Examples(np.where(y == PADDING, PADDING, x), y.copy())

@@ -1,0 +1,125 @@
+"""Tasks of next tokens: sequences of one length with padded tails, their checks, and what such tasks share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.federated import FederatedData
+from fedsolve.tasks.losses.losses import OfOutputs
+from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
+from fedsolve.tasks.models.models import check_model
+from fedsolve.tasks.task import Examples, Task
+
+PADDING = 0
+"""The token of a tail, which no loss and no metric counts."""
+
+
+def windows(tokens: np.ndarray, length: int) -> Examples:
+    """A text of n tokens as ceil((n - 1) / length) sequences, in each of which every next token is to be found.
+
+    x and y are int32 of shape (sequences, length); y is x moved on by one. No token is a target twice; the tail of the
+    last sequence is `PADDING`.
+
+    >>> windows(np.array([5, 6, 7, 8]), 2).y
+    array([[6, 7],
+           [8, 0]], dtype=int32)
+
+    Args:
+        tokens: numbers above 0, shape (n,), n at least 2.
+        length: of a sequence, at least 1.
+
+    Returns:
+        x and y, each int32 (ceil((n - 1) / length), length).
+    """
+    sequences = -(-(len(tokens) - 1) // length)
+    padded = np.full((2, sequences * length), PADDING, np.int32)
+    padded[0, : len(tokens) - 1], padded[1, : len(tokens) - 1] = tokens[:-1], tokens[1:]
+    return Examples(*padded.reshape(2, sequences, length))
+
+
+def check_sequences(examples: Examples, vocabulary: int) -> None:
+    """Check sequences of tokens: x and y integers (sequences, length), 0 to vocabulary - 1, each with a target.
+
+    Args:
+        examples: x and y.
+        vocabulary: tokens, padding (0) among them.
+
+    Raises:
+        InvalidInput: another shape or type, a token out of the range, or a sequence of length 0, with its row.
+
+    >>> check_sequences(Examples(np.ones((2, 3), int), np.array([[1, 0, 0], [0, 0, 0]])), 2)
+    Traceback (most recent call last):
+    ...
+    fedsolve.InvalidInput: the sequence in row 1 has length 0: every y needs a token besides padding (0)
+    """
+    for name, a in zip(("x", "y"), (np.asarray(part) for part in examples), strict=True):
+        if a.ndim != 2 or a.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"{name} of the sequences has shape {a.shape} and type {a.dtype}: give integers (sequences, length)"
+            )
+        bad = ((a < 0) | (a >= vocabulary)).any(axis=1)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InvalidInput(
+                f"{name} of the sequence in row {row} holds a token outside 0 .. {vocabulary - 1} of the vocabulary"
+            )
+    empty = (np.asarray(examples.y) == PADDING).all(axis=1)
+    if empty.any():
+        raise InvalidInput(
+            f"the sequence in row {int(np.argmax(empty))} has length 0: every y needs a token besides padding (0)"
+        )
+
+
+def next_token(
+    name: str,
+    model: Any,
+    vocabulary: int,
+    data: FederatedData,
+    test: Examples,
+    citation: str,
+    accuracy: OfOutputs | None = None,
+    bits: str = "bits_per_token",
+) -> Task:
+    """The task of predicting each next token by cross-entropy, judged by accuracy and bits.
+
+    An example is a sequence: its loss is the mean over its own tokens, and all sequences count alike. Accuracy and
+    bits are means over all tokens together.
+
+    Args:
+        name: of the task.
+        model: of sequences (n, length) to logits (n, length, vocabulary).
+        vocabulary: tokens, padding among them.
+        data: the clients' sequences.
+        test: held-out sequences.
+        citation: key of the source.
+        accuracy: another measure of accuracy than that over all tokens.
+        bits: what the metric of bits is called.
+
+    Raises:
+        InvalidInput: sequences or a model that cannot be used.
+    """
+    for part in (data.examples, test):
+        check_sequences(part, vocabulary)
+    length = test.x.shape[1]
+    check_model(model, (length,), (length, vocabulary), np.int32)
+    accuracy = NextTokenAccuracy(model, PADDING) if accuracy is None else accuracy
+    return Task(
+        name=name,
+        init=model.init,
+        loss=NextToken(model, PADDING),
+        data=data,
+        test=test,
+        metrics={"accuracy": accuracy, bits: BitsPerToken(model, PADDING)},
+        citation=citation,
+    )
+
+
+def drawn(examples: Examples, most: int | None, seed: int) -> Examples:
+    """At most so many of some sequences, drawn at random, in their order; None for all."""
+    if most is None or most >= len(examples.y):
+        return examples
+    rows = np.sort(np.random.default_rng((seed, 2)).permutation(len(examples.y))[:most])
+    return Examples(examples.x[rows], examples.y[rows])

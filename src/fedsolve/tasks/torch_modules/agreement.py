@@ -1,0 +1,191 @@
+"""What a task computes of a PyTorch module, compared with what PyTorch computes, before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedsolve.tasks.task import Examples
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from fedsolve.pytorch.comparison.reference import Found
+
+_LEAST, _MOST, _PADDING = 24, 64, 6  # rows of the sample, and how many of them are padding once
+_STEP = 0.1  # of the weights' size, to a point where no weight has a special value
+_CLOSE, _UNITS = (
+    1e-6,
+    1e4,
+)  # relative difference that is none, at least so many rounding units of the coarsest type
+_SMALL = 1e-3  # of the largest entry of all, below which an array's entries are compared by that size
+
+
+class Point(NamedTuple):
+    """Where both are evaluated.
+
+    Attributes:
+        params, buffers: values by name.
+        counts: which rows of the sample are no padding, shape (n,).
+    """
+
+    params: Mapping[str, np.ndarray]
+    buffers: Mapping[str, np.ndarray]
+    counts: np.ndarray
+
+
+class Results(NamedTuple):
+    """What is compared.
+
+    Attributes:
+        training: loss, gradient and new buffers in training mode.
+        evaluation: the loss and metrics of the rows that count in evaluation mode, by name.
+    """
+
+    training: Found
+    evaluation: Mapping[str, float]
+
+
+Evaluate = Callable[[Point, Examples], Results]
+
+
+class Agreement:
+    """PyTorch's numbers on a sample, to compare others with.
+
+    Args:
+        module: it runs itself, and is then as it was.
+        functions: the loss and metrics, of outputs and targets.
+        examples: of all clients.
+        dtype: the type to compute in.
+
+    Raises:
+        InvalidInput: what the module or the loss raises, or why it cannot be trained.
+    """
+
+    def __init__(
+        self, module: nn.Module, functions: Mapping[str, Any], examples: Examples, dtype: torch.dtype
+    ) -> None:
+        from fedsolve.pytorch.comparison.reference import Reference
+        from fedsolve.pytorch.comparison.sample import telling_rows
+        from fedsolve.pytorch.translation.arrays import buffer_tensors, trainable
+        from fedsolve.pytorch.translation.dtypes import array_of
+
+        self.reference, self._functions, self.dtype = (
+            Reference(module, functions["loss"], dtype),
+            functions,
+            dtype,
+        )
+        rows = telling_rows(*examples, _LEAST, _MOST)
+        self.batch = Examples(*jax.tree.map(lambda a: np.asarray(a)[rows], tuple(examples)))
+        params = {n: _wide(array_of(p)) for n, p in trainable(module).items()}
+        buffers = {n: _wide(array_of(b)) for n, b in buffer_tensors(module).items()}
+        self._points = self._evaluated(params, buffers, np.ones(len(rows), bool))
+
+    def _evaluated(self, params: Any, buffers: Any, every: np.ndarray) -> list[tuple[Point, Results]]:
+        """All rows at the start; then with padding, at weights beside it and with buffers that have moved."""
+        start = Point(params, buffers, every)
+        first = self.results(start)
+        padded = every.copy()
+        padded[np.linspace(0, len(every) - 1, _PADDING).astype(int)] = False
+        moved = Point(_moved(params), first.training.buffers, padded)
+        second = self.results(moved)
+        if not np.isfinite(second.training.loss):
+            moved = Point(params, buffers, padded)
+            second = self.results(moved)
+        return [(start, first), (moved, second)]
+
+    @property
+    def type(self) -> Any:
+        """The type to compute in, as JAX has it."""
+        from fedsolve.pytorch.translation.dtypes import jax_dtype
+
+        with jax.enable_x64(True):
+            return jax_dtype(self.dtype)
+
+    def results(self, point: Point) -> Results:
+        """PyTorch's own on the rows that count."""
+        rows = jax.tree.map(lambda a: a[point.counts], self.batch)
+        evaluation = {
+            name: self.reference.evaluation(f, point.params, point.buffers, rows)
+            for name, f in self._functions.items()
+        }
+        return Results(self.reference.training(point.params, point.buffers, rows), evaluation)
+
+    def difference(self, evaluate: Evaluate) -> str | None:
+        """How the first number that differs from PyTorch's does, and why as far as that shows; None if none does."""
+        for point, theirs in self._points:
+            words = self._words(evaluate(point, self.batch), theirs)
+            if words is not None:
+                return f"{words}: {self._why(point, evaluate)}"
+        return None
+
+    def _words(self, ours: Results, theirs: Results) -> str | None:
+        import torch
+
+        units = _UNITS * max(theirs.training.coarsest, torch.finfo(self.dtype).eps)
+        limit = max(_CLOSE, min(units, 0.1))
+        for name, value in theirs.evaluation.items():
+            if name in ours.evaluation and (by := _relative(ours.evaluation[name], value, 1e-3)) > limit:
+                what = "loss" if name == "loss" else f"metric {name}"
+                return (
+                    f"its {what} in evaluation mode would differ from PyTorch's {value:.6g} by {by:.2g} of it"
+                )
+        if (by := _relative(ours.training.loss, theirs.training.loss, 1e-3)) > limit:
+            return f"its loss in training would differ from PyTorch's {theirs.training.loss:.6g} by {by:.2g} of it"
+        pairs = (
+            ("the gradient of", ours.training.gradient, theirs.training.gradient),
+            (
+                "the new value of buffer",
+                ours.training.buffers,
+                theirs.training.buffers,
+            ),
+        )
+        for what, own, expected in pairs:
+            small = _SMALL * max((_size(v) for v in expected.values()), default=0.0)
+            apart = {name: _relative(own[name], value, small) for name, value in expected.items()}
+            name = max(apart, key=apart.__getitem__, default=None)
+            if name is not None and apart[name] > limit:
+                return f"{what} '{name}' would differ from PyTorch's by {apart[name]:.2g} times its largest entry"
+        return None
+
+    def _why(self, point: Point, evaluate: Evaluate) -> str:
+        from fedsolve.pytorch.comparison.causes import cause
+
+        every = Point(point.params, point.buffers, np.ones_like(point.counts))
+        if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:
+            return "it mixes examples, and padding would count"
+        return cause(self.reference, point.params, point.buffers, self.batch)
+
+
+def _wide(a: np.ndarray) -> np.ndarray:
+    """An array in a type of NumPy's own."""
+    return a.astype(np.float64) if not np.issubdtype(a.dtype, np.integer) else a
+
+
+def _moved(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    found = {}
+    for name, a in params.items():
+        size = max(float(np.sqrt(np.mean(np.square(a)))), max(a.shape, default=1) ** -0.5) if a.size else 0
+        found[name] = a + _STEP * size * draw.standard_normal(a.shape)
+    return found
+
+
+def _size(a: Any) -> float:
+    return float(np.abs(np.asarray(a, np.float64)).max(initial=0))
+
+
+def _relative(ours: Any, theirs: Any, small: float) -> float:
+    """The largest difference of entries, by the largest entry or `small`; infinite where one is no number."""
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if ours.shape != theirs.shape:
+        return np.inf
+    finite = np.isfinite(theirs)
+    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+        return np.inf
+    apart = _size(ours[finite] - theirs[finite])
+    return apart and (apart / max(_size(theirs[finite]), small, 1e-300) if np.isfinite(apart) else np.inf)

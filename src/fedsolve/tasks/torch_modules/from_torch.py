@@ -1,0 +1,181 @@
+"""A task from a PyTorch module: translated to JAX, it trains like any other model of the compiled engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.data.federated import FederatedData
+from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.torch_modules.module_parts import Complete, parts_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_WHOLE = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
+_ROWS = 31  # of the batch that a module is traced with: a number that hardly any other axis has
+
+
+def from_torch(
+    module: nn.Module,
+    loss: Callable[[Any, Any], torch.Tensor],
+    clients: FederatedData | Sequence[Any],
+    *,
+    test: Any = None,
+    metrics: Mapping[str, Callable[[Any, Any], torch.Tensor]] | None = None,
+    batch_size: int | None = 32,
+    epochs: int | None = 1,
+    local_steps: int | None = None,
+    translate: bool | None = None,
+    name: str | None = None,
+) -> Task:
+    """A task from your own PyTorch module, loss and per-client data.
+
+    The module is exported (`torch.export`) in training and in evaluation mode, and every operation of it becomes its
+    JAX equivalent: it then trains vmapped over clients, on any device, with any method. Training starts from the
+    module's weights. Parameters that need no gradient stay as they are; running statistics are averaged plainly.
+    A module that cannot be translated runs in PyTorch instead: the compiled program calls it, one client after another,
+    which takes 2 to 3 times as long for ordinary small networks; the run's notes say that it does, and why.
+
+    Args:
+        module: called with the inputs of a batch; its parameters of one floating-point type. It is not changed.
+        loss: (outputs, targets) -> scalar, a mean over the batch, such as `nn.CrossEntropyLoss()`, or one sum over it
+            divided by another (class weights, `ignore_index`, a mask); or one value for each example.
+        clients: for each client a pair (inputs, targets) of arrays or tensors of shape (examples, ...), or a
+            `torch.utils.data.Dataset` of such pairs; or `FederatedData` of `Examples`. Inputs may be a tuple, list or
+            dictionary of arrays, given to the module as one argument.
+        test: held-out examples, in the form of a client's.
+        metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`; what is no mean over examples, such
+            as F1, is computed on whole sets. None for the accuracy where targets are classes, one for each row of
+            outputs (n, classes, ...).
+        batch_size: examples of a local step; None is the full batch; at least 1.
+        epochs: local epochs of a round, at least 1.
+        local_steps: local steps of a round instead of epochs, at least 1.
+        translate: False runs the module in PyTorch; True raises where it cannot be translated; None decides.
+        name: what tables call the task; None for the module's class.
+
+    Returns:
+        A task whose model is the dict of the module's parameters by name. `Result.module()` of a run on it is a
+        trained copy of the module; `notes` say where it runs in PyTorch.
+
+    Raises:
+        InvalidInput: a module that cannot be translated (which line or operation), a loss that is no mean over
+            examples, a loss or metric that fails (on which shapes and types), PyTorch missing, or data of another form.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
+    from fedsolve.pytorch.callback.classes import are_classes
+    from fedsolve.pytorch.comparison.judged import judged
+    from fedsolve.pytorch.translation.arrays import copied, trained_copy
+    from fedsolve.pytorch.translation.trial import outputs_of
+
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
+    _refuse_halves(module)
+    data = clients if isinstance(clients, FederatedData) else _federated(clients)
+    held_out = None if test is None else _examples("test", test)
+    x, y = _sample(data.examples, _dtype(module))
+    outputs = outputs_of(module, x)
+    if metrics is None:
+        metrics = {"accuracy": _accuracy} if are_classes(outputs, y) else {}
+    functions: dict[str, Any] = {}
+    for what, function in {"loss": loss, **metrics}.items():
+        is_loss = what == "loss"
+        said = "the loss" if is_loss else f"metric {what}"
+        functions[what] = judged(said, function, outputs, y, _dtype(module), only_means=is_loss)
+    parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
+    notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
+    return Task(
+        name=name or type(module).__name__,
+        init=_Start(parts.params),
+        loss=parts.functions.pop("loss"),
+        data=data,
+        test=held_out,
+        metrics={name: f for name, f in parts.functions.items() if not isinstance(f, Whole)},
+        whole={name: f for name, f in parts.functions.items() if isinstance(f, Whole)},
+        batch_size=batch_size,
+        epochs=None if local_steps is not None else epochs,
+        local_steps=local_steps,
+        frozen=parts.frozen or (),
+        buffers=parts.buffers or None,
+        assemble=Complete(parts.frozen) if parts.frozen else _same,
+        module=partial(trained_copy, copied(module)),
+        notes=notes,
+    )
+
+
+class _Start:
+    """Initial parameters, whatever the key."""
+
+    def __init__(self, params: Mapping[str, np.ndarray]) -> None:
+        self.params = dict(params)
+
+    def __call__(self, key: Any) -> dict[str, np.ndarray]:
+        return self.params
+
+
+def _same(params: Any) -> Any:
+    return params
+
+
+def _refuse_halves(module: nn.Module) -> None:
+    for name, x in module.named_parameters():
+        if x.is_floating_point() and x.element_size() < 4:
+            raise InvalidInput(
+                f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
+                "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
+            )
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    from fedsolve.pytorch.translation.arrays import trainable
+
+    return next(iter(trainable(module).values())).dtype
+
+
+def _federated(clients: Any) -> FederatedData:
+    if not isinstance(clients, Sequence) or isinstance(clients, str):
+        raise InvalidInput(f"clients = {shown(clients)} must be a list, (inputs, targets) for each client")
+    return FederatedData.from_clients([_examples(f"client {i}", c) for i, c in enumerate(clients)])
+
+
+def _examples(who: str, data: Any) -> Examples:
+    """A client's pair, or all of its data set, as NumPy arrays."""
+    from torch import Tensor
+    from torch.utils.data import Dataset, default_collate
+
+    if isinstance(data, Dataset):
+        data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
+    convert = lambda a: a.detach().cpu().numpy() if isinstance(a, Tensor) else np.asarray(a)  # noqa: E731
+    return Examples(*(jax.tree.map(convert, part) for part in data))
+
+
+def _sample(examples: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A few examples as tensors, in the types in which PyTorch has them."""
+    from fedsolve.pytorch.translation.dtypes import of_data
+
+    if not isinstance(examples, Examples):
+        raise InvalidInput(
+            f"the clients' examples are {shown(type(examples))}: give Examples(inputs, targets)"
+        )
+
+    def tensor(a: np.ndarray) -> torch.Tensor:
+        spread = np.linspace(0, len(a) - 1, _ROWS).astype(int)
+        return of_data(a[spread], dtype)
+
+    return jax.tree.map(tensor, examples.x), jax.tree.map(tensor, examples.y)
+
+
+def _accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) == targets).float().mean()

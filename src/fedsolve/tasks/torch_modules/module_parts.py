@@ -1,0 +1,192 @@
+"""What a task is made of that trains a PyTorch module: its translation, or calls of it, with PyTorch's own numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.leaves import Merged, WithFrozen
+from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.task import Examples
+from fedsolve.tasks.torch_modules.agreement import Agreement
+from fedsolve.tasks.torch_modules.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
+from fedsolve.tasks.torch_modules.module_sums import LossBehind, SumsBehind, SumsOfModule, SumsWithBuffers
+from fedsolve.tasks.torch_modules.module_whole import on_whole_sets
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedsolve.pytorch.callback.torch_callback import Module
+    from fedsolve.pytorch.comparison.judged import Judged
+
+
+class Parts(NamedTuple):
+    """What a task is made of."""
+
+    params: dict[str, np.ndarray]
+    frozen: dict[str, np.ndarray]
+    buffers: dict[str, np.ndarray]
+    functions: dict[str, Any]
+
+
+def parts_of(
+    module: nn.Module,
+    functions: Mapping[str, Judged],
+    examples: Examples,
+    x: Any,
+    outputs: Any,
+    y: Any,
+    translate: bool | None,
+) -> tuple[Parts, tuple[str, ...]]:
+    """The module translated, or called where it cannot or shall not be, and what is to be said of that.
+
+    Args:
+        module: it stays as it is.
+        functions: the loss and metrics, of outputs and targets.
+        examples: of all clients.
+        x, outputs, y: a batch, as tensors.
+        translate: None decides.
+
+    Raises:
+        InvalidInput: a module that cannot be trained as PyTorch would, or not be translated though it shall be.
+    """
+    from fedsolve.pytorch.translation.registry import NotTranslatable
+
+    theirs = _Theirs(module, functions, examples)
+    if translate is False:
+        why = "the module runs in PyTorch, one client after another: translate=False"
+        return _in_pytorch(module, functions, outputs, y, theirs), (why,)
+    try:
+        return _translated(module, functions, x, outputs, y, theirs), ()
+    except NotTranslatable as error:
+        why = f"{type(module).__name__} cannot be translated: {error}"
+        if translate:
+            raise InvalidInput(f"{why}; leave translate=True out to run it in PyTorch") from error
+        return _in_pytorch(module, functions, outputs, y, theirs), (
+            f"{why}; it runs in PyTorch, one client after another",
+        )
+
+
+class _Theirs:
+    """PyTorch's own numbers, to compare a task's functions with."""
+
+    def __init__(self, module: nn.Module, functions: Mapping[str, Judged], examples: Examples) -> None:
+        by_batch = {name: f.function for name, f in functions.items() if not f.no_mean}
+        self._given = module, by_batch, examples
+
+    @cached_property
+    def wide(self) -> Agreement:
+        """In float64, or in the module's own type where it takes no other."""
+        import torch
+
+        try:
+            return Agreement(*self._given, torch.float64)
+        except InvalidInput:
+            return self.own
+
+    @cached_property
+    def own(self) -> Agreement:
+        """In the type of the module's parameters."""
+        from fedsolve.pytorch.translation.arrays import trainable
+
+        return Agreement(*self._given, next(iter(trainable(self._given[0]).values())).dtype)
+
+
+def _translated(
+    module: nn.Module, functions: Mapping[str, Judged], x: Any, outputs: Any, y: Any, theirs: _Theirs
+) -> Parts:
+    from fedsolve.pytorch.translation.model import Model
+    from fedsolve.pytorch.translation.registry import NotTranslatable
+    from fedsolve.tasks.torch_modules.evaluated import of_translated
+
+    model, made = Model(module, x), {}
+    merged = partial(Merged, merge=Complete(model.frozen)) if model.frozen else _same
+    for name, f in functions.items():
+        if f.no_mean:
+            made[name] = on_whole_sets(model, f.function, outputs, y, merged)
+        elif f.rows is None:
+            raise NotTranslatable(f.untold)
+        elif f.sums is not None:
+            made[name] = merged((SumsWithBuffers if model.buffers else SumsOfModule)(model, f.sums))
+        else:
+            kind = OfModule if not model.buffers else LossWithBuffers if name == "loss" else MetricWithBuffers
+            made[name] = merged(kind(model, f.rows))
+    difference = theirs.wide.difference(of_translated(_by_batch(made), model.buffers, theirs.wide.type))
+    if difference is not None:
+        raise NotTranslatable(difference)
+    return Parts(model.params, model.frozen, model.buffers, made)
+
+
+def _in_pytorch(
+    module: nn.Module, functions: Mapping[str, Judged], outputs: Any, y: Any, theirs: _Theirs
+) -> Parts:
+    """The module called: the first way that has PyTorch's numbers.
+
+    A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
+    of examples, where the loss refers to what trains; in batches, or each example by itself.
+    """
+    from fedsolve.pytorch.callback.torch_callback import Module
+    from fedsolve.pytorch.translation.export import silence
+    from fedsolve.tasks.torch_modules.evaluated import of_called
+
+    difference = None
+    for alone, by_sums, copied in itertools.product((False, True), (True, False), (True, False)):
+        own = Module(module, copied, alone)
+        made = _called(own, functions, outputs, y, by_sums)
+        try:
+            with silence():  # JAX prints what a callback raises
+                found = theirs.own.difference(of_called(_by_batch(made), theirs.own.type))
+        except Exception:  # what the user's code raises of one example alone
+            if not alone:
+                raise
+            continue
+        if found is None:
+            return Parts(own.params, {}, own.buffers, made)
+        difference = difference or found
+    raise InvalidInput(f"{type(module).__name__} cannot be trained: run by its own code too, {difference}")
+
+
+def _called(
+    own: Module, functions: Mapping[str, Judged], outputs: Any, y: Any, by_sums: bool
+) -> dict[str, Any]:
+    from fedsolve.pytorch.callback.torch_callback import HostLoss, HostValues, Outputs
+
+    made: dict[str, Any] = {}
+    rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
+    for name, f in functions.items():
+        kind = HostLoss if name == "loss" else HostValues
+        made[name] = kind(own, f.function, bool(own.buffers))
+        if f.no_mean:
+            made[name] = on_whole_sets(Outputs.of(own, outputs, rows), f.function, outputs, y, _same)
+        elif f.sums is not None and by_sums:
+            values = SumsBehind(Outputs.of(own, outputs, rows), f.sums)
+            made[name] = LossBehind(values, made[name]) if name == "loss" else values
+    return made
+
+
+def _by_batch(functions: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that have a value on a batch."""
+    return {name: f for name, f in functions.items() if not isinstance(f, Whole)}
+
+
+class Complete:
+    """Trained parameters -> with those that do not train, which are given beside them or are as at first."""
+
+    def __init__(self, frozen: Mapping[str, np.ndarray]) -> None:
+        self.frozen = dict(frozen)
+
+    def __call__(self, params: Any) -> dict[str, Any]:
+        """All parameters by name."""
+        if isinstance(params, WithFrozen):
+            return {**params.frozen, **params.trained}
+        return {**self.frozen, **params}
+
+
+def _same(given: Any) -> Any:
+    return given

@@ -1,0 +1,171 @@
+"""Losses and metrics of a PyTorch module that follow from sums over examples, such as means with class weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Array
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.tasks.losses.losses import OfOutputs
+from fedsolve.tasks.losses.sums import of_batch
+from fedsolve.tasks.task import Examples
+from fedsolve.tasks.torch_modules.module_losses import alone
+
+if TYPE_CHECKING:
+    from fedsolve.pytorch.callback.torch_callback import HostLoss, Outputs
+    from fedsolve.pytorch.sums.on_sums import OnSums
+    from fedsolve.pytorch.translation.model import Model
+
+Values = Mapping[str, Any]
+
+
+class _OfSums:
+    """What follows from the sums of `sums` (see `fedsolve.tasks.losses.sums`)."""
+
+    sums: OnSums
+
+    def of_sums(self, sums: Array) -> Array:
+        """The value, shape (), from the sums of what examples add, shape (k,)."""
+        return self.sums.of_sums(sums)
+
+    @property
+    def size(self) -> Callable[[Array], Array] | None:
+        """Sums -> how much a set of examples counts for in an average of several; None where none is right."""
+        return self.sums.size
+
+
+@dataclass(frozen=True)
+class SumsOfModule(_OfSums, OfOutputs):
+    """A loss or metric of a translated module without buffers.
+
+    Attributes:
+        model: the module.
+        sums: (outputs, targets) -> what each example adds.
+    """
+
+    model: Model  # pyright: ignore[reportIncompatibleMethodOverride]
+    sums: OnSums
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for: the model's, and weights."""
+        return super().asks | {"weights"}
+
+    def of(self, outputs: Any, y: Any) -> Array:
+        """What each example adds, shape (n, k), from outputs and targets."""
+        return self.sums(outputs, y)
+
+    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
+        """What each example adds, shape (n, k)."""
+        if key is None and self.model.mixing_evaluated:
+            return alone(self.model, self.sums, params, {}, batch)
+        return super().each(params, batch, key)
+
+    def __call__(
+        self, params: Values, batch: Examples, key: Array | None = None, weights: Array | None = None
+    ) -> Array:
+        """The value of the examples that count, shape ()."""
+        outputs, _ = self.model.apply(params, {}, batch.x, key, weights)
+        return of_batch(self, self.sums(outputs, batch.y), weights)
+
+
+@dataclass(frozen=True)
+class SumsWithBuffers(_OfSums):
+    """A loss or metric of a translated module that keeps running statistics.
+
+    Attributes:
+        model, sums: as in `SumsOfModule`.
+    """
+
+    model: Model
+    sums: OnSums
+    asks = ("key", "weights", "buffers")
+
+    def each(
+        self, params: Values, batch: Examples, key: Array | None = None, buffers: Values | None = None
+    ) -> Array:
+        """What each example adds, shape (n, k)."""
+        own = buffers or self.model.buffers
+        if key is None and self.model.mixing_evaluated:
+            return alone(self.model, self.sums, params, own, batch)
+        return self.sums(self.model.apply(params, own, batch.x, key)[0], batch.y)
+
+    def __call__(
+        self,
+        params: Values,
+        batch: Examples,
+        key: Array | None = None,
+        weights: Array | None = None,
+        buffers: Values | None = None,
+    ) -> tuple[Array, Values]:
+        """The value of the examples that count, shape (), and the new buffers."""
+        if buffers is None:
+            raise InvalidInput("a module with running statistics was evaluated without its buffers")
+        outputs, after = self.model.apply(params, buffers, batch.x, key, weights)
+        return of_batch(self, self.sums(outputs, batch.y), weights), after
+
+
+@dataclass(frozen=True)
+class SumsBehind(_OfSums):
+    """A metric of a module that stays in PyTorch.
+
+    Attributes:
+        outputs: (params, batch, buffers) -> the module's outputs in evaluation mode.
+        sums: as in `SumsOfModule`.
+    """
+
+    outputs: Outputs
+    sums: OnSums
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return (*self.outputs.asks, "weights")
+
+    def each(self, params: Values, batch: Examples, buffers: Values | None = None) -> Array:
+        """What each example adds, shape (n, k)."""
+        return self.sums(self.outputs(params, batch, buffers), batch.y)
+
+    def __call__(
+        self,
+        params: Values,
+        batch: Examples,
+        weights: Array | None = None,
+        buffers: Values | None = None,
+    ) -> Array:
+        """The value of the examples that count, shape ()."""
+        return of_batch(self, self.each(params, batch, buffers), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class LossBehind(_OfSums):
+    """The loss of a module that stays in PyTorch: in training PyTorch's own on the examples that are there.
+
+    Attributes:
+        values: the examples' own, in evaluation.
+        loss: (params, batch, key, weights, buffers) -> the value in PyTorch, with its gradient; and new buffers.
+    """
+
+    values: SumsBehind
+    loss: HostLoss
+
+    @property
+    def sums(self) -> OnSums:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """(outputs, targets) -> what each example adds."""
+        return self.values.sums
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return self.loss.asks
+
+    def each(self, params: Values, batch: Examples, buffers: Values | None = None) -> Array:
+        """What each example adds in evaluation mode, shape (n, k)."""
+        return self.values.each(params, batch, buffers)
+
+    def __call__(self, params: Values, batch: Examples, **given: Any) -> Any:
+        """The value of the examples that count, shape (); with buffers, their new values too."""
+        return self.loss(params, batch, **given)

@@ -1,1 +1,0 @@
-"""Around any method: a reduction that a few bad clients cannot move."""
