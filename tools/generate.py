@@ -1,4 +1,4 @@
-"""What is generated: the stub of the package, the README's table, pages of the docs, the index of experiments.
+"""What is generated: the package's stub, the README's table, pages of the docs, the graph of packages, indices.
 
 python tools/generate.py            # writes what has changed, and says which files those are
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import figures  # beside this file
+import package_graph
 
 import fedsolve
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
@@ -29,6 +30,10 @@ def generated() -> dict[str, str]:
         "docs/communication.md": communication.page(),
     }
     pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}
+    pages["docs/architecture.md"] = package_graph.with_graph((ROOT / "docs/architecture.md").read_text())
+    pages[package_graph.PICTURE] = package_graph.picture(
+        package_graph.reduced(package_graph.package_imports())
+    )
     if importlib.util.find_spec("torch"):
         pages["docs/pytorch-operations.md"] = operations()
     return pages

@@ -43,6 +43,25 @@ def test_the_index_of_figures():
     assert all((ROOT / "experiments" / link).exists() for link in linked)
 
 
+def test_the_graph_of_packages():
+    """In docs/architecture.md and as a picture for the site: both follow from the imports."""
+    graph = generate.package_graph
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert page == graph.with_graph(page), "run: make generate"
+    edges = graph.reduced(graph.package_imports())
+    assert (ROOT / graph.PICTURE).read_text() == graph.picture(edges), "run: make generate"
+
+
+def test_an_arrow_that_follows_from_others_is_left_out():
+    graph = generate.package_graph
+    edges = graph.reduced({("a", "b"), ("b", "c"), ("a", "c"), ("d", "c")})
+    assert edges == [("a", "b"), ("b", "c"), ("d", "c")]
+    assert graph.layers_of(edges) == {"a": 2, "b": 1, "c": 0, "d": 1}
+    picture = graph.picture([*edges, ("a", "c")])  # which passes between the packages of the middle layer
+    assert picture.count("<polyline") == 4
+    assert picture.count("<text") == 4
+
+
 def test_the_page_on_communication():
     pytest.importorskip("dp_accounting")
     assert (ROOT / "docs/communication.md").read_text() == fs.catalogue.load_home(

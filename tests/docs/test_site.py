@@ -126,16 +126,16 @@ def test_symbols_in_prose_are_typeset_and_names_are_not(tools):
     )
 
 
-def test_each_diagram_is_drawn_as_it_is_written(tools):
-    """`python tools/site/diagrams.py` draws them; the picture of another text is kept under another name."""
-    from diagrams import BLOCK, as_pictures, name_of
+def test_the_one_diagram_is_shown_as_its_picture(tools):
+    """Only the graph of packages, which `make generate` draws, has a picture."""
+    from diagrams import BLOCK, PICTURE, as_pictures
 
-    pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
-    texts = [text for page in pages for text in BLOCK.findall(page)]
-    assert texts
-    kept = {f"diagrams/{path.name}" for path in (ROOT / "docs" / "diagrams").iterdir()}
-    assert kept == {name_of(text) for text in texts}
-    assert not [page for page in pages if "```mermaid" in as_pictures(page)]
+    pages = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    assert [name for name, page in pages.items() for _ in BLOCK.findall(page)] == ["architecture.md"]
+    assert (ROOT / "docs" / PICTURE).is_file()
+    shown = as_pictures(pages["architecture.md"])
+    assert "```mermaid" not in shown
+    assert f"]({PICTURE})" in shown
 
 
 class Links(HTMLParser):

@@ -53,14 +53,14 @@ def graph(source: Path = SOURCE) -> dict[str, set[str]]:
     return {name: imports(name, path, known) - {name} for name, path in known.items()}
 
 
-def page_rooms(page: str | None = None) -> list[list[str]]:
-    """The rooms of the page on the house, top to bottom: a list a line, as they stand in the block under "Rooms".
+def page_packages(page: str | None = None) -> list[list[str]]:
+    """The packages of docs/architecture.md, top to bottom: a list for each line of the block under "Packages".
 
-    A line names its rooms first, folders as `engine/`, files as `wire.py`; a line that begins otherwise goes on with
+    A line names its packages first, folders as `engine/`, files as `wire.py`; a line that begins otherwise goes on with
     the description above it.
     """
     text = PAGE.read_text(encoding="utf-8") if page is None else page
-    section = re.split(r"^## Rooms\n", text, flags=re.M)[1].split("\n## ")[0]
+    section = re.split(r"^## Packages\n", text, flags=re.M)[1].split("\n## ")[0]
     rows = []
     for line in re.findall(r"^    (\S.*)$", section, flags=re.M):
         names = []
@@ -73,18 +73,20 @@ def page_rooms(page: str | None = None) -> list[list[str]]:
     return rows
 
 
-def room_of(path: Path, rooms: list[list[str]], source: Path = SOURCE) -> str:
-    """The room of a file: of those that hold it the innermost; '' if none does."""
+def package_of(path: Path, packages: list[list[str]], source: Path = SOURCE) -> str:
+    """The package of a file: of those that hold it the innermost; '' if none does."""
     inside = path.relative_to(source).as_posix()
-    holding = [r for row in rooms for r in row if inside == r or (r.endswith("/") and inside.startswith(r))]
+    holding = [
+        r for row in packages for r in row if inside == r or (r.endswith("/") and inside.startswith(r))
+    ]
     return max(holding, key=len, default="")
 
 
-def upward(rooms: list[list[str]], source: Path = SOURCE) -> set[tuple[str, str]]:
-    """Imports of another room that does not stand on a lower line, as (module, imported module)."""
+def upward(packages: list[list[str]], source: Path = SOURCE) -> set[tuple[str, str]]:
+    """Imports of another package that does not stand on a lower line, as (module, imported module)."""
     known = modules(source)
-    line = {room: i for i, row in enumerate(rooms) for room in row} | {"": len(rooms)}
-    where = {name: room_of(path, rooms, source) for name, path in known.items()}
+    line = {package: i for i, row in enumerate(packages) for package in row} | {"": len(packages)}
+    where = {name: package_of(path, packages, source) for name, path in known.items()}
     return {
         (name, target)
         for name, targets in graph(source).items()

@@ -1,4 +1,4 @@
-"""The order of rooms on docs/architecture.md is the order of imports: none points up, none goes in a circle."""
+"""The order of packages on docs/architecture.md is the order of imports: none points up, none goes in a circle."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from collections import defaultdict
 
 import pytest
-from imports import SOURCE, cycles, graph, modules, page_rooms, room_of, upward
+from imports import SOURCE, cycles, graph, modules, package_of, page_packages, upward
 
-ROOMS = page_rooms()
+PACKAGES = page_packages()
 
 
-def test_every_file_has_a_room_and_every_room_a_file():
-    assert len(ROOMS) > 10
-    rooms = [room for row in ROOMS for room in row]
-    assert len(rooms) == len(set(rooms))
-    assert [room for room in rooms if not (SOURCE / room).exists()] == []
-    assert [p for p in modules().values() if p.is_file() and not room_of(p, ROOMS)] == []
+def test_every_file_has_a_package_and_every_package_a_file():
+    assert len(PACKAGES) > 10
+    packages = [package for row in PACKAGES for package in row]
+    assert len(packages) == len(set(packages))
+    assert [package for package in packages if not (SOURCE / package).exists()] == []
+    assert [p for p in modules().values() if p.is_file() and not package_of(p, PACKAGES)] == []
 
 
 def test_no_import_points_up():
-    assert sorted(upward(ROOMS)) == []
+    assert sorted(upward(PACKAGES)) == []
 
 
 def test_no_import_goes_in_a_circle():
@@ -29,7 +29,7 @@ def test_no_import_goes_in_a_circle():
 
 
 def test_the_engine_knows_no_method():
-    """Six verbs are all that it asks for: a method of a user's own is run as any of the catalogue."""
+    """It uses the interface alone: a method of a user's own is run as any of the catalogue."""
     methods = "fedsolve.methods."
     edges = {(a, b) for a, targets in graph().items() for b in targets}
     found = {(a, b) for a, b in edges if a.startswith("fedsolve.engine.") and b.startswith(methods)}
@@ -93,7 +93,7 @@ def written(tmp_path, files):
 
 PAGE = """# P
 
-## Rooms
+## Packages
 
 Words.
 
@@ -108,7 +108,7 @@ Words.
 
 
 def test_the_page_is_read_line_by_line():
-    assert page_rooms(PAGE) == [["top/", "side.py"], ["low/"]]
+    assert page_packages(PAGE) == [["top/", "side.py"], ["low/"]]
 
 
 @pytest.mark.parametrize(
@@ -125,20 +125,20 @@ def test_the_page_is_read_line_by_line():
 def test_an_upward_import_is_seen_wherever_it_stands(tmp_path, statement):
     source = written(tmp_path, {"top/a.py": "from package.low import b", "low/b.py": statement})
     edge = ("package.low.b", "package.top.a")
-    assert upward(page_rooms(PAGE), source) == {edge}
+    assert upward(page_packages(PAGE), source) == {edge}
     assert cycles(graph(source)) == [["package.low.b", "package.top.a"]]
 
 
-def test_rooms_of_one_line_know_nothing_of_one_another(tmp_path):
+def test_packages_of_one_line_do_not_import_one_another(tmp_path):
     source = written(tmp_path, {"top/a.py": "", "side.py": "import package.top.a"})
-    assert upward(page_rooms(PAGE), source) == {("package.side", "package.top.a")}
+    assert upward(page_packages(PAGE), source) == {("package.side", "package.top.a")}
     assert cycles(graph(source)) == []
 
 
-def test_a_room_within_a_room_is_its_own(tmp_path):
-    rooms = [["top/inner/"], ["top/"]]
+def test_a_package_within_a_package_is_its_own(tmp_path):
+    packages = [["top/inner/"], ["top/"]]
     source = written(tmp_path, {"top/a.py": "import package.top.inner.b", "top/inner/b.py": ""})
-    assert upward(rooms, source) == {("package.top.a", "package.top.inner.b")}
+    assert upward(packages, source) == {("package.top.a", "package.top.inner.b")}
 
 
 def test_a_circle_of_three_is_one_and_what_leads_to_it_is_not_in_it(tmp_path):
