@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Annotated, Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.core.algorithm import Cohort, Weighting
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, given, module, static
-from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
-from fedsolve.geometry.diagnostics.optimality import measures_of
-from fedsolve.geometry.mirrors import Euclidean, Mirror
+from fedsolve.core.schedules import Rate, rate_at
+from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, static
+from fedsolve.geometry.blocks import WithProx
+from fedsolve.geometry.mirrors import Mirror
+from fedsolve.methods.algorithms.mirrored import EUCLIDEAN, MirroredMethod, sum_of_rates
 from fedsolve.methods.client.solver import local_loop
-
-_EUCLIDEAN = Euclidean()
-
-
-def _psi(psi: WithProx) -> Any:
-    """As it is kept."""
-    return psi
 
 
 @module
@@ -62,7 +55,7 @@ class FedDualAvgMessage:
 
 
 @module
-class FedDualAvg(Algorithm):
+class FedDualAvg(MirroredMethod):
     """FedDualAvg: clients run dual averaging, the server averages in the dual; psi counts with all rates so far.
 
         client:  z from the server;   w = grad(h + (e + eta_c k) psi)*(z),   z <- z - eta_c g_i(w)
@@ -93,33 +86,14 @@ class FedDualAvg(Algorithm):
     Reference: Yuan, Zaheer and Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3.
     """
 
-    psi: Annotated[Any, Geometry] = given(converter=_psi)
-    client_lr: Rate = 0.1
+    title: ClassVar[str] = "FedDualAvg"
+
     _: KW_ONLY
-    server_lr: Rate = 1.0
-    mirror: Mirror = Euclidean()
-    weighting: Weighting = static(default="uniform")
-    server_only: bool = static(default=False)
     averaged: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        check_weighting(self.weighting)
-        object.__setattr__(self, "psi", as_blocks(self.psi))
-        if not isinstance(self.mirror, Mirror):
-            raise InvalidInput(f"mirror = {self.mirror!r} must be a mirror map such as PNorm(1.5)")
-        self.mirror.check_composite(self.name, self.psi)
-        for field in ("client_lr", "server_lr"):
-            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
-
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What tables call it."""
-        return "FedDualAvgOSP" if self.server_only else "FedDualAvg"
 
     def init(self, params: Params) -> FedDualAvgServer:
         """z = grad h(w_0)."""
-        self.psi.check(params)
-        self.mirror.check(params)
+        self.check_start(params)
         zero = jnp.zeros((), trees.dtype_of(params))
         total = trees.zeros_like(params) if self.averaged else ()
         return FedDualAvgServer(self.mirror.forward(params), zero, total, zero if self.averaged else ())
@@ -127,10 +101,6 @@ class FedDualAvg(Algorithm):
     def broadcast(self, server: FedDualAvgServer, cohort: Cohort) -> FedDualAvgBroadcast:
         """The dual state."""
         return FedDualAvgBroadcast(server.dual, server.rate_sum, cohort.round)
-
-    def init_client(self, broadcast: FedDualAvgBroadcast) -> tuple[()]:
-        """Clients keep nothing."""
-        return ()
 
     def train(
         self, broadcast: FedDualAvgBroadcast, client: tuple[()], oracle: Oracle
@@ -148,7 +118,7 @@ class FedDualAvg(Algorithm):
 
         path, times = self._empty_path(start, oracle, lr)
         last, path = local_loop(oracle, step, (start, path))
-        rate_sum = jnp.asarray(lr * oracle.steps, trees.dtype_of(last))
+        rate_sum = sum_of_rates(lr, oracle, last)
         return FedDualAvgMessage(trees.sub(last, start), rate_sum, path, times), client
 
     def update(
@@ -178,10 +148,6 @@ class FedDualAvg(Algorithm):
         mean = trees.scale(1 / jnp.maximum(server.count, 1), server.total)
         return trees.where(server.count > 0, mean, last)
 
-    def diagnostics(self) -> tuple[Any, ...]:
-        """What psi gives reason to measure."""
-        return measures_of(self.psi)
-
     def _primal(self, z: Params, rate_sum: Scalar) -> Params:
         return self.mirror.composite(self.psi, z, rate_sum)
 
@@ -202,7 +168,7 @@ def FedDualAvgOSP(
     client_lr: Rate = 0.1,
     *,
     server_lr: Rate = 1.0,
-    mirror: Mirror = _EUCLIDEAN,
+    mirror: Mirror = EUCLIDEAN,
     weighting: Weighting = "uniform",
 ) -> FedDualAvg:
     """FedDualAvg with the proximal step on the server only (Yuan et al. 2021, Algorithm 5).

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
-from typing import Annotated, Any
-
-import jax.numpy as jnp
+from typing import ClassVar
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
-from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.algorithm import Cohort, Weighting
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, given, module, static
-from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
-from fedsolve.geometry.diagnostics.optimality import measures_of
-from fedsolve.geometry.mirrors import Euclidean, Mirror
+from fedsolve.core.schedules import Rate, rate_at
+from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module
+from fedsolve.geometry.blocks import WithProx
+from fedsolve.geometry.mirrors import Mirror
+from fedsolve.methods.algorithms.mirrored import EUCLIDEAN, MirroredMethod, sum_of_rates
 from fedsolve.methods.client.solver import local_loop
 from fedsolve.methods.server.fedopt import FedOptBroadcast
-
-_EUCLIDEAN = Euclidean()
-
-
-def _psi(psi: WithProx) -> Any:
-    """As it is kept."""
-    return psi
 
 
 @module
@@ -43,7 +32,7 @@ class FedMiDMessage:
 
 
 @module
-class FedMiD(Algorithm):
+class FedMiD(MirroredMethod):
     """FedMiD: proximal steps on the clients, averaged in the primal, and a proximal step on the server.
 
         client:  w <- grad(h + eta_c psi)*(grad h(w) - eta_c g_i(w))          OSP: without psi
@@ -71,41 +60,16 @@ class FedMiD(Algorithm):
     Reference: Yuan, Zaheer and Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
     """
 
-    psi: Annotated[Any, Geometry] = given(converter=_psi)
-    client_lr: Rate = 0.1
-    _: KW_ONLY
-    server_lr: Rate = 1.0
-    mirror: Mirror = Euclidean()
-    weighting: Weighting = static(default="uniform")
-    server_only: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        check_weighting(self.weighting)
-        object.__setattr__(self, "psi", as_blocks(self.psi))
-        if not isinstance(self.mirror, Mirror):
-            raise InvalidInput(f"mirror = {shown(self.mirror)} must be a mirror map such as PNorm(1.5)")
-        self.mirror.check_composite(self.name, self.psi)
-        for field in ("client_lr", "server_lr"):
-            object.__setattr__(self, field, as_rate(field, getattr(self, field)))
-
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What tables call it."""
-        return "FedMiDOSP" if self.server_only else "FedMiD"
+    title: ClassVar[str] = "FedMiD"
 
     def init(self, params: Params) -> FedMiDServer:
         """The initial model."""
-        self.psi.check(params)
-        self.mirror.check(params)
+        self.check_start(params)
         return FedMiDServer(params)
 
     def broadcast(self, server: FedMiDServer, cohort: Cohort) -> FedOptBroadcast:
         """The model."""
         return FedOptBroadcast(server.params, cohort.round)
-
-    def init_client(self, broadcast: FedOptBroadcast) -> tuple[()]:
-        """Clients keep nothing."""
-        return ()
 
     def train(
         self, broadcast: FedOptBroadcast, client: tuple[()], oracle: Oracle
@@ -120,8 +84,8 @@ class FedMiD(Algorithm):
             )
 
         last = local_loop(oracle, step, broadcast.params)
-        rate_sum = jnp.asarray(lr * oracle.steps, trees.dtype_of(last))
-        return FedMiDMessage(trees.sub(last, broadcast.params), rate_sum), client
+        message = FedMiDMessage(trees.sub(last, broadcast.params), sum_of_rates(lr, oracle, last))
+        return message, client
 
     def update(self, server: FedMiDServer, message: FedMiDMessage, cohort: Cohort) -> FedMiDServer:
         """A proximal step along the mean displacement."""
@@ -133,17 +97,13 @@ class FedMiD(Algorithm):
         """The model."""
         return server.params
 
-    def diagnostics(self) -> tuple[Any, ...]:
-        """What psi gives reason to measure."""
-        return measures_of(self.psi)
-
 
 def FedMiDOSP(
     psi: WithProx,
     client_lr: Rate = 0.1,
     *,
     server_lr: Rate = 1.0,
-    mirror: Mirror = _EUCLIDEAN,
+    mirror: Mirror = EUCLIDEAN,
     weighting: Weighting = "uniform",
 ) -> FedMiD:
     """FedMiD with the proximal step on the server only (Yuan et al. 2021, Algorithm 4).
