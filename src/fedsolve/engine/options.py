@@ -202,6 +202,12 @@ class RunOptions:
             self, **work, batch_size=self.batch_size or task.batch_size or "full", eval_every=every
         )
 
+    @property
+    def local_work(self) -> dict[str, Any]:
+        """A client's local work, as `fedsolve.engine.compute.clients.local_work` takes it: no batch size for 'full'."""
+        batch = self.batch_size if isinstance(self.batch_size, int) else None
+        return {"batch_size": batch, "epochs": self.epochs, "local_steps": self.local_steps}
+
 
 class SweepKeywords(TypedDict, total=False):
     """The options that a sweep takes too, as type checkers see them; `RunOptions` says what they are."""

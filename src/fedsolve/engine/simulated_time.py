@@ -80,6 +80,11 @@ class Timed:
     depth: int = 0
 
 
+def with_versions(algorithm: Algorithm, timed: Timed | None) -> Algorithm:
+    """The method with the last broadcasts around it, where clients at work began with them."""
+    return algorithm if timed is None or not timed.depth else algorithm.with_versions(timed.depth)
+
+
 def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
     """The fleet that an option names.
 

@@ -23,7 +23,7 @@ from fedsolve.engine.compute.keys import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
 from fedsolve.engine.compute.program import AXIS
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import choose_sampling
+from fedsolve.engine.preparation.requested import choose_sampling
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.results.history import Setting
 from fedsolve.tasks.catalogue import build as build_task

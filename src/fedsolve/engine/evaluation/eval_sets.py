@@ -1,13 +1,13 @@
-"""What a run's model is judged by: the examples and clients that metrics are of, put on the device, and the metrics."""
+"""What a run's model is evaluated on: examples and clients that metrics are of, put on the device, and the metrics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params
@@ -18,7 +18,8 @@ from fedsolve.engine.compute.clients import PackedClients, on_device, pack
 from fedsolve.engine.evaluation.blocks import Blocks
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import Metrics
-from fedsolve.engine.streaming.population import Population
+from fedsolve.engine.preparation.placed import Placed
+from fedsolve.engine.preparation.requested import Requested
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.task import Task
 
@@ -28,8 +29,8 @@ _NEEDS_ALL = {True: "metrics of whole sets", False: "diagnostics"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What the model of a run is judged by.
+class EvalSets:
+    """What the model of a run is evaluated on, and by which metrics.
 
     Attributes:
         eval_clients: those that the training metrics are of.
@@ -67,29 +68,18 @@ class Judged:
         return {name: examples for name, examples in sets.items() if examples is not None}
 
 
-def judging(
-    algorithm: Algorithm,
-    task: Task,
-    params: Params,
-    packed: PackedClients,
-    everyone: Population | None,
-    dtype: Any,
-    state_bytes: int,
-) -> tuple[Judged, tuple[str, ...]]:
-    """What the model is judged by, and what is to be said of it.
+def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tuple[str, ...]]:
+    """What the model is evaluated on, and what is to be said of it.
 
     Args:
-        algorithm: the method, which may have diagnostics of its own.
-        task: with loss, metrics and held-out examples.
-        params: the initial model, with which they are tried.
-        packed: the clients on the device.
-        everyone: all clients, where only some lie on the device.
-        dtype: the run's.
-        state_bytes: of a client's own state.
+        requested: the run, whose task has loss, metrics and held-out examples.
+        placed: its method, which may have diagnostics of its own, and its initial model, with which they are tried.
 
     Raises:
         InvalidInput: a loss or metric that cannot be used, or one that needs all examples where they are streamed.
     """
+    task, params, packed, algorithm = requested.task, placed.params, placed.clients, placed.algorithm
+    dtype = jnp.dtype(requested.options.dtype)
     test = None if task.test is None else on_device(task.test, dtype)
     mixing = check_task(task, with_buffers(params, task.buffers), packed, test)
     remarks = [_MIXING.format(name, seen) for name, seen in mixing.items()]
@@ -103,14 +93,15 @@ def judging(
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
     diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
     blocks = None
-    if everyone is not None and not sampled:
-        blocks = Blocks.of(everyone, state_bytes=state_bytes if algorithm.personal else 0)
+    if placed.population is not None and not sampled:
+        state_bytes = placed.state_bytes if algorithm.personal else 0
+        blocks = Blocks.of(placed.population, state_bytes=state_bytes)
     if blocks is not None and (whole or diagnostics):
         raise InvalidInput(
             f"task {task.name} is judged by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "
             "clients are streamed: give the task eval_examples, or residency = 'device'"
         )
-    found = Judged(
+    found = EvalSets(
         eval_clients=eval_clients,
         eval_ids=eval_ids,
         blocks=blocks,

@@ -15,7 +15,7 @@ from fedsolve.core.types import Batch, Params
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.round import RunState, client_state_bytes
 from fedsolve.engine.evaluation.blocks import Blocks
-from fedsolve.engine.evaluation.eval_sets import Judged
+from fedsolve.engine.evaluation.eval_sets import EvalSets
 from fedsolve.engine.evaluation.evaluate import as_part, evaluate, middle
 from fedsolve.engine.evaluation.evaluate_blocks import evaluate_blocks
 from fedsolve.engine.evaluation.objective import compute_diagnostics
@@ -26,10 +26,10 @@ from fedsolve.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEvaluation(Judged):
-    """Judges the models of a run.
+class RunEvaluation(EvalSets):
+    """Evaluates the models of a run.
 
-    Attributes, beside what they are judged by:
+    Attributes, beside what they are evaluated on:
         algorithm: the method, with all numbers in the run's type.
         task: the problem.
         params: the initial model.

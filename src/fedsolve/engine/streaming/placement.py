@@ -9,11 +9,40 @@ import jax
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checks.sizes import size
+from fedsolve.engine.compute.clients import PackedClients, on_device, pack
 from fedsolve.engine.compute.layout import free_bytes, total_bytes
+from fedsolve.engine.compute.program import MODEL
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.streaming.population import row_bytes
+from fedsolve.engine.preparation.requested import Requested
+from fedsolve.engine.streaming.population import Population, first_clients, row_bytes
 
 _SHARE = 4  # of the memory there is: a run's examples and states may take so small a part by default
+
+
+def place_clients(
+    requested: Requested, dtype: Any, state_bytes: int
+) -> tuple[PackedClients, Population | None, str]:
+    """Clients on the device, the population where only some lie there, and what is to be said of it.
+
+    Args:
+        requested: the run.
+        dtype: its floating-point type.
+        state_bytes: of a client's own state.
+
+    Raises:
+        InvalidInput: clients that shall lie on a device without the memory, or that cannot be streamed.
+    """
+    task, options, mesh = requested.task, requested.options, requested.mesh
+    streamed, remark = is_streamed(options, task.data, dtype, state_bytes)
+    frozen = on_device(task.frozen, dtype)
+    if not streamed:
+        return pack(task.data, task.loss, dtype, **options.local_work, frozen=frozen)[0], None, remark
+    if MODEL in mesh.shape:
+        raise InvalidInput(
+            "mesh: models that lie in parts train clients on the device: give residency = 'device'"
+        )
+    population = Population(task.data, requested.steps, dtype, frozen, mesh)
+    return first_clients(population), population, remark
 
 
 def is_streamed(options: RunOptions, data: FederatedData, dtype: Any, state_bytes: int) -> tuple[bool, str]:

@@ -12,17 +12,19 @@ import jax
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.engine.checks.method_checks import check_method
 from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.prepare import choose_sampling, prepare
+from fedsolve.engine.preparation.placed import in_run
+from fedsolve.engine.preparation.requested import check_methods, choose_sampling
+from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.progress_line import told
 from fedsolve.engine.records.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.run import check_outside
+from fedsolve.engine.simulated_time import with_versions
 from fedsolve.engine.sweep.grid import build_methods, check_grid, check_size
 from fedsolve.engine.sweep.sweep_run import SweepRun
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
@@ -114,20 +116,15 @@ def run_sweep(
     _check_clock(options, methods)
     if options.validation is not None:
         task = task.hold_out(options.validation)
-    sampling = choose_sampling(options.run, task)
-    for method in methods:
-        check_method(method)
-        method.check(sampling, task.data.num_clients)
+    check_methods(methods, choose_sampling(options.run, task), task)
     with jax.enable_x64(options.run.dtype == "float64"):
         first = replace(options.run, seed=options.seeds[0], devices=1, residency="device")
         for method in methods:
             check_rates(cast(method, first.dtype), first.rounds)
         prepared = prepare(methods[0], task, first, label)
         _check_evaluations(trials, prepared)
-        kept = [task.around(method) for method in methods]
-        if prepared.timed is not None and prepared.timed.depth:
-            kept = [method.with_versions(prepared.timed.depth) for method in kept]
-        work = Trials.of(prepared, kept, options.seeds, options.diagnostics)
+        trained = [with_versions(in_run(method, task, prepared.dtype), prepared.timed) for method in methods]
+        work = Trials.of(prepared, trained, options.seeds, options.diagnostics)
         identity = _identity(prepared, axes, methods, options)
         if out is not None:
             identity |= prepared.digests()

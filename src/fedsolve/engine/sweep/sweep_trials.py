@@ -49,7 +49,7 @@ class Trials:
         seeds: tuple[int, ...],
         diagnostics: Sequence[Diagnostic] | None,
     ) -> Trials:
-        """Everything in the run's type."""
+        """Diagnostics in the run's type, as `methods` are."""
         dtype, task = prepared.dtype, prepared.task
         found = [
             (*task.diagnostics, *a.diagnostics()) if diagnostics is None else tuple(diagnostics)
@@ -57,7 +57,7 @@ class Trials:
         ]
         return cls(
             prepared,
-            tuple(cast(a, dtype) for a in methods),
+            tuple(methods),
             tuple(cast(m, dtype) for m in found),
             seeds,
         )

@@ -1,0 +1,1 @@
+"""Making a run ready in five steps, each of which gives one record: requested, placed, planned, budgeted, started."""

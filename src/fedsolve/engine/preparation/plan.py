@@ -1,0 +1,117 @@
+"""Third step: the program of a round, the cohorts that it is given, and the bytes that travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.buffers import with_buffers
+from fedsolve.core.sampling import Sampling
+from fedsolve.engine.compute.groups import group_clients, works_by_size
+from fedsolve.engine.compute.layout import chunk_size, cohort_size
+from fedsolve.engine.compute.program import AXIS, Program
+from fedsolve.engine.preparation.placed import Placed
+from fedsolve.engine.preparation.requested import Requested
+from fedsolve.engine.records.message_sizes import Traffic, traffic
+from fedsolve.engine.simulated_time import Timed, on_the_clock, with_versions
+from fedsolve.engine.streaming.stream import Stream
+
+LONGEST_CALL = 2**16
+"""Rounds of one compiled call at most: its logs have a row for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run's rounds are.
+
+    Attributes:
+        algorithm: the method, with the last broadcasts around it where clients are late.
+        sampling: who counts in each round.
+        cohort: clients of a round.
+        program: what is static in it.
+        traffic: bytes of a broadcast and of a message.
+        timed: what the clock of the run's fleet makes of it; None without one.
+        stream: reads the clients that come next; None if all are on the device.
+    """
+
+    algorithm: Algorithm
+    sampling: Sampling
+    cohort: int
+    program: Program
+    traffic: Traffic
+    timed: Timed | None
+    stream: Stream | None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides the results, beside what was asked for."""
+        late = {} if self.timed is None or not self.timed.depth else {"versions": self.timed.depth}
+        return late | {"chunk": self.program.chunk}
+
+
+def plan(requested: Requested, placed: Placed) -> Plan:
+    """The rounds of a run.
+
+    Raises:
+        InvalidInput: verbs of a method that do not fit each other, a clock on which it cannot run, a chunk below 1,
+            cohorts that no memory holds.
+    """
+    options = requested.options
+    server = jax.eval_shape(placed.algorithm.init, placed.params)
+    sent = traffic(placed.algorithm, requested.work, placed.clients, placed.key, server, placed.params)
+    timed = _on_its_clock(requested, placed, sent)
+    sampling = placed.sampling if timed is None else timed.sampling
+    cohort = cohort_size(sampling, requested.task.data.num_clients)
+    program = _program(requested, placed, sampling, cohort, len(sent.up))
+    stream = None
+    if placed.population is not None:
+        given = (placed.population, program, sampling, placed.key)
+        stream = Stream(*given, options.rounds, cohort, placed.state_bytes)
+    return Plan(
+        algorithm=with_versions(placed.algorithm, timed),
+        sampling=sampling,
+        cohort=cohort,
+        program=program,
+        traffic=sent,
+        timed=timed,
+        stream=stream,
+    )
+
+
+def _on_its_clock(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
+    """What the clock of the run's fleet makes of it; None without one."""
+    if requested.fleet is None:
+        return None
+    method = (placed.algorithm, placed.sampling)
+    return on_the_clock(requested.fleet, *method, requested.options, placed.key, requested.steps, sent)
+
+
+def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: int, variants: int) -> Program:
+    """What is static in a round: how many clients train side by side, in which groups, on which devices."""
+    task, options, work = requested.task, requested.options, requested.work
+    devices, counts = requested.mesh.shape[AXIS], task.data.counts
+    side_by_side = partial(
+        chunk_size,
+        options.chunk,
+        task,
+        with_buffers(placed.params, task.buffers),
+        jnp.dtype(options.dtype),
+        batch_size=options.local_work["batch_size"],
+        sampling=sampling,
+        devices=devices,
+    )
+    works = works_by_size(work, counts, requested.steps)
+    longest = min(requested.eval_every, options.rounds, LONGEST_CALL)
+    return Program(
+        work,
+        side_by_side(),
+        longest,
+        requested.mesh,
+        variants,
+        group_clients(works, counts, cohort / devices, side_by_side),
+    )

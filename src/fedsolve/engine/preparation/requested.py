@@ -1,0 +1,129 @@
+"""First step: what a run is asked for, checked, with all defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.engine.checks.method_checks import check_method
+from fedsolve.engine.compute.clients import LocalWork, local_work
+from fedsolve.engine.compute.layout import mesh_of
+from fedsolve.engine.compute.program import MODEL
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.records.identity import describe
+from fedsolve.engine.simulated_time import fleet_of
+from fedsolve.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """What a run is asked for.
+
+    Attributes:
+        algorithm: the method as the user built it.
+        task: the problem.
+        options: with every default filled in.
+        label: the method's name in tables.
+        sampling: who takes part, as the user built it.
+        mesh: the devices.
+        fleet: on whose clock the run is; None for no clock.
+        work: local work of all clients together.
+        steps: local steps of each client, shape (clients,).
+    """
+
+    algorithm: Algorithm
+    task: Task
+    options: RunOptions
+    label: str
+    sampling: Sampling
+    mesh: Mesh
+    fleet: Fleet | None
+    work: LocalWork
+    steps: np.ndarray
+
+    @property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.options.eval_every or self.options.rounds
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the results and can be read in a record."""
+        task, options, fleet = self.task, self.options, self.fleet
+        clock = {"quorum": options.quorum, "deadline": options.deadline, "systems": describe(fleet)}
+        return {
+            "task": task.name,
+            "clients": task.data.num_clients,
+            "examples": task.data.num_examples,
+            "algorithm": describe(self.algorithm),
+            "sampling": describe(self.sampling),
+            "seed": options.seed,
+            "batch_size": self.work.batch_size,
+            "epochs": options.epochs,
+            "local_steps": options.local_steps,
+            "dtype": options.dtype,
+            "devices": options.devices,
+            **({"matmul_dtype": options.matmul_dtype} if self.work.half else {}),  # older records have none
+            **({} if fleet is None else clock),
+            **({"mesh": describe(dict(self.mesh.shape))} if MODEL in self.mesh.shape else {}),
+        }
+
+
+def request(algorithm: Algorithm, task: Task, options: RunOptions, label: str | None = None) -> Requested:
+    """What a run is asked for.
+
+    Raises:
+        InvalidInput: a method that cannot be used, options that do not fit the task or the devices.
+    """
+    sampling = choose_sampling(options, task)
+    mesh = mesh_of(options.devices, options.mesh)
+    check_methods([algorithm], sampling, task)
+    resolved = replace(options.with_defaults(task), devices=mesh.size, mesh=None)
+    work, steps = local_work(task.data.counts, task.loss, **resolved.local_work)
+    systems, clients = options.systems, task.data.num_clients
+    return Requested(
+        algorithm=algorithm,
+        task=task,
+        options=resolved,
+        label=label or name_of(algorithm),
+        sampling=sampling,
+        mesh=mesh,
+        fleet=None if systems is None else fleet_of(systems, clients, options.seed),
+        work=replace(work, half=options.matmul_dtype is not None),
+        steps=steps,
+    )
+
+
+def choose_sampling(options: RunOptions, task: Task) -> Sampling:
+    """Who takes part: as given, else a uniform cohort of a size, else all clients.
+
+    Raises:
+        InvalidInput: no task, no sampling, one that does not fit the task's clients, or one with which none
+            takes part in any round.
+    """
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
+    sampling, population = options.sampling, task.data.num_clients
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise InvalidInput(f"sampling = {shown(sampling)} must be one such as fs.sampling.Bernoulli(0.1)")
+    if sampling is None:
+        size = options.clients_per_round
+        sampling = Uniform(population if size is None else size)
+    sampling.check(population)
+    sampling.check_rounds(options.rounds)
+    return sampling
+
+
+def check_methods(algorithms: Iterable[Algorithm], sampling: Sampling, task: Task) -> None:
+    """Raise `InvalidInput` unless each is a method that a run of the task with such cohorts may use."""
+    for algorithm in algorithms:
+        check_method(algorithm)
+        algorithm.check(sampling, task.data.num_clients)
