@@ -48,7 +48,24 @@ class Accuracy(OfOutputs):
 
 
 @dataclass(frozen=True)
-class TopK(OfOutputs):
+class _AmongLargest(OfOutputs):
+    """What counts the k largest outputs of each example."""
+
+    model: Model
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        check_integer("k", self.k, 1)
+
+    def largest(self, outputs: Array, what: str) -> Array:
+        """Where the k largest outputs are, (n, k); of equal ones the first count."""
+        if self.k > outputs.shape[-1]:
+            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} {what}")
+        return jax.lax.top_k(outputs, self.k)[1]
+
+
+@dataclass(frozen=True)
+class TopK(_AmongLargest):
     """Share of examples whose label is among the k largest logits (the first of equal logits count).
 
     Attributes:
@@ -59,22 +76,13 @@ class TopK(OfOutputs):
         InvalidInput: a k that is no integer from 1; when it is used, one above the classes.
     """
 
-    model: Model
-    k: int = 5
-
-    def __post_init__(self) -> None:
-        check_integer("k", self.k, 1)
-
     def of(self, outputs: Array, y: Array) -> Array:
         """1 where the label is among the k largest logits, else 0."""
-        if self.k > outputs.shape[-1]:
-            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} classes")
-        best = jax.lax.top_k(outputs, self.k)[1]
-        return jnp.any(best == y[:, None], axis=-1).astype(outputs.dtype)
+        return jnp.any(self.largest(outputs, "classes") == y[:, None], axis=-1).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
-class RecallAt(OfOutputs):
+class RecallAt(_AmongLargest):
     """Mean over examples of the share of their tags that is among the k largest outputs; y is (n, tags), 0 or 1.
 
     An example counts alike however many tags it has; none to find is all found. (Keras' `Recall(top_k=k)` pools
@@ -88,23 +96,15 @@ class RecallAt(OfOutputs):
         InvalidInput: a k that is no integer from 1; when it is used, one above the tags.
     """
 
-    model: Model
-    k: int = 5
-
-    def __post_init__(self) -> None:
-        check_integer("k", self.k, 1)
-
     def of(self, outputs: Array, y: Array) -> Array:
         """Tags among the k largest outputs over all tags, of each example."""
         if isinstance(y, SparseRows):
             y = dense_rows(y, outputs.shape[-1], outputs.dtype)
         check_shapes(outputs, y)
-        if self.k > outputs.shape[-1]:
-            raise InvalidInput(f"k = {self.k} is more than the {outputs.shape[-1]} tags")
-        best = jax.lax.top_k(outputs, self.k)[1]
-        own = (y > 0).astype(outputs.dtype)
-        found, all_ = jnp.sum(jnp.take_along_axis(own, best, axis=-1), axis=-1), jnp.sum(own, axis=-1)
-        return jnp.where(all_ > 0, found / jnp.maximum(all_, 1), 1)
+        best = self.largest(outputs, "tags")
+        tags = (y > 0).astype(outputs.dtype)
+        hits, total = jnp.sum(jnp.take_along_axis(tags, best, axis=-1), axis=-1), jnp.sum(tags, axis=-1)
+        return jnp.where(total > 0, hits / jnp.maximum(total, 1), 1)
 
 
 @dataclass(frozen=True)

@@ -104,13 +104,30 @@ def _attend(block: AttentionBlock, x: Array, heads: int, causal: bool) -> Array:
     """Multi-head attention of each position to all, or to itself and those before it."""
     time = x.shape[1]
     queries, keys, values = jnp.moveaxis(dense(block.attention, x).reshape(*x.shape[:2], 3, heads, -1), 2, 0)
+    seen = jnp.tri(time, dtype=bool) if causal else None
+    return dense(block.mix, attention(queries, keys, values, seen).reshape(x.shape))
+
+
+def attention(
+    queries: Array, keys: Array, values: Array, seen: Array | None = None, hidden: Any = -jnp.inf
+) -> Array:
+    """Scaled dot-product attention (Vaswani et al. 2017); JAX's own computes in float32 whatever its inputs are.
+
+    Args:
+        queries: (n, time, heads, width of a head), as keys and values.
+        keys: what queries are compared with.
+        values: what the mean is taken of.
+        seen: true where a query may attend to a key, of a shape that broadcasts to (n, heads, time, time); None
+            where each attends to all.
+        hidden: the score of any other pair; finite where a query may have nothing to attend to.
+
+    Returns:
+        The mean of the values for each query, (n, time, heads, width of a head).
+    """
     scores = jnp.einsum("nqhd,nkhd->nhqk", queries, keys) / math.sqrt(queries.shape[-1])
-    if causal:
-        scores = jnp.where(jnp.tri(time, dtype=bool), scores, -jnp.inf)
-    y = jnp.einsum(
-        "nhqk,nkhd->nqhd", jax.nn.softmax(scores), values
-    )  # JAX's own attention computes in float32
-    return dense(block.mix, y.reshape(x.shape))
+    if seen is not None:
+        scores = jnp.where(seen, scores, hidden)
+    return jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(scores), values)
 
 
 def check_transformer(model: Any, *names: str) -> None:
@@ -119,10 +136,15 @@ def check_transformer(model: Any, *names: str) -> None:
     Raises:
         InvalidInput: another value.
     """
-    for name in (*names, "width", "layers", "heads"):
+    check_sizes(model, *names, "width", "layers", "heads")
+    object.__setattr__(model, "dropout", check_rate("dropout", model.dropout))
+
+
+def check_sizes(model: Any, *names: str) -> None:
+    """Raise `InvalidInput` unless the fields of a model are integers from 1, and its heads divide its width."""
+    for name in names:
         check_integer(name, getattr(model, name), 1)
     if model.width % model.heads:
         raise InvalidInput(
             f"heads = {model.heads} does not divide width = {model.width}: give a divisor of it"
         )
-    object.__setattr__(model, "dropout", check_rate("dropout", model.dropout))

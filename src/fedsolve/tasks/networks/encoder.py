@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedsolve.core.checks import check_integer, check_range
+from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks.models.layers import Affine, dense, dense_of, layer_norm, unit_norm
-from fedsolve.tasks.networks.attention import NORMAL
+from fedsolve.tasks.networks.attention import NORMAL, attention, check_sizes
 
 PADDING = 0
 """The token that is none: nothing attends to it, and the mean leaves it out."""
@@ -95,13 +94,8 @@ class Encoder:
     epsilon: float = 1e-12
 
     def __post_init__(self) -> None:
-        for name in ("classes", "vocabulary", "positions", "width", "layers", "heads", "inner"):
-            check_integer(name, getattr(self, name), 1)
+        check_sizes(self, "classes", "vocabulary", "positions", "width", "layers", "heads", "inner")
         check_range("epsilon", self.epsilon, above=0)
-        if self.width % self.heads:
-            raise InvalidInput(
-                f"heads = {self.heads} does not divide width = {self.width}: give a divisor of it"
-            )
 
     def init(self, key: Array) -> EncoderParams:
         """Normal weights of deviation 0.02, zero biases, norms with scale 1 and shift 0; the head is 0."""
@@ -153,10 +147,8 @@ class Encoder:
             dense(part, x).reshape(*x.shape[:2], self.heads, -1)
             for part in (layer.query, layer.key, layer.value)
         )
-        scores = jnp.einsum("nqhd,nkhd->nhqk", queries, keys) / math.sqrt(queries.shape[-1])
-        # finite, since a row of padding alone has nothing to attend to
-        scores = jnp.where(there[:, None, None], scores, jnp.finfo(scores.dtype).min)
-        mixed = jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(scores), values)
+        # a finite score for padding, since a row of padding alone has nothing to attend to
+        mixed = attention(queries, keys, values, there[:, None, None], jnp.finfo(queries.dtype).min)
         return dense(layer.mix, mixed.reshape(x.shape))
 
     def __call__(self, params: EncoderParams, x: Int[Array, "n time"]) -> Float[Array, "n classes"]:

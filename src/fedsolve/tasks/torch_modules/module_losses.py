@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]
 
 
+class OfTranslated(OfOutputs):
+    """Something of a translated module's outputs and the targets, by example."""
+
+    model: Model  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
+        """That of each example, shape (n, ...)."""
+        if key is None and self.model.mixing_evaluated:
+            return alone(self.model, self.of, params, {}, batch)
+        return super().each(params, batch, key)
+
+
 @dataclass(frozen=True)
-class OfModule(OfOutputs):
+class OfModule(OfTranslated):
     """A mean over examples of something of a module's outputs and the targets.
 
     Attributes:
@@ -40,12 +52,6 @@ class OfModule(OfOutputs):
     def of(self, outputs: Any, y: Any) -> Array:
         """The value of each example, shape (n,), from outputs and targets."""
         return self.rows(outputs, y)
-
-    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
-        """The value of each example, shape (n,)."""
-        if key is None and self.model.mixing_evaluated:
-            return alone(self.model, self.rows, params, {}, batch)
-        return super().each(params, batch, key)
 
     def __call__(
         self, params: Values, batch: Examples, key: Array | None = None, weights: Array | None = None

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.losses.sums import of_batch
 from fedsolve.tasks.task import Examples
-from fedsolve.tasks.torch_modules.module_losses import alone
+from fedsolve.tasks.torch_modules.module_losses import OfTranslated, alone
 
 if TYPE_CHECKING:
     from fedsolve.pytorch.callback.torch_callback import HostLoss, Outputs
@@ -38,7 +37,7 @@ class _OfSums:
 
 
 @dataclass(frozen=True)
-class SumsOfModule(_OfSums, OfOutputs):
+class SumsOfModule(_OfSums, OfTranslated):
     """A loss or metric of a translated module without buffers.
 
     Attributes:
@@ -57,12 +56,6 @@ class SumsOfModule(_OfSums, OfOutputs):
     def of(self, outputs: Any, y: Any) -> Array:
         """What each example adds, shape (n, k), from outputs and targets."""
         return self.sums(outputs, y)
-
-    def each(self, params: Values, batch: Examples, key: Array | None = None) -> Array:
-        """What each example adds, shape (n, k)."""
-        if key is None and self.model.mixing_evaluated:
-            return alone(self.model, self.sums, params, {}, batch)
-        return super().each(params, batch, key)
 
     def __call__(
         self, params: Values, batch: Examples, key: Array | None = None, weights: Array | None = None

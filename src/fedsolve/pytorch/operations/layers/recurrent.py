@@ -19,32 +19,20 @@ Cell = Callable[[Any, Array, Sequence[Array]], tuple[Any, Array]]
 """(state, products with the input, recurrent weights) -> new state, output."""
 
 
-@operation("aten.lstm.input", random=True)
-def lstm(
-    x: Array,
-    hx: Sequence[Array],
-    params: Sequence[Array],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    key: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """Long short-term memory: the outputs, the last outputs and the last cells of every layer and direction."""
-    states = list(zip(hx[0], hx[1], strict=True))
-    y, last = _layers(
-        _lstm_cell, x, states, params, has_biases, dropout if train else 0, bidirectional, batch_first, key
-    )
-    return y, jnp.stack([h for h, _ in last]), jnp.stack([c for _, c in last])
+def _recurrent(
+    cell: Cell, states_of: Callable[[Any], list[Any]], stacked: Callable[[list[Any]], tuple[Array, ...]]
+) -> Callable[..., tuple[Array, ...]]:
+    """An operation of a cell: the outputs, then the last states of every layer and direction.
 
+    Args:
+        cell: a step.
+        states_of: the operation's first states -> those of each layer and direction.
+        stacked: the last states -> as the operation returns them.
+    """
 
-def _one_state(cell: Cell) -> Callable[..., tuple[Array, Array]]:
     def layer(
         x: Array,
-        hx: Array,
+        hx: Any,
         params: Sequence[Array],
         has_biases: bool,
         num_layers: int,
@@ -54,11 +42,19 @@ def _one_state(cell: Cell) -> Callable[..., tuple[Array, Array]]:
         batch_first: bool,
         *,
         key: Array | None = None,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, ...]:
         y, last = _layers(
-            cell, x, list(hx), params, has_biases, dropout if train else 0, bidirectional, batch_first, key
+            cell,
+            x,
+            states_of(hx),
+            params,
+            has_biases,
+            dropout if train else 0,
+            bidirectional,
+            batch_first,
+            key,
         )
-        return y, jnp.stack(last)
+        return y, *stacked(last)
 
     return layer
 
@@ -91,9 +87,23 @@ def _elman_cell(activation: Callable[[Array], Array]) -> Cell:
     return cell
 
 
-operation("aten.gru.input", random=True)(_one_state(_gru_cell))
-operation("aten.rnn_tanh.input", random=True)(_one_state(_elman_cell(jnp.tanh)))
-operation("aten.rnn_relu.input", random=True)(_one_state(_elman_cell(jax.nn.relu)))
+def _outputs_and_cells(last: list[Any]) -> tuple[Array, ...]:
+    return jnp.stack([h for h, _ in last]), jnp.stack([c for _, c in last])
+
+
+def _outputs(last: list[Any]) -> tuple[Array, ...]:
+    return (jnp.stack(last),)
+
+
+operation("aten.lstm.input", random=True)(
+    _recurrent(_lstm_cell, lambda hx: list(zip(*hx, strict=True)), _outputs_and_cells)
+)
+for _name, _cell in {
+    "gru": _gru_cell,
+    "rnn_tanh": _elman_cell(jnp.tanh),
+    "rnn_relu": _elman_cell(jax.nn.relu),
+}.items():
+    operation(f"aten.{_name}.input", random=True)(_recurrent(_cell, list, _outputs))
 
 
 def _layers(
