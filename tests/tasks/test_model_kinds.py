@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core import introspect
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.leaf_paths import named_leaves
+from fedsolve.core.trees import named_leaves
 from fedsolve.core.types import reports
 from fedsolve.deploy import communication
 from fedsolve.engine.compute.reduce import reduce_stacked

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.leaf_paths import matching, named_leaves
+from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.geometry.faces import FACES, ArrayFunction
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput, shown, with_article
-from fedsolve.core.leaf_paths import matching, named_leaves
+from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Batch, Params, module, replace
 from fedsolve.tasks.loss_arguments import asked
 
@@ -64,7 +64,7 @@ class Leaves:
 
 
 def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
-    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.core.leaf_paths`).
+    """A model's leaves apart; frozen are those whose path matches a pattern (see `fedsolve.core.trees`).
 
     Raises:
         InvalidInput: no floating-point array that trains, a pattern that matches no such leaf.

@@ -15,8 +15,7 @@ from jaxtyping import Array
 from fedsolve.core.buffers import Buffers, WithBuffers
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.leaf_paths import named_leaves
-from fedsolve.core.trees import dtype_of
+from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.measured import Measured

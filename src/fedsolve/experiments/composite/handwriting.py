@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.core.leaf_paths import chosen_leaves
+from fedsolve.core.trees import chosen_leaves
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.experiments.composite.methods import METHODS, method
 from fedsolve.experiments.composite.rules import reaches, within_a_factor

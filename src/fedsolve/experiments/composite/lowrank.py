@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.core.leaf_paths import chosen_leaves
+from fedsolve.core.trees import chosen_leaves
 from fedsolve.core.types import module
 from fedsolve.experiments.composite.lowrank_statements import (
     FIGURE,

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.leaf_paths import chosen_leaves
+from fedsolve.core.trees import chosen_leaves
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
 from fedsolve.geometry.numerics.decompositions import singular_values

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.leaf_paths import matching, named_leaves
 from fedsolve.core.oracle import WrappedOracle
+from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params, Scalar
 
 _NEAR = 3  # paths that an error names
 
 
 def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
-    """The leaves that no pattern matches, and those that one does (patterns as of `fedsolve.core.leaf_paths`).
+    """The leaves that no pattern matches, and those that one does (patterns as of `fedsolve.core.trees`).
 
     Raises:
         InvalidInput: a pattern that matches no leaf, or patterns that match all.

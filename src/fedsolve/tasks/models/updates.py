@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.leaf_paths import matching, named_leaves
+from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params
 
 
