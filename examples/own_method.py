@@ -18,7 +18,7 @@ from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 @module
 class CarefulState:
-    """Running mean of the displacements, and the last step."""
+    """Running mean of the client updates, and the last step."""
 
     mean: Params
     server_lr: Scalar = reported()

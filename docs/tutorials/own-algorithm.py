@@ -16,7 +16,7 @@ from fedsolve.core.types import Params, Scalar, module, reported
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 # %% [markdown]
-# $D$ is the mean of the clients' displacements. Signs alone decide the direction here, and the median of $|D|$ the
+# $D$ is the mean of the clients' updates. Signs alone decide the direction here, and the median of $|D|$ the
 # length:
 #
 # $$w \leftarrow w + \eta \, \operatorname{median}(|D|) \, \operatorname{sign}(D)$$
@@ -85,7 +85,7 @@ found["signs"].runs[0].rounds["step_length"][:5]
 # %% [markdown]
 # ## Check it against NumPy
 #
-# The engine calls the same verbs as you can. One client, one round, by hand:
+# You can call the same methods as the engine. One client, one round, by hand:
 
 # %%
 import numpy as np

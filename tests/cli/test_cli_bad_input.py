@@ -76,7 +76,7 @@ CALLS = [
     ((*FW, "constraint={name='L1Ball', radius=-1}"), "radius of L1Ball = -1 must be finite and > 0"),
     ((*FW, "constraint={name='L1Ball', radius='x'}"), "L1Ball: radius = 'x' must be a number"),
     ((*FW, "constraint={name='L1Ball', raduis=1}"), "did you mean 'radius'?"),
-    ((*FW, "constraint={name='L1', weight=1}"), "FedFW needs the face 'lmo', which L1 lacks"),
+    ((*FW, "constraint={name='L1', weight=1}"), "FedFW needs the operation 'lmo', which L1 lacks"),
     ((*FW, "constraint={name='L1Ball', radius=1, on='wieght'}"), "no leaf of the model is called so"),
     ((*FW, "constraint={name='L1Ball', radius=1, on='weight'}"), "FedFW needs a set on every leaf"),
     ((*FW, "constraint={name='NuclearBall', radius=1}"), "NuclearBall needs a matrix"),

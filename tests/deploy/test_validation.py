@@ -39,8 +39,8 @@ TRUE = [
     FedMiDMessage(DELTA, np.array(0.3)),
 ]
 FALSE = [
-    (sent(Spread(np.array(1e6))), "its squared_norm is 1e+06, but 25 by its displacement"),
-    (sent(Spread(np.array(24.0))), "its squared_norm is 24, but 25 by its displacement"),
+    (sent(Spread(np.array(1e6))), "its squared_norm is 1e+06, but 25 by its update"),
+    (sent(Spread(np.array(24.0))), "its squared_norm is 24, but 25 by its update"),
     (sent(Spread(np.array(0.0))), "its squared_norm is 0, but 25"),
     (sent(Spread(np.array(-25.0))), "its squared_norm is -25: it must be at least 0"),
     (ScaffoldMessage(sent(Spread(np.array(26.0))), DELTA), "its squared_norm is 26, but 25"),

@@ -85,7 +85,7 @@ SPOILED = {
     "an integer kept": "client state of Own holds an int",
     "no module": "put @module .* above the class Unmarked",
     "scalar delta": r"delta of shape \[\(\)\]",
-    "narrow delta": "a displacement has its shapes",
+    "narrow delta": "a client update has its shapes",
     "another client": "Own.train changes the client state",
     "a wider client": r"from shape \(\) float32 to \(3,\)",
     "nothing updated": "Own.update returns None",

@@ -71,6 +71,6 @@ def test_clients_of_equal_steps_make_it_fedavg():
 
 def test_scaffold_needs_displacements():
     """Option II reads c_i off the displacement, which a normalised message is not; option I does not."""
-    with pytest.raises(fs.InvalidInput, match="needs the displacements of clients, which FedNova does not"):
+    with pytest.raises(fs.InvalidInput, match="needs the clients' updates, which FedNova does not"):
         fs.ControlVariates(fs.FedNova(0.1))
     assert fs.ControlVariates(fs.FedNova(0.1), option="I").name == "SCAFFOLD+FedNova"

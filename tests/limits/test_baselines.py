@@ -74,7 +74,7 @@ def test_it_starts_where_a_run_starts():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: fs.baselines.frank_wolfe(task(), L1(1.0)), "needs the face 'lmo', which L1 lacks"),
+        (lambda: fs.baselines.frank_wolfe(task(), L1(1.0)), "needs the operation 'lmo', which L1 lacks"),
         (lambda: fs.baselines.fista(task(), L1(1.0), iterations=0), "iterations = 0 must be an integer"),
         (lambda: fs.baselines.fista(task(), L1(1.0), tolerance=0), "tolerance = 0 must be finite and > 0"),
         (lambda: fs.baselines.frank_wolfe(task(), L1Ball(1.0), tolerance=0), "tolerance = 0 must be finite"),

@@ -74,7 +74,7 @@ _LEAVES = {"leaves": "bias"}
 _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
 
 ALGORITHMS: dict[str, Entry] = {
-    "FedAvg": Entry("methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD, mean of the displacements"),
+    "FedAvg": Entry("methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD, mean of the client updates"),
     "FedAvgM": Entry(
         "methods.server.sgd:FedAvgM", "hsu2019fedavgm", "FedAvg with heavy-ball server momentum"
     ),

@@ -1,4 +1,4 @@
-"""The one interface of every method: six verbs, written once, run by the compiled engine and by messages."""
+"""The one interface of every method: written once, run by the compiled engine and by messages."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Algorithm(ABC):
             params: the initial model.
 
         Returns:
-            The server's state, whatever pytree the other verbs take; floating-point leaves in the model's type.
+            The server's state, whatever pytree the other methods take; floating-point leaves in the model's type.
 
         Raises:
             InvalidInput: a model that the method cannot start from (outside its set or its mirror map's domain).

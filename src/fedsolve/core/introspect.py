@@ -1,4 +1,4 @@
-"""What a method sends, asked of its verbs on shapes: nothing is trained, no data are needed.
+"""What a method sends, by tracing it on shapes: nothing is trained, no data are needed.
 
 The simulation counts bytes by it, a deployment reads messages by it, and the page of what travels is made of it.
 """

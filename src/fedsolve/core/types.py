@@ -56,7 +56,7 @@ class Claim:
     Attributes:
         at_least, at_most: their range, both ends included.
         whole: whether they are integers.
-        of_delta: what the number is of the displacement that it is sent with (`delta`), None if it says more.
+        of_delta: what the number is of the client update that it is sent with (`delta`), None if it says more.
     """
 
     at_least: float = -math.inf

@@ -1,6 +1,6 @@
 """What a server and one client send each other in a round, and whether the server needs more than a sum.
 
-Derived from the verbs themselves on a small model: what `broadcast` and `train` return, what `receive` makes of a
+Derived from the methods themselves on a small model: what `broadcast` and `train` return, what `receive` makes of a
 message, and how each field says it is reduced. `docs/communication.md` is `page()`.
 """
 
@@ -53,7 +53,7 @@ class Payload(NamedTuple):
 
 
 def payload(algorithm: Algorithm) -> Payload:
-    """What is sent, from the shapes of the verbs' results.
+    """What is sent, from the shapes of the method's results.
 
     >>> from fedsolve.methods.server.sgd import FedAvg
     >>> payload(FedAvg()).up[0]
@@ -203,10 +203,10 @@ of the messages (`src/fedsolve/deploy/communication.py`; `fedsolve list communic
 
 $d$ is the number of the model's parameters, $K$ that of a client's local steps, $\lvert S \rvert$ that of the clients
 in the round. Where leaves are personal (`FedPer`, `FedRep`) they never travel: $d_s$ is the number of parameters in all
-others. Data are never sent. What is sent is not harmless for that: a displacement of few examples can betray them
+others. Data are never sent. What is sent is not harmless for that: a client update of few examples can betray them
 (`experiments/fw-privacy/page.html`).
 
-* The displacement `delta` is not all that is sent. **The loss that a client reports** (`loss`, the mean over its local
+* The client update `delta` is not all that is sent. **The loss that a client reports** (`loss`, the mean over its local
   steps) goes up with most methods, although no server step of theirs uses it; **squared norms** (`squared_norm`),
   losses that a server optimiser steps by (`f`, `excess`) and what a line search did (`search`) go up where the table
   has them.
@@ -222,6 +222,6 @@ others. Data are never sent. What is sent is not harmless for that: a displaceme
 _OUTRO = """
 `Robust+X` sends what X sends, and needs each message. `FedBuff+X` and `FedAsync+X` send what X sends: how late a
 message is the server knows, since it sent the model, and a client that is told can weigh its own. Whatever wraps a
-method adds its own fields to the paths: `inner.delta` is the displacement inside SCAFFOLD's message. Bytes are in
+method adds its own fields to the paths: `inner.delta` is the client update inside SCAFFOLD's message. Bytes are in
 `docs/composite.md`; a run counts its own.
 """

@@ -1,6 +1,6 @@
-"""A method's verbs as the server of a deployment calls them: compiled, with the same bits as in the simulation.
+"""The methods of an algorithm as the server of a deployment calls them: compiled, with the same bits as in the simulation.
 
-The verbs are compiled one by one where the engine compiles a whole round; on one kind of machine both give the same
+They are compiled one by one where the engine compiles a whole round; on one kind of machine both give the same
 bits for clients that train one after another (`chunk=1`), which a test holds to.
 """
 

@@ -1,4 +1,4 @@
-"""Geometry: penalties and sets by the faces they show, mirror maps, and where on a model they act."""
+"""Geometry: penalties and sets with their operations, mirror maps, and where on a model they act."""
 
 from fedsolve.geometry.blocks import Block, Blocks, Geometry, as_blocks
 from fedsolve.geometry.mirrors import DiagonalQuadratic, Entropy, Euclidean, Mirror, PNorm, Quadratic

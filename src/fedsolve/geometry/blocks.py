@@ -45,7 +45,7 @@ class Block:
 class Blocks:
     """Penalties and sets on a model's leaves. Leaves that no pattern matches are free.
 
-    Shows the faces that all of its parts show, on pytrees instead of arrays.
+    Supports the operations that all of its parts support, on pytrees instead of arrays.
 
     Attributes:
         parts: the blocks; none for no penalty.
@@ -59,7 +59,7 @@ class Blocks:
 
     @property
     def faces(self) -> tuple[str, ...]:
-        """The faces that all parts show."""
+        """The operations that all parts support."""
         return tuple(f for f in FACES if all(f in part.psi.faces for part in self.parts))
 
     @property
@@ -324,7 +324,7 @@ class _Group:
 Geometry = ArrayFunction | Blocks
 """A penalty or a set for the whole parameter vector, or several on chosen leaves."""
 
-if TYPE_CHECKING:  # of blocks a type checker cannot know the faces: they have those that all parts have
+if TYPE_CHECKING:  # a type checker cannot know the operations of blocks: those that all parts have
 
     class WithProx(Protocol):
         """A penalty or a set with a prox."""
@@ -367,7 +367,7 @@ def as_blocks(psi: Any) -> Blocks:
 
 
 def require(who: str, psi: Any, face: str, instead: str) -> Blocks:
-    """Blocks that show a face.
+    """Blocks that support an operation.
 
     Raises:
         InvalidInput: they lack it; names the part, what it has and what would work instead.
@@ -376,7 +376,7 @@ def require(who: str, psi: Any, face: str, instead: str) -> Blocks:
     for part in blocks.parts:
         if face not in part.psi.faces:
             raise InvalidInput(
-                f"{who} needs the face '{face}', which {type(part.psi).__name__} lacks (it has "
+                f"{who} needs the operation '{face}', which {type(part.psi).__name__} lacks (it has "
                 f"{', '.join(part.psi.faces)}): use {instead}"
             )
     return blocks

@@ -1,4 +1,4 @@
-"""What a convex psi shows of itself, its faces: all that a model's blocks ask of it."""
+"""The operations that a convex psi supports: all that a model's blocks ask of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ArrayFunction(ABC):
 
     @property
     def faces(self) -> tuple[str, ...]:
-        """The names of the faces that it shows.
+        """The names of the operations that it supports.
 
         >>> from fedsolve.geometry import L1, L1Ball
         >>> L1(0.1).faces, L1Ball(10.0).faces

@@ -1,6 +1,6 @@
-"""What a penalty or a set is: a convex psi of one array, and the faces that it shows.
+"""What a penalty or a set is: a convex psi of one array, and the operations that it supports.
 
-psi is a penalty, or a set, whose psi is 0 inside and infinite outside. An algorithm asks for a face
+psi is a penalty, or a set, whose psi is 0 inside and infinite outside. An algorithm asks for an operation
 (`prox`, `project`, `lmo`) and refuses at construction what lacks it. Objects here see one array of any
 shape; `fedsolve.geometry.blocks` puts them on the leaves of a model.
 """
@@ -102,7 +102,7 @@ class ConvexSet(Regularizer):
         """How far w is outside, >= 0, in the units of the set's own bound (0 inside).
 
         Args:
-            w: an array of any shape that the set bears.
+            w: an array of any shape that the set allows.
 
         Returns:
             A scalar.

@@ -1,4 +1,4 @@
-"""How methods are told apart, on pages as in plots: colours safe for colour-blind readers, lines and names.
+"""How methods are distinguished, on pages as in plots: colours safe for colour-blind readers, lines and names.
 
 Six colours of Okabe and Ito times four line styles; the first six methods are solid lines.
 """

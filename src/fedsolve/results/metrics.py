@@ -35,7 +35,7 @@ _TITLES = {
     "server_lr": "Global learning rate",
     "squared_distance": "Squared distance to the minimiser",
     "loss_evaluations": "Loss evaluations",
-    "diversity": "Diversity of displacements",
+    "diversity": "Diversity of client updates",
     "round": "Communication round",
     "seconds": "Time",
     "time": "Simulated time",

@@ -217,7 +217,7 @@ def _cohorts(history: History) -> str:
 
 
 def _named(run: Watched) -> History:
-    """The record under the name of its folder, by which runs are told apart."""
+    """The record under the name of its folder, by which runs are distinguished."""
     assert run.history is not None
     where = "" if run.name == "." else run.name
     told = where.rpartition("/")[2] == run.label  # the folder's name tells the method already

@@ -35,7 +35,7 @@ class Fleet:
         watts: of a device that computes, at least 0: one number, or one a client. Where this and the next two are 0
             no energy is recorded.
         download_joules, upload_joules: of a byte, at least 0: one number, or one a client.
-        available: who can be asked when: booleans of shape (slots, clients), repeated for ever; None for always.
+        available: who can be asked when: booleans of shape (slots, clients), repeated; None for always.
             Who was asked finishes, whatever the trace says then.
         slot: seconds of a slot of `available`, above 0.
         name: what records call it.

@@ -91,7 +91,7 @@ def restarted_state(
     """A new state in place of one that was lost, as if the client joined now, where the method allows it.
 
     It does not where the server keeps an exact mean of its clients' states (`Algorithm.only_mean`): an old state would
-    stay in that mean for ever.
+    stay in that mean.
 
     Raises:
         StateLost: the method does not allow it.

@@ -106,8 +106,8 @@ def check_examples(examples: Any) -> None:
 def check_claims(message: Any, delta: Any = None) -> None:
     """Raise `InvalidInput` if a number of a message is not what its field says that it must be (`Claim`).
 
-    What a number is of the displacement is computed here and compared: rounding may differ, a false claim does not
-    pass. `delta` is the displacement that the message is sent with, if it has none itself.
+    What a number is of the client update is computed here and compared: rounding may differ, a false claim does not
+    pass. `delta` is the client update that the message is sent with, if it has none itself.
     """
     if not is_module(message):
         for part in jax.tree.leaves(message, is_leaf=is_module):
@@ -139,7 +139,7 @@ def _check_claim(name: str, value: Any, claim: Claim, delta: Any) -> None:
     if claim.of_delta is not None and delta is not None:
         given, true = float(value), float(claim.of_delta(delta))
         if abs(given - true) > _AGREE * max(abs(given), abs(true)):
-            raise InvalidInput(f"its {name} is {given:.6g}, but {true:.6g} by its displacement")
+            raise InvalidInput(f"its {name} is {given:.6g}, but {true:.6g} by its update")
 
 
 def check_size(norm: float, largest: float, weight: float, cohort: int, dtype: Any) -> None:

@@ -22,7 +22,7 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 class Mailbox:
     """Messages that were sent on a grid, and their answers.
 
-    Flower reports a lost node in the SuperLink's name: answers are told apart by the message that they answer.
+    Flower reports a lost node in the SuperLink's name: answers are identified by the message that they answer.
 
     Attributes:
         late: what has come since it was last emptied from nodes that were no longer waited for.

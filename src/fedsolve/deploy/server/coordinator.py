@@ -1,6 +1,6 @@
 """The server's side of a round: who is asked what, which replies count, and what becomes of them. No Flower here.
 
-It holds what the compiled engine holds and calls the same verbs, compiled, in the same order: cohorts follow from
+It holds what the compiled engine holds and calls the same methods, compiled, in the same order: cohorts follow from
 the seed, replies are checked one by one and reduced in the order of client numbers, so that a run repeats bit for bit.
 """
 

@@ -1,4 +1,4 @@
-"""Frozen randomness: a loss that draws is compiled with one draw for ever, unless its key is among its inputs."""
+"""Frozen randomness: a loss that draws is compiled with one constant draw, unless its key is among its inputs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params
     if found == "np.random":
         raise InvalidInput(
             f"{name} differs between two evaluations of one model on one batch (np.random, or other chance, in it): "
-            f"it would be compiled with one draw for ever; {_REMEDY}"
+            f"it would be compiled with one constant draw; {_REMEDY}"
         )
     if found == "a key":
         raise InvalidInput(
-            f"{name} draws with a key that is the same at every step, so that one draw would serve for ever: {_REMEDY}"
+            f"{name} draws with a key that is the same at every step, so that every step would use one draw: {_REMEDY}"
         )
 
 

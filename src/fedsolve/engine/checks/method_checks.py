@@ -1,4 +1,4 @@
-"""A method's verbs, tried on shapes before anything is compiled: an author's slip is one line, not a trace."""
+"""A method, tried on shapes before anything is compiled: an author's slip is one line, not a trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_verbs(
         oracle: () -> an oracle of one client; a pytree.
 
     Raises:
-        InvalidInput: what a verb returns is not what the next one needs, with the remedy.
+        InvalidInput: what `broadcast` or `train` returns is not what the next step needs, with the remedy.
     """
     _check_arrays(f"the server state of {name_of(algorithm)}", server)
     number = jax.ShapeDtypeStruct((), jnp.int32)
@@ -63,7 +63,7 @@ def _one_round(
     oracle: Callable[[], Oracle],
     number: Scalar,
 ) -> tuple[Any, Any]:
-    """The broadcast and a client's message; every verb's result is looked at."""
+    """The broadcast and a client's message; every result on the way is checked."""
     name = name_of(algorithm)
     # round and size are traced, as in a run: how many a cohort has is not known here
     cohort = Cohort(number, number, population, jax.random.key(0))
@@ -118,7 +118,7 @@ def _check_same(what: str, old: Any, new: Any) -> None:
 
 
 def _check_delta(name: str, message: Any, params: Params) -> None:
-    """A displacement of other shapes than the model's would be spread over it."""
+    """A client update of other shapes than the model's would be spread over it."""
     delta = getattr(message, "delta", None)
     if delta is None:
         return
@@ -126,7 +126,7 @@ def _check_delta(name: str, message: Any, params: Params) -> None:
     shapes, model = ([jnp.shape(x) for x in jax.tree.leaves(t)] for t in (delta, params))
     if (same and shapes != model) or (not same and shapes == [()]):
         raise InvalidInput(
-            f"the message of {name} has delta of shape {shapes}, the model {model}: a displacement has its shapes"
+            f"the message of {name} has delta of shape {shapes}, the model {model}: a client update has its shapes"
         )
 
 

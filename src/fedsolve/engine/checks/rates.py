@@ -1,4 +1,4 @@
-"""The rates of a run's rounds, looked at before they are used: negative, not a number, or 0 for ever."""
+"""The rates of a run's rounds, checked before they are used: negative, not a number, or 0 in every round."""
 
 from __future__ import annotations
 

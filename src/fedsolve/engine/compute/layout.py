@@ -30,7 +30,7 @@ from fedsolve.tasks.task import Task
 _CPU_STEP_BYTES = 128 * 2**10
 _CPU_BYTES = 256 * 2**20
 _ACCELERATOR_BYTES = 4 * 2**30
-_COPIES = 4  # model, gradient, displacement, message
+_COPIES = 4  # model, gradient, client update, message
 
 
 def chunk_size(

@@ -32,7 +32,7 @@ class Traffic:
 def traffic(
     algorithm: Algorithm, work: LocalWork, packed: PackedClients, key: Any, server: Any, params: Params
 ) -> Traffic:
-    """The traffic of a method on a task, whose verbs are checked on the way; nothing is computed."""
+    """The traffic of a method on a task, which is checked on the way; nothing is computed."""
     sent = check_verbs(algorithm, server, params, packed.population, _FirstClient(packed, key, work))
     return Traffic(wire.variants(sent.up).sizes, wire.size(sent.down))
 

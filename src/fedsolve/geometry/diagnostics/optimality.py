@@ -136,7 +136,7 @@ class Suboptimality(Diagnostic):
 
 
 def measures_of(psi: Blocks) -> tuple[Diagnostic, ...]:
-    """What the faces of psi give reason to measure on a problem min F + psi."""
+    """The diagnostics of a problem min F + psi that the operations of psi allow."""
     sets = any(hasattr(part.psi, "violation") for part in psi.parts)
     found: list[Diagnostic] = [] if not psi.parts or sets else [Objective(psi)]
     if "prox" in psi.faces and psi.parts:

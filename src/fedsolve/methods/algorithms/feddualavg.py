@@ -43,7 +43,7 @@ class FedDualAvgBroadcast:
 
 @module
 class FedDualAvgMessage:
-    """Dual displacement z_K - z (shapes of the model), and the sum of the rates of its steps (K eta_c).
+    """Dual client update z_K - z (shapes of the model), and the sum of the rates of its steps (K eta_c).
 
     With `averaged` also z_k - z after each step, shapes (steps, ...), and the sums of rates by then (steps,).
     """
@@ -63,7 +63,7 @@ class FedDualAvg(MirroredMethod):
         server:  z <- z + eta_s sum_i p_i (z_i - z),   e <- e + eta_s sum_i p_i K_i eta_c
         model:   w = grad(h + e psi)*(z),   z_0 = grad h(w_0),   e_0 = 0
 
-    Down: z and one number. Up: the dual displacement and one number. Kept: nothing. The paper's
+    Down: z and one number. Up: the dual client update and one number. Kept: nothing. The paper's
     e = eta_s eta_c r K is carried as one scalar, so that schedules and unequal numbers of steps are right.
     An indicator psi projects also at e = 0. psi = 0 is FedAvg.
 
@@ -124,7 +124,7 @@ class FedDualAvg(MirroredMethod):
     def update(
         self, server: FedDualAvgServer, message: FedDualAvgMessage, cohort: Cohort
     ) -> FedDualAvgServer:
-        """The dual state moved by the mean dual displacement, its clock by the mean sum of rates."""
+        """The dual state moved by the mean dual client update, its clock by the mean sum of rates."""
         lr = rate_at(self.server_lr, cohort.round)
         total, count = server.total, server.count
         if self.averaged:

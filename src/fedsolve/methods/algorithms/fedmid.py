@@ -25,7 +25,7 @@ class FedMiDServer:
 
 @module
 class FedMiDMessage:
-    """Displacement w_K - w (shapes of the model), and the sum of the rates of its steps (K eta_c)."""
+    """Client update w_K - w (shapes of the model), and the sum of the rates of its steps (K eta_c)."""
 
     delta: Params
     rate_sum: Traced = claimed(Claim(at_least=0))
@@ -39,7 +39,7 @@ class FedMiD(MirroredMethod):
         server:  D = sum_i p_i (w_i - w),   e = sum_i p_i K_i eta_c
                  w <- grad(h + eta_s e psi)*(grad h(w) + eta_s D)
 
-    Down: w. Up: the displacement and one number. Kept: nothing. With h = (1/2)|.|^2 the maps are proximal
+    Down: w. Up: the client update and one number. Kept: nothing. With h = (1/2)|.|^2 the maps are proximal
     operators, with an indicator psi projections. The paper has one K; e is the clients' own sum of rates,
     so that unequal numbers of steps are right. psi = 0 is FedAvg. As psi acts on both sides, rates that fall
     to 0 lead to a minimiser of F + 2 psi; of F + psi in the OSP form and for an indicator.
@@ -88,7 +88,7 @@ class FedMiD(MirroredMethod):
         return message, client
 
     def update(self, server: FedMiDServer, message: FedMiDMessage, cohort: Cohort) -> FedMiDServer:
-        """A proximal step along the mean displacement."""
+        """A proximal step along the mean client update."""
         lr = rate_at(self.server_lr, cohort.round)
         theta = trees.axpy(lr, message.delta, self.mirror.forward(server.params))
         return FedMiDServer(self.mirror.composite(self.psi, theta, lr * message.rate_sum))

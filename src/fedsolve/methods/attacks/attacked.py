@@ -1,4 +1,4 @@
-"""Clients that attack, for simulations: what they send instead of their displacement, and labels they train on.
+"""Clients that attack, for simulations: what they send instead of their update, and labels they train on.
 
 `Attacked` clients act each alone and stand inside `Robust`; `Colluding` ones know what all honest clients send and
 stand around it.
@@ -46,7 +46,7 @@ class Attack:
     One class for all, so that a sweep runs them in one program; `SignFlip`, `Scaled` and `GaussianNoise` name them.
 
     Attributes:
-        factor: times its displacement, finite.
+        factor: times its update, finite.
         std: of the noise added to each coordinate, at least 0.
 
     Raises:
@@ -81,7 +81,7 @@ def Scaled(factor: Scalar) -> Attack:
     """factor D_i: a client that outweighs the others.
 
     Args:
-        factor: times its displacement, finite; negative ones turn it round.
+        factor: times its update, finite; negative ones turn it round.
 
     Returns:
         `Attack(factor, 0.0)`, to be given to `Attacked`.
@@ -111,7 +111,7 @@ def GaussianNoise(std: Scalar) -> Attack:
 class Attacked(Wrapper):
     """The method `inner` with some clients that attack: they do its local work, then change what they send.
 
-    What changes is the message's vector (`fedsolve.methods.robust.reduction.vector_of`: the displacement, if it has
+    What changes is the message's vector (`fedsolve.methods.robust.reduction.vector_of`: the client update, if it has
     one); scalars stay honest. Goes inside `Robust`. The server cannot tell: everything else is as `inner`.
 
     Attributes:

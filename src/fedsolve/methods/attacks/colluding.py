@@ -31,7 +31,7 @@ class Marked:
 class Colluding(Wrapper):
     """The method `inner` with some clients that attack together once they know what all others send.
 
-    What changes is the message's vector (`reduction.vector_of`: the displacement, if it has one);
+    What changes is the message's vector (`reduction.vector_of`: the client update, if it has one);
     the rest is honest. Goes around `Robust`. A message carries one number more, whether it is an attacker's, by
     which the simulation knows them; the inner reduction does not see it. In a round without an honest client
     everybody is honest.

@@ -38,8 +38,8 @@ class Solution:
     Attributes:
         params: the client's last iterate.
         loss: mean minibatch loss over its local steps.
-        rate_sum: sum of the rates that its steps applied, displacement = -rate_sum x mean gradient; None if the
-            displacement is not a sum of gradients.
+        rate_sum: sum of the rates that its steps applied, client update = -rate_sum x mean gradient; None if the
+            client update is not a sum of gradients.
         search: what a line search did, `()` without one.
     """
 

@@ -57,7 +57,7 @@ class PrivateBroadcast:
 
 @module
 class PrivateMessage:
-    """The clipped inner message, and with adaptive clipping 1 if the displacement was within C, else 0."""
+    """The clipped inner message, and with adaptive clipping 1 if the client update was within C, else 0."""
 
     inner: Any
     within: Any = claimed(Claim(at_least=0, at_most=1, whole=True))
@@ -86,12 +86,12 @@ class DifferentialPrivacy(Wrapper):
     Attributes:
         inner: the method, without client state and weighting clients alike.
         noise_multiplier: z, standard deviation of the noise on the sum in units of C, at least 0.
-        clip_norm: C > 0, in units of the displacement; with adaptive clipping its first value.
+        clip_norm: C > 0, in units of the client update; with adaptive clipping its first value.
         cohort: clients of a round m; on average under `poisson`; in (0, N].
         population: clients N, at least 1.
         delta: in (0, 1), well below 1/N.
         sampling: how cohorts are drawn: see `fedsolve.methods.privacy.accounting`, also for who are neighbours.
-        clipping: `fixed`, or `adaptive`: C follows the quantile gamma of the displacements' norms.
+        clipping: `fixed`, or `adaptive`: C follows the quantile gamma of the client updates' norms.
         at: whether the `server` clips what it receives, or each `client` what it sends.
         scalars: bounds b_j by name, such as {"measured.excess": 5.0}; 0 leaves one out (see `wrappers.parts`).
         share: part of the budget that all scalars together take, in (0, 1).

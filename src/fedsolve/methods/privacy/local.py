@@ -58,7 +58,7 @@ class LocalDifferentialPrivacy(Wrapper):
 
     Attributes:
         inner: the method, without client state and weighting clients alike.
-        clip_norm: C > 0, in units of the displacement.
+        clip_norm: C > 0, in units of the client update.
         epsilon: of one message, > 0; or give noise_multiplier.
         delta: in (0, 1).
         noise_multiplier: z, standard deviation of a message's noise in units of C; from epsilon if not given; > 0.

@@ -1,6 +1,6 @@
-"""What of a message a Gaussian mechanism protects: its displacement, clipped in norm, and scalars, clipped to [0, b].
+"""What of a message a Gaussian mechanism protects: the client update, clipped in norm, and scalars, clipped to [0, b].
 
-A message is a module with the field `delta`, the displacement, and scalars beside it, named by their path:
+A message is a module with the field `delta`, the client update, and scalars beside it, named by their path:
 `loss`, `measured.squared_norm`, `rate_sum`. Each scalar needs a bound b; three kinds have one by themselves:
 
     measured.squared_norm   |D_i|^2, at most C^2 as |D_i| is at most C
@@ -50,13 +50,13 @@ def as_bounds(scalars: Mapping[str, float] | Bounds | None) -> Bounds:
 
 
 def split(message: Any) -> tuple[Params, dict[str, Any]]:
-    """The displacement of a message, and its other leaves by their path."""
+    """The client update of a message, and its other leaves by their path."""
     leaves = jax.tree_util.tree_leaves_with_path(message)
     return message.delta, {_name(path): x for path, x in leaves if not _in_delta(path)}
 
 
 def join(message: Any, delta: Params, scalars: Mapping[str, Any]) -> Any:
-    """`message` with another displacement and other scalars, in the types it had."""
+    """`message` with another client update and other scalars, in the types it had."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(message)
     displaced = iter(jax.tree.leaves(delta))
     new = [next(displaced) if _in_delta(path) else scalars[_name(path)] for path, _ in leaves]
@@ -67,12 +67,12 @@ def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) ->
     """The bound of each scalar of a message (arrays or their shapes) of `method`; 0 where it is left out.
 
     Raises:
-        InvalidInput: a message that is more than a displacement and scalars with bounds, with the remedy.
+        InvalidInput: a message that is more than a client update and scalars with bounds, with the remedy.
     """
     name = name_of(method)
     if trees.has_codes(message) or not hasattr(message, "delta"):
         raise InvalidInput(
-            f"{name} sends no displacement that could be clipped and noised: it has no private form"
+            f"{name} sends no client update that could be clipped and noised: it has no private form"
         )
     scalars, known = split(message)[1], dict(given)
     _, how = split(reductions(message))
@@ -88,12 +88,12 @@ def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) ->
             bound = clip_norm**2
         if jnp.shape(value) != ():
             raise InvalidInput(
-                f"{name} sends {scalar} of shape {jnp.shape(value)} beside its displacement: only scalars can be "
+                f"{name} sends {scalar} of shape {jnp.shape(value)} beside its update: only scalars can be "
                 "protected beside it"
             )
         if bound is None:
             raise InvalidInput(
-                f"{name} sends {scalar} beside its displacement, which would tell of the client's data unprotected: "
+                f"{name} sends {scalar} beside its update, which would tell of the client's data unprotected: "
                 f"give its largest value, scalars={{'{scalar}': 10.0}}; it is clipped to [0, 10] and noised"
             )
         if how[scalar] == "max" and not (is_plain_number(bound) and bound == 0):
@@ -111,7 +111,7 @@ def released(bounds: Mapping[str, Any]) -> list[str]:
 
 
 def clip(message: Any, clip_norm: Scalar, bounds: Mapping[str, Any]) -> tuple[Any, Array]:
-    """The message within its bounds, and 1 if its displacement was within C already, else 0.
+    """The message within its bounds, and 1 if its update was within C already, else 0.
 
         D <- D min(1, C / |D|),     s <- min(max(s, 0), b)
 

@@ -11,7 +11,7 @@ from fedsolve.methods.privacy.accounting import ORDERS
 
 
 def multipliers(z: Scalar, m: float, scalars: int, share: Scalar, adaptive: bool) -> tuple[Any, Any, Any]:
-    """z_D of the displacement, z_s of each scalar and sigma_b of the count, together worth z.
+    """z_D of the client update, z_s of each scalar and sigma_b of the count, together worth z.
 
         1/z^2 = 1/z_D^2 + k/z_s^2 + 1/(2 sigma_b)^2
 

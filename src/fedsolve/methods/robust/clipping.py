@@ -27,7 +27,7 @@ class CentredClipping(OfVectors):
     median that fewer than half cannot carry off; so n >= 3 clients are needed.
 
     Attributes:
-        radius: the largest length of a difference, > 0, in units of the displacement; None is the cohort's median
+        radius: the largest length of a difference, > 0, in units of the client update; None is the cohort's median
             |D_i - v| of each iteration, which needs no tuning.
         iterations: at least 1.
 

@@ -23,7 +23,7 @@ GROWTH = 2.0
 
 
 def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
-    """The arrays of a message by field, without what follows from the displacement and is checked against it.
+    """The arrays of a message by field, without what follows from the client update and is checked against it.
 
     Args:
         message: a message, its leaves of any shape.

@@ -66,7 +66,7 @@ class Reduction(ABC):
 class OfVectors(Reduction):
     """A reduction that judges clients by the vector they send, and combines these vectors.
 
-    The vector is the displacement, the field `delta`, all its leaves as one; of a message without one it is
+    The vector is the client update, the field `delta`, all its leaves as one; of a message without one it is
     all that is reduced by a mean. Everything else in the message (losses, norms, steps) is reduced by its
     median, whatever its field says: a client whose vector passes could otherwise lie in a scalar that a
     server optimiser steps by.

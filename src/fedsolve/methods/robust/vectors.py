@@ -1,6 +1,6 @@
 """Robust reductions that choose or weigh whole vectors: geometric median, Krum, norm clipping.
 
-They work on the displacement as one vector; everything else in a message is reduced by its median (see
+They work on the client update as one vector; everything else in a message is reduced by its median (see
 `fedsolve.methods.robust.reduction.OfVectors`).
 """
 
@@ -44,7 +44,7 @@ class GeometricMedian(OfVectors):
 
     Attributes:
         iterations: of Weiszfeld, a fixed number (the paper does with 3); at least 1.
-        smoothing: nu, > 0, in units of the displacement (1e-6 in the paper).
+        smoothing: nu, > 0, in units of the client update (1e-6 in the paper).
 
     Raises:
         InvalidInput: a number out of its range.
@@ -165,7 +165,7 @@ class NormClipping(OfVectors):
     is the others' where fewer than half attack, so n >= 3 clients are needed.
 
     Attributes:
-        bound: the largest length, > 0, in units of the displacement; None (or "median") is the median length of
+        bound: the largest length, > 0, in units of the client update; None (or "median") is the median length of
             the cohort, which needs no tuning.
 
     Raises:

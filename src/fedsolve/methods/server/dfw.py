@@ -1,4 +1,4 @@
-"""FedLiLU's server step: Deep Frank-Wolfe (Berrada et al. 2019) on displacements and reported losses."""
+"""FedLiLU's server step: Deep Frank-Wolfe (Berrada et al. 2019) on client updates and reported losses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LossWeights = Literal["same", "plain", "examples"]
 
 @module
 class Objective:
-    """What a client adds to its displacement: its loss, averaged as D is."""
+    """What a client adds to its update: its loss, averaged as D is."""
 
     f: Traced
 
@@ -65,7 +65,7 @@ class DeepFrankWolfe(ServerOptimizer):
     gamma maximises  gamma f - (eta/2) |r + gamma Delta|^2 - (eps/2) gamma^2  over [0, 1]: the dual of a proximal
     step on  lam/2 |w|^2 + max(0, F linearised), so that no step overshoots a loss of 0. Delta = 0 sets gamma = 1.
 
-    gamma = 1 wherever f >= eta (<Delta, r> + |Delta|^2) + eps. Delta is a displacement, about K eta_l times a
+    gamma = 1 wherever f >= eta (<Delta, r> + |Delta|^2) + eps. Delta is a client update, about K eta_l times a
     gradient, so this is nearly always so unless eta is large or losses are near 0; the step is then FedAvg's
     with server rate eta and decoupled weight decay lam. With lam = 0 and gamma < 1 it is a Polyak step,
     eta gamma |Delta|^2 = f. A negative f makes gamma 0 (only decay acts) for lam = 0.

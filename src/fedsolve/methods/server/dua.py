@@ -30,7 +30,7 @@ Preconditioner = Literal["identity", "adagrad", "adam"]
 
 @module
 class Spread:
-    """What a client adds to its displacement: |D_i|^2, one number; its mean beside |D|^2 tells how far clients
+    """What a client adds to its update: |D_i|^2, one number; its mean beside |D|^2 tells how far clients
     are apart.
     """
 

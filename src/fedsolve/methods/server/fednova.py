@@ -36,20 +36,20 @@ class NormalizedAveragingState:
 
 @module
 class NormalizedAveraging(ServerOptimizer):
-    """Averages directions d_i = -D_i / e_i in place of displacements D_i, and goes as far as clients go on average:
+    """Averages directions d_i = -D_i / e_i in place of client updates D_i, and goes as far as clients go on average:
 
         w <- w - lr (sum_i p_i e_i) (sum_i p_i d_i),     e_i = eta_l |a_i|_1
 
     e_i is the sum of the rates that client i's own steps applied: eta_l tau_i for tau_i steps of SGD, with momentum
     beta the paper's eta_l |a_i|_1 = eta_l sum_k (1 - beta^k) / (1 - beta), the accepted steps of a line search.
-    Clients send -d_i as their displacement (in units of a gradient, which is what differential privacy then clips and
+    Clients send -d_i as their update (in units of a gradient, which is what differential privacy then clips and
     attacks change), and e_i. If all e_i are alike it is FedAvg. A client that did not move sends 0.
 
     Args:
         lr: server learning rate > 0, a number or a schedule by round.
 
     Raises:
-        InvalidInput: a rate that is not positive; clients whose displacement is not a sum of gradients.
+        InvalidInput: a rate that is not positive; clients whose update is not a sum of gradients.
     """
 
     needs: ClassVar[Needs] = "sums_gradients"

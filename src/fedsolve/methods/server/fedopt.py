@@ -37,7 +37,7 @@ class FedOptBroadcast:
 
 @module
 class FedOptMessage:
-    """Displacement D_i = w_i - w (shapes of the model), mean local loss, what the server optimiser asks of a client
+    """Client update D_i = w_i - w (shapes of the model), mean local loss, what the server optimiser asks of a client
     (`ServerOptimizer.client_stats`), and what a line search did.
     """
 
@@ -121,7 +121,7 @@ class FedOpt(Algorithm):
         return FedOptMessage(sent, solution.loss, stats, solution.search), client
 
     def update(self, server: FedOptServer, message: FedOptMessage, cohort: Cohort) -> FedOptServer:
-        """The server optimiser's step along the mean displacement."""
+        """The server optimiser's step along the mean client update."""
         params, state = self.server_optimizer.step(
             server.params, server.server_optimizer, message.delta, message.measured, cohort
         )

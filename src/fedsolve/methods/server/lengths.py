@@ -50,7 +50,7 @@ class GradientDiversity(ServerOptimizer):
 
 @module
 class ClientStep:
-    """What a client adds to its displacement: the last step that its line search accepted."""
+    """What a client adds to its update: the last step that its line search accepted."""
 
     step: Traced = reduced("max", Claim(at_least=0))
 

@@ -19,7 +19,7 @@ from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer
 
 @module
 class Excess:
-    """What a client adds to its displacement: its loss f_i, and tau_i (f_i - f_star)."""
+    """What a client adds to its update: its loss f_i, and tau_i (f_i - f_star)."""
 
     loss: Traced
     excess: Traced
@@ -37,7 +37,7 @@ class PolyakState:
 class Polyak(ServerOptimizer):
     """eta = max(0, mean of tau_i (f_i(w) - f_star)) / |D|^2,   w <- w + eta D.
 
-    D is a displacement and no gradient: D ~ -grad G(w) with G = mean of tau_i f_i and tau_i the sum of the rates
+    D is a client update and no gradient: D ~ -grad G(w) with G = mean of tau_i f_i and tau_i the sum of the rates
     that client i applied (K eta_l for K steps of SGD, the accepted steps of a line search). The step is Polyak's
     on G, whose value is at least the mean of tau_i f_star. If all tau_i are one tau, D ~ -tau grad F and
 
@@ -52,7 +52,7 @@ class Polyak(ServerOptimizer):
             finite, in units of the loss.
 
     Raises:
-        InvalidInput: f_star is not finite; clients whose displacement is not a sum of gradients.
+        InvalidInput: f_star is not finite; clients whose update is not a sum of gradients.
     """
 
     needs: ClassVar[Needs] = "sums_gradients"
@@ -68,7 +68,7 @@ class Polyak(ServerOptimizer):
         return PolyakState(zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Excess:
-        """f_i(w), and its excess in units of the displacement."""
+        """f_i(w), and its excess in units of the client update."""
         loss = oracle.full(start)[0]
         return _excess(loss, solution.rate_sum, self.f_star)
 

@@ -1,4 +1,4 @@
-"""What a server optimiser is: the server's step, given the cohort's mean displacement."""
+"""What a server optimiser is: the server's step, given the cohort's mean client update."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Needs = Literal["sums_gradients", "searches"] | None
 
 
 class ServerOptimizer(ABC):
-    """Moves the model by the mean displacement D = mean of (w_i - w) over the cohort.
+    """Moves the model by the mean client update D = mean of (w_i - w) over the cohort.
 
     Its state reports `server_lr`, the global learning rate of its last step.
 
     Attributes:
-        needs: what the clients' solver must tell beside its displacement: `sums_gradients` the sum of the rates that
+        needs: what the clients' solver must tell beside its update: `sums_gradients` the sum of the rates that
             its steps applied (`Solution.rate_sum`), `searches` what its line search did (`Solution.search`); None for
             nothing. FedOpt refuses other solvers.
         sends_displacement: whether what clients send as `delta` is D_i; another `direction` if not.
@@ -64,13 +64,13 @@ class ServerOptimizer(ABC):
         """
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Any:
-        """What the step needs from a client besides its displacement, reduced as its fields say.
+        """What the step needs from a client besides its update, reduced as its fields say.
 
         `delta` leads from `start`, the model w, to `solution.params`; `oracle` is the client's, with the terms
         that wrappers add to its losses.
 
         Args:
-            delta: the client's displacement, of the model's structure.
+            delta: the client's update, of the model's structure.
             solution: where its local work ended.
             start: the model that it began with.
             oracle: its data, seen through its loss.
@@ -81,10 +81,10 @@ class ServerOptimizer(ABC):
         return ()
 
     def direction(self, delta: Params, solution: Solution) -> Params:
-        """What a client sends to be averaged: its displacement.
+        """What a client sends to be averaged: its update.
 
         Args:
-            delta: the client's displacement, of the model's structure.
+            delta: the client's update, of the model's structure.
             solution: where its local work ended.
 
         Returns:

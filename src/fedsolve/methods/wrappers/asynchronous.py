@@ -59,7 +59,7 @@ class Asynchronous(Wrapper):
 
     @abstractmethod
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
-        """What the server takes for a displacement `delta` that is so many updates late.
+        """What the server takes for a client update `delta` that is so many updates late.
 
         `moved` leads from the newest model to the one that the client began with.
         """
@@ -77,7 +77,7 @@ class Asynchronous(Wrapper):
 
 @module
 class Buffered(Asynchronous):
-    """FedBuff around a method: each displacement counts the less the older the model that it began from.
+    """FedBuff around a method: each client update counts the less the older the model that it began from.
 
         client:  D_i of `inner` from w_{t - tau_i}, the model that it was sent
         server:  after K messages  D = sum_i p_i (1 + tau_i)^-a D_i,   w <- step of `inner` along D

@@ -73,7 +73,7 @@ class ScaffoldMessage:
 
     @property
     def delta(self) -> Params:
-        """The inner displacement."""
+        """The inner client update."""
         return self.inner.delta
 
 
@@ -84,7 +84,7 @@ class ControlVariates(Wrapper):
         option I:   c_i+ = grad f_i(w)                      option II:  c_i+ = c_i - c + (w - y_K) / (K eta_l)
         server:     inner update;   c <- c + (1/N) sum over S of (c_i+ - c_i)
 
-    Down: the model and c. Up: the displacement and c_i+ - c_i. Kept: c_i (all shapes of the model);
+    Down: the model and c. Up: the client update and c_i+ - c_i. Kept: c_i (all shapes of the model);
     c and c_i start at 0. K eta_l is the sum of the rates that the client's own steps applied, so that
     momentum, schedules and uneven clients are right; clipping and weight decay act on the raw gradient,
     before the correction (around `Proximal` they act on all of it: wrap the other way round). Losses are
@@ -98,7 +98,7 @@ class ControlVariates(Wrapper):
             by `examples`. c is the plain mean of all c_i either way.
 
     Raises:
-        InvalidInput: option II with a local solver whose displacement is not a sum of gradients; an inner
+        InvalidInput: option II with a local solver whose client update is not a sum of gradients; an inner
             method whose messages are not reduced by a mean.
     """
 
@@ -128,13 +128,13 @@ class ControlVariates(Wrapper):
         if self.option == "II":
             if not getattr(getattr(inner, "server_optimizer", None), "sends_displacement", True):
                 raise InvalidInput(
-                    f"SCAFFOLD option II needs the displacements of clients, which {self.inner.name} does not send: "
+                    f"SCAFFOLD option II needs the clients' updates, which {self.inner.name} does not send: "
                     "use option='I'"
                 )
             solver = self.local
             if solver is None or type(solver).rate_sum is LocalSolver.rate_sum:
                 raise InvalidInput(
-                    "SCAFFOLD option II needs local SGD, whose displacement is a sum of gradients; "
+                    "SCAFFOLD option II needs local SGD, whose client update is a sum of gradients; "
                     f"{type(solver or self.inner).__name__} is not: use option='I'"
                 )
 

@@ -14,7 +14,7 @@ from fedsolve.core.types import Params
 class Wrapper(Algorithm):
     """A method around another. Verbs and properties that a subclass does not define are the inner method's.
 
-    A subclass that keeps or sends more than `inner` (a server state, a message of its own) defines the verbs that
+    A subclass that keeps or sends more than `inner` (a server state, a message of its own) defines the methods that
     make it and take it apart; all others see the inner method's parts as they are.
 
     Attributes:

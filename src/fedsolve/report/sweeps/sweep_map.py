@@ -83,7 +83,7 @@ def _lost(sweep: Sweep, x: str, y: str) -> np.ndarray:
 
 
 def _ends(sweep: Sweep, finite: np.ndarray, metric: Metric) -> tuple[float, float, bool]:
-    """The best and the worst value that colours tell apart, and whether there are worse ones."""
+    """The best and the worst value with colours of their own, and whether there are worse ones."""
     if not len(finite):
         return 1.0, 0.0, False
     best, worst = (finite.max(), finite.min()) if sweep.selection.most else (finite.min(), finite.max())

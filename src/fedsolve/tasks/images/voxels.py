@@ -1,4 +1,4 @@
-"""Two kinds of pictures told apart from brain activity, by run (Haxby et al. 2001): sparse logistic regression."""
+"""Two kinds of images distinguished from brain activity, by run (Haxby et al. 2001): sparse logistic regression."""
 
 from __future__ import annotations
 

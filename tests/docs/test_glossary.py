@@ -1,0 +1,110 @@
+"""Words that docs/glossary.md abandons do not come back, in code or in prose; files that still have them are listed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+SECTION = "## Abandoned words"
+
+ALLOWED: dict[str, set[str]] = {
+    "displacements": {
+        "docs/figures.md",
+    },
+    "faces": {  # the attribute
+        "src/fedsolve/cli/commands/listing.py",
+        "src/fedsolve/config/citations.py",
+        "src/fedsolve/config/config_objects.py",
+        "src/fedsolve/deploy/messages/kinds.py",
+        "src/fedsolve/engine/baselines.py",
+        "src/fedsolve/geometry/blocks.py",
+        "src/fedsolve/geometry/diagnostics/optimality.py",
+        "src/fedsolve/geometry/faces.py",
+        "src/fedsolve/geometry/regularizer.py",
+    },
+    "lanes": {  # folders and options of earlier versions
+        "docs/sweep.md",
+        "src/fedsolve/cli/commands/sweeps.py",
+        "src/fedsolve/cli/configuration/config.py",
+        "src/fedsolve/cli/watch/runs.py",
+        "src/fedsolve/engine/sweep/named_sweep.py",
+        "src/fedsolve/engine/sweep/sweep_run.py",
+        "src/fedsolve/engine/sweep/sweep_store.py",
+        "src/fedsolve/folders/run_folder.py",
+        "src/fedsolve/results/sweep_files.py",
+    },
+    "told apart": {
+        "src/fedsolve/studies/pictures/ranks.py",
+        "src/fedsolve/studies/rules/ranks.py",
+    },
+    "told from": {
+        "src/fedsolve/engine/compare.py",
+        "src/fedsolve/engine/run.py",
+        "src/fedsolve/engine/sweep/sweep.py",
+        "src/fedsolve/studies/rules/ranks.py",
+    },
+    "verbs": {  # a module's name
+        "src/fedsolve/deploy/client/measure.py",
+        "src/fedsolve/deploy/client/worker.py",
+        "src/fedsolve/deploy/server/coordinator.py",
+        "src/fedsolve/deploy/server/server_method.py",
+        "src/fedsolve/engine/preparation/plan.py",
+        "src/fedsolve/methods/wrappers/wrapper.py",
+    },
+}
+"""Word -> files that still have it: no new ones, and none that has lost it."""
+
+
+def terms(page: str) -> list[str]:
+    """The first column of a table, without its head."""
+    cells = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("|")]
+    return [cell for cell in cells[2:] if cell]
+
+
+def abandoned() -> list[str]:
+    """Each word or phrase that is not to be used."""
+    return [word for row in terms(GLOSSARY.read_text().split(SECTION)[1]) for word in row.split(", ")]
+
+
+def files() -> list[Path]:
+    """What is searched: the package, its pages, and programs to copy; a kept result says what it said."""
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    programs = [p for f in ("src", "tools", "examples", "docs/tutorials") for p in (ROOT / f).rglob("*.py")]
+    kept = ROOT / "src" / "fedsolve" / "experiments"  # programs of studies, whose pages are kept
+    return [path for path in [*pages, *programs] if path != GLOSSARY and kept not in path.parents]
+
+
+def found(word: str, text: str) -> int:
+    """How often a word stands in a text: `composite-league` is another word.
+
+    >>> found("league", "the league of `tuning-free-league/`"), found("told from", "told\\n    from")
+    (1, 1)
+    """
+    pattern = r"\s+(?:# )?".join(map(re.escape, word.split()))
+    return len(re.findall(rf"(?<![\w-]){pattern}(?![\w-])", text, re.IGNORECASE))
+
+
+@pytest.mark.parametrize("word", abandoned())
+def test_an_abandoned_word_does_not_come_back(word):
+    holding = {str(p.relative_to(ROOT)) for p in files() if found(word, p.read_text())}
+    assert sorted(holding - ALLOWED.get(word, set())) == [], "docs/glossary.md has the word to use"
+
+
+def test_words_are_found_in_whole():
+    assert found("league", "the League of `tuning-free-league/` and leagues") == 1
+    assert found("told from", "told from\ntold\n    from\n# told\n# from") == 3
+    assert found("told from", "import told\nfrom x import y") == 0
+    assert found("lanes", "lanes/ and lanes.safetensors, not lanes_of, bus-lanes") == 2
+
+
+def test_each_term_has_one_row():
+    page = GLOSSARY.read_text().split(SECTION)[0]
+    rows = [row.split(", ") for row in terms(page)]
+    known = [term for row in rows for term in row]
+    assert len(known) == len(set(known))
+    assert rows == sorted(rows, key=lambda row: row[0].lower())
+    assert not set(known) & set(abandoned())
