@@ -7,22 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def kept(columns: Sequence[np.ndarray], most: int) -> np.ndarray:
+def rows_to_draw(columns: Sequence[np.ndarray], most: int) -> np.ndarray:
     """The rows to draw of columns of one length, shape (rows,), ascending: all, or about `most` where there are more.
 
     Of every stretch of rows each column keeps its least and its largest value, so that curves lose no peak.
 
-    >>> kept([np.array([0.0, 9.0, 1.0, 1.0, 1.0, -5.0, 1.0, 1.0])], 4).tolist()
+    >>> rows_to_draw([np.array([0.0, 9.0, 1.0, 1.0, 1.0, -5.0, 1.0, 1.0])], 4).tolist()
     [0, 1, 4, 5, 7]
     """
     rows = len(columns[0])
     if rows <= most:
         return np.arange(rows)
     stretches = max(1, most // (2 * len(columns)))
-    found = {0, rows - 1}
+    rows_drawn = {0, rows - 1}
     for stretch in np.array_split(np.arange(rows), stretches):
         for column in columns:
             numbers = stretch[np.isfinite(column[stretch])]
             if len(numbers):
-                found |= {int(numbers[column[numbers].argmin()]), int(numbers[column[numbers].argmax()])}
-    return np.array(sorted(found))
+                rows_drawn |= {int(numbers[column[numbers].argmin()]), int(numbers[column[numbers].argmax()])}
+    return np.array(sorted(rows_drawn))

@@ -8,6 +8,7 @@ import importlib.resources
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.report.plots import png
@@ -49,6 +50,15 @@ def text(value: object) -> str:
 def static(name: str) -> str:
     """A file of `static/`, which pages have within them."""
     return (importlib.resources.files("fedsolve.report") / "static" / name).read_text(encoding="utf-8")
+
+
+def page_text(body: str, parts: Mapping[str, str]) -> str:
+    """A whole page: a body of `static/`, its parts filled in, in the frame that pages share.
+
+    The frame's own parts are `title`, `context`, `style`, `scripts`, and `data`, which is empty if it is not given.
+    """
+    filled = Template(static(body)).substitute(parts)
+    return Template(static("frame.html")).substitute({"data": "", **parts, "body": filled})
 
 
 def paragraphs(value: str) -> str:

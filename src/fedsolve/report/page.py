@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.folders.files import write_atomically
-from fedsolve.report.downsample import kept
+from fedsolve.report.downsample import rows_to_draw
 from fedsolve.report.markup import (
     PageTable,
     clients_table,
     note_list,
+    page_text,
     paragraphs,
     picture,
     result_html,
@@ -90,12 +91,11 @@ def write_page(
         "pictures": "\n".join(picture(*item) for item in (pictures or {}).items()),
         "tuning": paragraphs(how_tuned or "How the hyper-parameters were chosen was not recorded."),
         "settings": settings_html(histories),
-        "data": script_json(page_data(histories, main)),
         "curves": curves_html(histories),
-        **look(),
+        **drawing(page_data(histories, main)),
         "scripts": "\n".join(static(name) for name in _SCRIPTS),
     }
-    return write_atomically(path, Template(static("page.html")).substitute(parts))
+    return write_atomically(path, page_text("page.html", parts))
 
 
 def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
@@ -132,13 +132,14 @@ def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.n
         for key, values in table.items()
         if key not in _AXES and not key.endswith(AVERAGED)
     ]
-    return kept(shown, _MOST_POINTS // (methods * len(tables)))
+    return rows_to_draw(shown, _MOST_POINTS // (methods * len(tables)))
 
 
-def look() -> dict[str, str]:
-    """What all pages with curves share: style, colours and the plotter."""
-    style = static("uPlot.min.css") + "\n" + static("page.css")
-    return {"style": style, "colours": _colour_rules(), "plotter": _plotter()}
+def drawing(data: Any) -> dict[str, str]:
+    """The parts that all pages with curves share: `style` with the colours, and `data` with what draws it."""
+    style = "\n".join((static("uPlot.min.css"), static("page.css"), _colour_rules()))
+    block = f'<script type="application/json" id="page-data">{script_json(data)}</script>\n'
+    return {"style": style, "data": f"{block}<script>{_plotter()}</script>\n"}
 
 
 def curves_html(histories: Sequence[History]) -> str:

@@ -6,11 +6,19 @@ import csv
 import io
 import math
 from pathlib import Path
-from string import Template
 
 from fedsolve.config.papers import short, title
 from fedsolve.folders.files import write_atomically
-from fedsolve.report.markup import definitions, note_list, paragraphs, picture, section, static, text
+from fedsolve.report.markup import (
+    definitions,
+    note_list,
+    page_text,
+    paragraphs,
+    picture,
+    section,
+    static,
+    text,
+)
 from fedsolve.report.plots import png
 from fedsolve.results.encoding import dumps
 from fedsolve.studies.experiment import Claim, Experiment, Outcome, command
@@ -78,7 +86,7 @@ def write_results(
         "style": static("page.css"),
         "scripts": static("sorting.js"),
     }
-    return write_atomically(folder / "page.html", Template(static("experiment.html")).substitute(parts))
+    return write_atomically(folder / "page.html", page_text("experiment.html", parts))
 
 
 def _duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsolve.cli.watch.runs import Folder, Watched
 from fedsolve.report.markup import definitions, result_html, section, settings_html, static, text
-from fedsolve.report.page import curves_html, look, page_data, script_json
+from fedsolve.report.page import curves_html, drawing, page_data
 from fedsolve.report.style import distinct_names
 from fedsolve.report.table import headline, human_bytes, show_number
 from fedsolve.results.history import History
@@ -81,8 +81,7 @@ def whole_page(folder: Folder, view: View) -> str:
         "table": now["table"],
         "details": now["details"],
         "chart": curves_html([run.history for run in folder.look().values() if run.history is not None]),
-        "data": script_json(now["data"]),
-        **look(),
+        **drawing(now["data"]),
         "plotting": static("plotting.js"),
         "curves": static("curves.js"),
         "sorting": static("sorting.js"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedsolve.report.axes import value_text
 from fedsolve.report.markup import (
     definitions,
     note_list,
+    page_text,
     paragraphs,
     picture,
     section,
@@ -116,7 +116,7 @@ def write_page(
         "style": static("page.css"),
         "scripts": static("sorting.js"),
     }  # fmt: skip
-    return write_atomically(path, Template(static("sweep.html")).substitute(parts))
+    return write_atomically(path, page_text("sweep.html", parts))
 
 
 def _best(sweep: Sweep) -> str:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from fedsolve.core.checks import check_path, is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.checks import check_path
+from fedsolve.core.registry import Registry
 from fedsolve.report.trackers.mlflow import MLflow
 from fedsolve.report.trackers.tensorboard import TensorBoard
 from fedsolve.report.trackers.tracking import Tracker
 from fedsolve.report.trackers.wandb import WandB
 
-TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
-    "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
-    "mlflow": lambda folder: MLflow(),
-    "wandb": WandB,
-}
+TRACKERS: Registry[Callable[[Path], Tracker]] = Registry(
+    "tracker",
+    {
+        "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+        "mlflow": lambda folder: MLflow(),
+        "wandb": WandB,
+    },
+)
 """Each made for the folder of a run, in which it keeps what it writes; MLflow's place is its own setting."""
 
 
@@ -33,6 +36,4 @@ def tracker(name: str, folder: Path) -> Tracker:
     Raises:
         InvalidInput: there is none (the nearest is named), or its package is not installed.
     """
-    if not is_one_of(name, TRACKERS):
-        raise unknown("tracker", name, TRACKERS)
-    return TRACKERS[name](check_path("folder", folder))
+    return TRACKERS.find(name)(check_path("folder", folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.report.downsample import kept
+from fedsolve.report.downsample import rows_to_draw
 from fedsolve.report.page import page_data, write_page
 from long_run import PEAKS, long_run
 
@@ -24,10 +24,10 @@ def test_a_page_of_twelve_long_runs_is_small_and_keeps_every_peak(tmp_path):
 
 
 def test_what_has_room_is_drawn_whole():
-    assert kept([np.zeros(100)], 100).tolist() == list(range(100))
+    assert rows_to_draw([np.zeros(100)], 100).tolist() == list(range(100))
 
 
 def test_gaps_are_no_values():
     values = np.full(1000, np.nan)
     values[500] = 7.0
-    assert kept([values], 10).tolist() == [0, 500, 999]
+    assert rows_to_draw([values], 10).tolist() == [0, 500, 999]
