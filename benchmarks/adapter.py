@@ -16,8 +16,9 @@ import numpy as np
 import fedsolve as fs
 from fedsolve import wire
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.messages import records
-from fedsolve.deploy.messages.message import Reply, signature_digest
+from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
+from fedsolve.deploy.messages.message import TrainReply
+from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.engine.records.record import Recorder
 
@@ -41,15 +42,15 @@ def rounds(method: fs.Algorithm, folder: Path, count: int) -> dict[str, list[flo
         recorder = Recorder()
         for number in range(count):
             replies = [
-                records.reply_to_record(Reply(checkpoint.experiment, number, i, digest, 1, data, {}))
+                to_record(TrainReply(checkpoint.experiment, number, i, digest, 1, data, {}))
                 for i in range(CLIENTS)
             ]
             clock = _Clock(spent)
             cohort = coordinator.draw_cohort()
-            down = [records.order_to_record(coordinator.make_order(i)) for i in cohort]
+            down = [to_record(coordinator.train_request(i)) for i in cohort]
             clock("orders")
             accepted = {
-                i: coordinator.validate_reply(i, records.record_to_reply(replies[i], limit, {}))
+                i: coordinator.validate_reply(i, record_to_reply(TrainReply, replies[i], Expected(limit)))
                 for i in cohort
             }
             clock("replies")

@@ -39,7 +39,7 @@ for round in range(ROUNDS):
     accepted = {}
     drawn = server.draw_cohort()
     for client in drawn:
-        order = server.make_order(client)  # this is what travels down,
+        order = server.train_request(client)  # this is what travels down,
         reply = train_client(order, problems[client], folders[client])  # and this comes back
         accepted[client] = server.validate_reply(client, reply)
     print(round + 1, server.finish_round(accepted, len(drawn)))
@@ -64,7 +64,7 @@ same
 
 # %%
 server.draw_cohort()
-order = server.make_order(0)
+order = server.train_request(0)
 honest = train_client(order, problems[0], folders[0])
 print(f"{len(order.broadcast):,} bytes down, {len(honest.message):,} bytes up")
 for what, forged in {

@@ -14,8 +14,8 @@ import fedsolve as fs
 from fake_grid import over_the_wire
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.evaluation_result import Found
-from fedsolve.deploy.messages.measured import Measured
-from fedsolve.deploy.messages.measured_records import question_to_record
+from fedsolve.deploy.messages.codec import to_record
+from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
@@ -304,8 +304,8 @@ def test_private_methods_tell_no_metrics(tmp_path):
     words = "LocalDP.* protects what clients send, and metrics of each client would tell of its examples"
     with pytest.raises(fs.InvalidInput, match=words):
         deployed(PRIVATE, tmp_path)
-    asked = coordinator(PRIVATE).questions(("loss",), 0, None)(0)
-    answer = ask(APP, question_to_record(asked), tmp_path, kind="evaluate")
+    asked = coordinator(PRIVATE).evaluate_requests(("loss",), 0, None)(0)
+    answer = ask(APP, to_record(asked), tmp_path, kind="evaluate")
     assert "protects what clients send" in answer["refused"]["why"]
     bounded = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START), max_epsilon=8.0)
     answer = ask(bounded, QUESTION, tmp_path, kind="evaluate")
@@ -317,8 +317,8 @@ def coordinator(method):
     return Coordinator(method, START, **given)
 
 
-ASKED = coordinator(fs.FedPer("bias", 0.3)).questions(METRICS, 2, fs.client.SGD(0.1))(0)
-QUESTION = question_to_record(ASKED)
+ASKED = coordinator(fs.FedPer("bias", 0.3)).evaluate_requests(METRICS, 2, fs.client.SGD(0.1))(0)
+QUESTION = to_record(ASKED)
 
 
 def test_malformed_questions_are_refused_and_leave_no_trace(tmp_path):
@@ -367,7 +367,7 @@ def refusal(record):
 def test_clients_without_a_metrics_examples_are_in_no_percentile():
     """Client 2 has none of them, whatever it says their mean is: all are those of 1, 3 and 5."""
     own = {0: (1.0, 2), 1: (3.0, 1), 2: (-9.0, 0), 3: (5.0, 4)}
-    answers = {i: {"train": Measured(4, {"loss": mean}, {"loss": n})} for i, (mean, n) in own.items()}
+    answers = {i: {"train": PartMetrics(4, {"loss": mean}, {"loss": n})} for i, (mean, n) in own.items()}
     found = Found(1, 0, ("loss",), answers, {})
     columns = found.columns()
     want = {

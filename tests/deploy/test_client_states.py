@@ -77,7 +77,7 @@ def scaffold_orders():
 
 def one_round(server, folder):
     server.draw_cohort()
-    order = server.make_order(0)
+    order = server.train_request(0)
     reply = train_client(order, problem(0), folder)
     server.finish_round({0: server.validate_reply(0, reply)}, 1)
     return order, reply
@@ -96,7 +96,7 @@ def test_a_server_goes_back_by_one_round(tmp_path):
     with pytest.raises(
         StateLost, match=r"after round 3 is damaged.*a new one will not do, c must stay the mean"
     ):
-        train_client(server.make_order(0), problem(0), tmp_path)
+        train_client(server.train_request(0), problem(0), tmp_path)
     server.state = held
     _, again = one_round(server, tmp_path)
     assert again.message == first.message
@@ -202,7 +202,7 @@ def test_personal_leaves_stay_in_the_clients_file(tmp_path):
         if lost:
             shutil.rmtree(tmp_path)
         server.draw_cohort()
-        order = server.make_order(0)
+        order = server.train_request(0)
         assert len(order.broadcast) == 2 * 8 + 4  # w and the number of the round
         assert len(order.first_broadcast or b"") == 0
         reply = train_client(order, client, tmp_path, log=said.append)

@@ -9,7 +9,7 @@ from test_reply_outliers import APPS, CLIENTS
 
 import fedsolve as fs
 from fedsolve.deploy.far_answers import find_far_answers
-from fedsolve.deploy.messages.measured import Measured
+from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.methods.robust.outliers import FACTOR
 
 NAN = float("nan")
@@ -17,7 +17,7 @@ NAN = float("nan")
 
 def answers(*losses, part="train"):
     return {
-        client: {part: Measured(4, {"loss": x}, {"loss": 4 if np.isfinite(x) else 0})}
+        client: {part: PartMetrics(4, {"loss": x}, {"loss": 4 if np.isfinite(x) else 0})}
         for client, x in enumerate(losses)
     }
 

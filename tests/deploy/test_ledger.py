@@ -11,7 +11,7 @@ from deploy_small import ask
 import fedsolve as fs
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.ledger import LEDGER
-from fedsolve.deploy.messages.records import order_to_record
+from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
@@ -32,7 +32,7 @@ def orders(method, rounds=3, experiment="x-1"):
     found = []
     for _ in range(rounds):
         server.draw_cohort()
-        found.append(order_to_record(server.make_order(0)))
+        found.append(to_record(server.train_request(0)))
         server.finish_round({}, 2)
     return found
 

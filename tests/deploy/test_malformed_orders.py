@@ -9,7 +9,7 @@ from deploy_small import ask
 
 import fedsolve as fs
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.records import order_to_record
+from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_same
@@ -42,7 +42,7 @@ def order(method, **more):
     given = {"population": 2, "sampling": fs.sampling.Uniform(2), "seed": 0, "experiment": "good-1"} | more
     coordinator = Coordinator(method, {"w": np.zeros(2)}, **given)
     coordinator.draw_cohort()
-    return order_to_record(coordinator.make_order(0))
+    return to_record(coordinator.train_request(0))
 
 
 def every(record):

@@ -19,8 +19,9 @@ from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.message import Reply, signature_digest
-from fedsolve.deploy.messages.records import order_to_record, reply_to_record
+from fedsolve.deploy.messages.codec import to_record
+from fedsolve.deploy.messages.message import TrainReply
+from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.collect import read_and_validate
 from fedsolve.deploy.server.coordinator import Coordinator
@@ -140,7 +141,7 @@ LEGITIMATE = {"order.experiment = 'text'", "order.key = [1, 2]", "no buffers", "
 def test_every_malformed_order_is_refused(good, tmp_path):
     """At least 200 malformed orders: the client answers in one line each, and answers the right one as before."""
     _, coordinator = good
-    order = order_to_record(coordinator.make_order(1))
+    order = to_record(coordinator.train_request(1))
 
     def ask(record):
         message = Message(over_the_wire(record), 102, "train")
@@ -174,8 +175,8 @@ def judged(method, change):
     coordinator.draw_cohort()
     empty = coordinator.method.zero_message
     message = wire.encode(change(empty))
-    reply = Reply("a-1", 0, 1, signature_digest(empty), 1, message, {})
-    return read_and_validate(coordinator, 1, over_the_wire(reply_to_record(reply)))
+    reply = TrainReply("a-1", 0, 1, signature_digest(empty), 1, message, {})
+    return read_and_validate(coordinator, 1, over_the_wire(to_record(reply)))
 
 
 def test_claims_are_held_against_what_follows(tmp_path):

@@ -476,7 +476,7 @@ def measured(problem, steps, tmp_path):
     """What a client with this problem answers to the question of a server that has its model."""
     given = {"population": 6, "sampling": fs.sampling.Uniform(6), "seed": 0, "experiment": "a-1"}
     server = Coordinator(fs.FedAvg(0.1), problem.params, buffers=problem.buffers, **given)
-    question = server.questions(("loss", "accuracy"), steps, fs.client.SGD(0.5))(5)
+    question = server.evaluate_requests(("loss", "accuracy"), steps, fs.client.SGD(0.5))(5)
     return measure_client(question, problem, tmp_path).parts["train"].means
 
 

@@ -9,7 +9,7 @@ from deploy_small import POPULATION, deploy, simulated, start
 
 import fedsolve as fs
 from conformance.properties import close
-from fedsolve.deploy.messages.message import check_buffers
+from fedsolve.deploy.messages.fact_checks import check_buffers
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
 from harness import Listed
@@ -137,7 +137,7 @@ def cohorts(server, rounds=12):
         server.state = dataclasses.replace(server.state, round=number)
         drawn.append(server.draw_cohort())
         with server.precision():
-            key = jax.random.wrap_key_data(np.asarray(server.make_order(0).key, np.uint32))
+            key = jax.random.wrap_key_data(np.asarray(server.train_request(0).key, np.uint32))
             ids, there = HALF.draw(key, number, POPULATION)
         guessed.append(sorted(np.asarray(ids)[np.asarray(there)].tolist()))
     return drawn, guessed

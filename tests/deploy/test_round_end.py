@@ -16,8 +16,9 @@ from fedsolve import wire
 from fedsolve.core import trees
 from fedsolve.core.types import module, replace
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.messages.message import Reply, signature_digest
-from fedsolve.deploy.messages.records import reply_to_record
+from fedsolve.deploy.messages.codec import to_record
+from fedsolve.deploy.messages.message import TrainReply
+from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.collect import read_and_validate
 from fedsolve.deploy.server.coordinator import Coordinator
@@ -110,10 +111,10 @@ def coordinator(method, clients, **more):
 def answer(made, client, examples=1, **changes):
     """What is accepted of a reply through the codec, of zeros but for what is changed."""
     message = wire.encode(replace(made.method.zero_message, **changes))
-    reply = Reply(
+    reply = TrainReply(
         "a-1", made.state.round, client, signature_digest(made.method.zero_message), examples, message, {}
     )
-    return read_and_validate(made, client, over_the_wire(reply_to_record(reply)))
+    return read_and_validate(made, client, over_the_wire(to_record(reply)))
 
 
 @pytest.mark.parametrize(("share", "mean"), [(None, 1.0), (0.5, 0.5), (0.75, 0.75), (0.1, 0.5)])

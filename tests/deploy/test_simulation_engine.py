@@ -9,7 +9,7 @@ from deploy_small import CLIENTS, start
 import fedsolve as fs
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.messages.message import signature
+from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.registry import ClientRegistry
 from fedsolve.deploy.server.serve import FAILED, Deployment, serve

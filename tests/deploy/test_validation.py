@@ -6,14 +6,9 @@ import pytest
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages import records
-from fedsolve.deploy.messages.plain_text import printable, without_folders
-from fedsolve.deploy.messages.validation import (
-    check_buffer_values,
-    check_claims,
-    check_examples,
-    check_size,
-    reading,
-)
+from fedsolve.deploy.messages.fact_checks import check_examples
+from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
+from fedsolve.deploy.messages.validation import check_buffer_values, check_claims, check_size
 from fedsolve.methods.algorithms.fedmid import FedMiDMessage
 from fedsolve.methods.client.solver import Search
 from fedsolve.methods.privacy.central import PrivateMessage
@@ -102,8 +97,8 @@ def test_sums_must_fit_their_type():
 
 def test_words_of_others():
     """Cut, one line, nothing that a terminal obeys; of an exception that is not ours the type alone."""
-    assert len(printable("x" * 10**6)) < 400
-    assert printable("a\n\tb \x1b[2J\u202e") == "a b \\x1b[2J\\u202e"
+    assert len(sanitize("x" * 10**6)) < 400
+    assert sanitize("a\n\tb \x1b[2J\u202e") == "a b \\x1b[2J\\u202e"
     assert records.refusal(ValueError("patient 12 has HIV"))["refused"]["why"].startswith("ValueError, see")
     assert "HIV" not in str(records.refusal(KeyError("HIV")))
     assert records.refusal(InvalidInput("lower\nthe rate"))["refused"]["why"] == "lower the rate"

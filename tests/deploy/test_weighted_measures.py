@@ -16,9 +16,9 @@ from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
 from fedsolve.deploy.evaluation_result import Found  # noqa: E402
-from fedsolve.deploy.messages.measured import Answer, Question  # noqa: E402
-from fedsolve.deploy.messages.measured_checks import check_answer  # noqa: E402
-from fedsolve.deploy.messages.measured_records import answer_to_record, record_to_answer  # noqa: E402
+from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record  # noqa: E402
+from fedsolve.deploy.messages.fact_checks import check_evaluate_reply  # noqa: E402
+from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest  # noqa: E402
 from fedsolve.deploy.oracles.torch import TorchOracle  # noqa: E402
 
 WEIGHT = torch.tensor([1.0, 25.0, 3.0], dtype=torch.float64)
@@ -89,11 +89,16 @@ def test_metrics_are_of_all_examples_and_put_together_only_where_they_are_means(
         assert part.counts["loss"] == pytest.approx(WEIGHT[y].sum().item(), rel=1e-12)
         assert math.isnan(part.counts["f1"])
         assert math.isnan(part.counts["auc"])
-    question = Question("e", 1, 0, 2, -1, (0, 0), {}, "", METRICS, b"", None, 0, None, {})
-    answers = {}
+    request = EvaluateRequest(
+        experiment="e", round=1, client=0, population=2, last_used_round=-1, key=(0, 0), method={}, signature="",
+        first_broadcast=None, buffers={}, metrics=METRICS, model=b"", steps=0, solver=None,
+    )  # fmt: skip
+    expected, answers = Expected(metrics=METRICS), {}
     for i, part in enumerate(parts):
-        told = record_to_answer(answer_to_record(Answer("e", 1, 0, 0, {"train": part})), METRICS)
-        check_answer(told, question)
+        told = record_to_reply(
+            EvaluateReply, to_record(EvaluateReply("e", 1, 0, 0, {"train": part})), expected
+        )
+        check_evaluate_reply(told, request)
         answers[i] = told.parts
     columns = Found(1, 0, METRICS, answers, {}).columns()
     together = of_all(*(torch.cat(both) for both in zip(*CLIENTS, strict=True)))

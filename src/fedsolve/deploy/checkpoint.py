@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.kept import is_kept, pinned
-from fedsolve.deploy.messages.validation import reading
+from fedsolve.deploy.messages.sanitize import reading
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.outliers import check_usual
 from fedsolve.deploy.server.server_state import ServerState, store_row

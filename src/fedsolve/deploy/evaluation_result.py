@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.deploy.messages.measured import PARTS, Measured
+from fedsolve.deploy.messages.message import PARTS, PartMetrics
 from fedsolve.engine.evaluation.evaluate import as_part, by_client
 from fedsolve.results.clients import ClientMetrics
 
@@ -31,7 +31,7 @@ class Found:
     round: int
     steps: int
     metrics: tuple[str, ...]
-    answers: Mapping[int, Mapping[str, Measured]]
+    answers: Mapping[int, Mapping[str, PartMetrics]]
     refused: Mapping[int, str]
 
     def columns(self) -> dict[str, float]:

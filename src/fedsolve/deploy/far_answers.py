@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.deploy.messages.measured import PARTS, Measured
+from fedsolve.deploy.messages.message import PARTS, PartMetrics
 from fedsolve.methods.robust.outliers import FACTOR, usual_norm
 
 
 def find_far_answers(
-    answers: Mapping[int, Mapping[str, Measured]], first: Mapping[str, float]
+    answers: Mapping[int, Mapping[str, PartMetrics]], first: Mapping[str, float]
 ) -> dict[int, str]:
     """The clients whose answer to a question has a metric far beyond the usual, each with the reason.
 

@@ -16,13 +16,13 @@ from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.measure import measure_client
 from fedsolve.deploy.client.worker import train_client
-from fedsolve.deploy.messages import measured_records, records
+from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.allowed_classes import trusted_parts
-from fedsolve.deploy.messages.measured import Question
-from fedsolve.deploy.messages.measured_checks import check_question
-from fedsolve.deploy.messages.message import Order, signature
-from fedsolve.deploy.messages.order_checks import check_order
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
+from fedsolve.deploy.messages.fact_checks import check_request
+from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, Reply, TrainReply, TrainRequest
+from fedsolve.deploy.messages.sanitize import sanitize
+from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.messages.strict_kwargs import named_arguments
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.threads import share_threads
@@ -99,27 +99,31 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        def answer() -> RecordDict:
-            node = _node_context(context)
-            problem = _problem(oracle_for, node)
-            order = _order(message, problem)
-            _check_addressee(order.client, node)
-            reply = train_client(order, problem, _states(node), trusted, budget=budget, log=_log)
-            return records.reply_to_record(reply)
+        def work(request: TrainRequest, problem: LocalProblem, states: Path) -> TrainReply:
+            return train_client(request, problem, states, trusted, budget=budget, log=_log)
 
-        return _answer(message, context, answer)
+        return _answer(message, context, lambda: reply_to(TrainRequest, message, context, work))
 
     @app.evaluate()
-    def measure(message: Message, context: Context) -> Message:
-        def answer() -> RecordDict:
-            node = _node_context(context)
-            problem = _problem(oracle_for, node)
-            question = _question(message, problem)
-            _check_addressee(question.client, node)
-            answer = measure_client(question, problem, _states(node), trusted, budget=budget)
-            return measured_records.answer_to_record(answer)
+    def evaluate(message: Message, context: Context) -> Message:
+        def work(request: EvaluateRequest, problem: LocalProblem, states: Path) -> EvaluateReply:
+            return measure_client(request, problem, states, trusted, budget=budget)
 
-        return _answer(message, context, answer)
+        return _answer(message, context, lambda: reply_to(EvaluateRequest, message, context, work))
+
+    def reply_to(
+        kind: type[AnyRequest],
+        message: Message,
+        context: Context,
+        work: Callable[[AnyRequest, LocalProblem, Path], Reply],
+    ) -> RecordDict:
+        """What this client makes of a request that is for it."""
+        node = _node_context(context)
+        problem = _problem(oracle_for, node)
+        request = _read_request(kind, message, problem)
+        if request.client != node.client:
+            raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
+        return to_record(work(request, problem, _states(node)))
 
     return app
 
@@ -131,11 +135,6 @@ def _states(node: NodeContext) -> Path:
 
 def _state_folder(node_config: Mapping[str, Any]) -> str:
     return str(Path(str(node_config.get("state-dir", STATE_FOLDER))))
-
-
-def _check_addressee(client: int, node: NodeContext) -> None:
-    if client != node.client:
-        raise InvalidInput(f"the order is for client {client}, this is client {node.client}")
 
 
 def _answer(message: Message, context: Context, make_content: Callable[[], RecordDict]) -> Message:
@@ -156,27 +155,18 @@ def _print(error: Exception) -> None:
         traceback.print_exception(error)
 
 
-def _order(message: Message, problem: LocalProblem) -> Order:
+def _read_request(kind: type[AnyRequest], message: Message, problem: LocalProblem) -> AnyRequest:
     try:
-        order = records.record_to_order(message.content, problem.buffers)
-        check_order(order)
+        request = record_to_request(kind, message.content, problem.buffers)
+        check_request(request)
     except InvalidInput as error:
-        raise InvalidInput(f"the server's order cannot be used: {error}") from None
-    return order
-
-
-def _question(message: Message, problem: LocalProblem) -> Question:
-    try:
-        question = measured_records.record_to_question(message.content, problem.buffers)
-        check_question(question)
-    except InvalidInput as error:
-        raise InvalidInput(f"the server's question cannot be used: {error}") from None
-    return question
+        raise InvalidInput(f"the server's {kind.NAME} cannot be used: {error}") from None
+    return request
 
 
 def _log(line: str) -> None:
     """One line for the node's log."""
-    print(f"fedsolve: {printable(line, 1000)}", flush=True)
+    print(f"fedsolve: {sanitize(line, 1000)}", flush=True)
 
 
 def _introduction(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> RecordDict:

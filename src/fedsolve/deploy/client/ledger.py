@@ -21,7 +21,7 @@ import numpy as np
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.messages.message import Order, Reply
+from fedsolve.deploy.messages.message import TrainReply, TrainRequest
 from fedsolve.folders.lock import locked
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.gaussian import epsilon_of
@@ -47,7 +47,7 @@ class PrivacyBudget:
 
     def check(self, method: Algorithm) -> None:
         """Raise `InvalidInput` if a method sends what no noise of the client's own protects."""
-        if self.max_epsilon is not None and not math.isfinite(method.message_mu):
+        if self.max_epsilon is not None and not math.isfinite(method.traits.gdp_mu):
             raise InvalidInput(
                 f"{name_of(method)} sends what a client finds without noise of the client's own; this client has "
                 f"max_epsilon = {self.max_epsilon:g} and takes part in LocalDP alone"
@@ -61,7 +61,9 @@ class Ledger:
         self._folder, self._client, self._budget = folder / f"client-{client}-sent", client, budget
         self.path = self._folder / LEDGER
 
-    def send(self, order: Order, mu: float, make: Callable[[], Reply], log: Callable[[str], None]) -> Reply:
+    def send(
+        self, order: TrainRequest, mu: float, make: Callable[[], TrainReply], log: Callable[[str], None]
+    ) -> TrainReply:
         """The reply to an order: the one that it had already, or what `make` gives, once it is counted and kept.
 
         Args:
@@ -102,7 +104,7 @@ class Ledger:
                 f"above its own max_epsilon = {max_epsilon:g}: it sends no more"
             )
 
-    def _read(self) -> tuple[dict[str, Any], Reply | None]:
+    def _read(self) -> tuple[dict[str, Any], TrainReply | None]:
         if not self.path.exists():
             return {"squared_mu": 0.0, "messages": 0, "order": ""}, None
         try:
@@ -116,16 +118,16 @@ class Ledger:
         reply = facts["reply"]
         if "form" in reply:  # as earlier versions called it
             reply["signature"] = reply.pop("form")
-        return facts, Reply(**reply, message=message, buffers={})
+        return facts, TrainReply(**reply, message=message, buffers={})
 
-    def _write(self, facts: dict[str, Any], reply: Reply) -> None:
+    def _write(self, facts: dict[str, Any], reply: TrainReply) -> None:
         fields = {f.name: getattr(reply, f.name) for f in dataclasses.fields(reply)}
         message, _ = fields.pop("message"), fields.pop("buffers")  # a private method sends none
         content = {"message": np.frombuffer(message, np.uint8)}
         save_tree(self.path, content, facts | {"reply": fields, "bytes": len(message)}, private=True)
 
 
-def _fingerprint(order: Order) -> str:
+def _fingerprint(order: TrainRequest) -> str:
     """A digest of all that a reply without client state depends on."""
     facts = [
         order.experiment,

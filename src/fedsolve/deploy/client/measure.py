@@ -25,10 +25,10 @@ from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy import verbs
 from fedsolve.deploy.client.client_state import ClientState
 from fedsolve.deploy.client.ledger import PrivacyBudget
-from fedsolve.deploy.messages.measured import Answer, Question
-from fedsolve.deploy.messages.measured_checks import check_unprotected
-from fedsolve.deploy.messages.message import compare_signatures, float_type, signature
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.fact_checks import check_unprotected
+from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics
+from fedsolve.deploy.messages.sanitize import sanitize
+from fedsolve.deploy.messages.signature import compare_signatures, float_type, signature
 from fedsolve.deploy.messages.spec import from_spec, method_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.compute.cast import cast
@@ -36,17 +36,17 @@ from fedsolve.methods.client.solver import LocalSolver
 
 
 def measure_client(
-    question: Question,
+    request: EvaluateRequest,
     problem: LocalProblem,
     folder: Path,
     trusted: Collection[Any] = (),
     *,
     budget: PrivacyBudget | None = None,
-) -> Answer:
+) -> EvaluateReply:
     """What a client finds of the server's model, or of its own where the method gives it one, as it is or after steps.
 
     Args:
-        question: what is asked.
+        request: what is asked.
         problem: the client's model and data.
         folder: where its states are.
         trusted: classes and functions of its owner's that a method may consist of.
@@ -58,65 +58,64 @@ def measure_client(
     """
     dtype = float_type(problem.params)
     with jax.enable_x64(dtype == jnp.float64):
-        compare_signatures(signature(problem.params), question.signature, question.client)
-        method = method_from_spec(question.method, trusted)
+        compare_signatures(signature(problem.params), request.signature, request.client)
+        method = method_from_spec(request.method, trusted)
         check_unprotected(method)
         (budget or PrivacyBudget()).check(method)
-        for name in question.metrics:
+        for name in request.metrics:
             if name not in problem.metrics:
-                raise unknown(f"metric of client {question.client}", printable(name, 80), problem.metrics)
-        solver = None if question.solver is None else from_spec(question.solver, trusted)
+                raise unknown(f"metric of client {request.client}", sanitize(name, 80), problem.metrics)
+        solver = None if request.solver is None else from_spec(request.solver, trusted)
         if solver is not None and not isinstance(solver, LocalSolver):
             raise InvalidInput(f"the server described {of_type(solver)}, not a local solver")
         with _buffers_as_they_were(problem):
-            if question.buffers:
-                problem.load_buffers(question.buffers)
-            model = _model(question, problem, cast(method, dtype), folder)
+            if request.buffers:
+                problem.load_buffers(request.buffers)
+            model = _model(request, problem, cast(method, dtype), folder)
             if solver is not None:
-                model = _tuned(model, question, problem, cast(solver, dtype))
-            parts = problem.measure(model, question.metrics)
-    in_order = {
-        part: type(found)(
-            found.examples,
-            {name: found.means[name] for name in question.metrics},
-            {name: found.counts[name] for name in question.metrics},
-        )
-        for part, found in parts.items()
-    }
-    return Answer(question.experiment, question.round, question.client, question.steps, in_order)
+                model = _tuned(model, request, problem, cast(solver, dtype))
+            parts = problem.measure(model, request.metrics)
+    in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
+    return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
 
 
-def _model(question: Question, problem: LocalProblem, algorithm: Algorithm, folder: Path) -> Params:
+def _in_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
+    """The metrics in the order in which they were asked for: their names do not travel back."""
+    means, counts = ({name: kind[name] for name in names} for kind in (metrics.means, metrics.counts))
+    return PartMetrics(metrics.examples, means, counts)
+
+
+def _model(request: EvaluateRequest, problem: LocalProblem, algorithm: Algorithm, folder: Path) -> Params:
     """The model that this client is measured with."""
     params = jax.tree.map(jnp.asarray, problem.params)
-    model = wire.decode(question.model, params)
-    if not algorithm.personal:
+    model = wire.decode(request.model, params)
+    if not algorithm.traits.personal:
         return model
-    like: Any = verbs.broadcast_shape(algorithm, params, question.population)
-    if question.first_broadcast is not None:
-        like = wire.decode(question.first_broadcast, like)
-    elif question.last_used_round < 0:
+    like: Any = verbs.broadcast_shape(algorithm, params, request.population)
+    if request.first_broadcast is not None:
+        like = wire.decode(request.first_broadcast, like)
+    elif request.last_used_round < 0:
         raise InvalidInput("it lacks the first broadcast, from which a client that never took part begins")
     else:
         like = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like)
     initial = algorithm.enrol(like, params)
-    states = ClientState(folder, question.experiment, question.client)
-    return algorithm.own_model(model, states.load(question.last_used_round, initial))
+    states = ClientState(folder, request.experiment, request.client)
+    return algorithm.own_model(model, states.load(request.last_used_round, initial))
 
 
-def _tuned(model: Params, question: Question, problem: LocalProblem, solver: LocalSolver) -> Params:
+def _tuned(model: Params, request: EvaluateRequest, problem: LocalProblem, solver: LocalSolver) -> Params:
     """The model after local steps from it; buffers are left as the steps leave them."""
-    key = jax.random.wrap_key_data(jnp.asarray(question.key, jnp.uint32))
-    oracle = problem.begin_steps(key, question.client, float_type(problem.params), question.steps)
+    key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
+    oracle = problem.begin_steps(key, request.client, float_type(problem.params), request.steps)
     with problem.failing_plainly():
-        found, buffers = jax.block_until_ready(_compiled_steps()(solver, model, problem.beside, oracle))
-    if not trees.all_finite(found):
+        tuned, buffers = jax.block_until_ready(_compiled_steps()(solver, model, problem.beside, oracle))
+    if not trees.all_finite(tuned):
         raise InvalidInput(
-            f"the model of client {question.client} is not finite after {question.steps} local steps: lower their rate"
+            f"the model of client {request.client} is not finite after {request.steps} local steps: lower their rate"
         )
     if problem.beside is not None:
         problem.beside = jax.device_get(buffers)
-    return found
+    return tuned
 
 
 @cache
@@ -132,9 +131,9 @@ def _compiled_steps() -> Callable[..., tuple[Params, Any]]:
 
 @contextmanager
 def _buffers_as_they_were(problem: LocalProblem) -> Iterator[None]:
-    kept = {name: np.array(x) for name, x in problem.buffers.items()}
+    before = {name: np.array(x) for name, x in problem.buffers.items()}
     try:
         yield
     finally:
-        if kept:
-            problem.load_buffers(kept)
+        if before:
+            problem.load_buffers(before)

@@ -18,15 +18,9 @@ from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy import verbs
 from fedsolve.deploy.client.client_state import ClientState, StateLost, restarted_state
 from fedsolve.deploy.client.ledger import Ledger, PrivacyBudget
-from fedsolve.deploy.messages.message import (
-    Order,
-    Reply,
-    check_buffers,
-    compare_signatures,
-    float_type,
-    signature,
-    signature_digest,
-)
+from fedsolve.deploy.messages.fact_checks import check_buffers
+from fedsolve.deploy.messages.message import TrainReply, TrainRequest
+from fedsolve.deploy.messages.signature import compare_signatures, float_type, signature, signature_digest
 from fedsolve.deploy.messages.spec import method_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
 from fedsolve.deploy.secret_keys import secret_key
@@ -35,18 +29,18 @@ from fedsolve.methods.wrappers.buffers import BesideBroadcast, KeepsBuffers
 
 
 def train_client(
-    order: Order,
+    request: TrainRequest,
     problem: LocalProblem,
     folder: Path,
     trusted: Collection[Any] = (),
     *,
     budget: PrivacyBudget | None = None,
     log: Callable[[str], None] = lambda line: None,
-) -> Reply:
+) -> TrainReply:
     """One client's part of a round: local work from the server's model and the client's own state.
 
     Args:
-        order: what is asked.
+        request: what is asked.
         problem: the client's model and data.
         folder: where its states and its ledger are.
         trusted: classes and functions of its owner's that a method may consist of.
@@ -61,52 +55,56 @@ def train_client(
     budget = budget or PrivacyBudget()
     dtype = float_type(problem.params)
     with jax.enable_x64(dtype == jnp.float64):
-        compare_signatures(signature(problem.params), order.signature, order.client)
-        method = method_from_spec(order.method, trusted)
+        compare_signatures(signature(problem.params), request.signature, request.client)
+        method = method_from_spec(request.method, trusted)
         check_needs(method, problem)
         check_buffers(method, problem.buffers)
         budget.check(method)
-        reply = partial(_reply, order, problem, cast(method, dtype), folder, log)
-        if method.privacy != "local":
+        reply = partial(_reply, request, problem, cast(method, dtype), folder, log)
+        if method.traits.privacy != "local":
             return reply()
-        return Ledger(folder, order.client, budget).send(order, method.message_mu, reply, log)
+        return Ledger(folder, request.client, budget).send(request, method.traits.gdp_mu, reply, log)
 
 
 def _reply(
-    order: Order, problem: LocalProblem, algorithm: Algorithm, folder: Path, log: Callable[[str], None]
-) -> Reply:
+    request: TrainRequest,
+    problem: LocalProblem,
+    algorithm: Algorithm,
+    folder: Path,
+    log: Callable[[str], None],
+) -> TrainReply:
     params = jax.tree.map(jnp.asarray, problem.params)
-    like = verbs.broadcast_shape(algorithm, params, order.population)
-    broadcast = wire.decode(order.broadcast, like)
-    first = broadcast if order.first_broadcast is None else wire.decode(order.first_broadcast, like)
+    like = verbs.broadcast_shape(algorithm, params, request.population)
+    broadcast = wire.decode(request.broadcast, like)
+    first = broadcast if request.first_broadcast is None else wire.decode(request.first_broadcast, like)
     initial = algorithm.enrol(first, params)
     is_stateful = bool(jax.tree.leaves(initial))
-    states = ClientState(folder, order.experiment, order.client)
+    states = ClientState(folder, request.experiment, request.client)
     before = initial
     if is_stateful:
         before = _state_before(
-            order, states, initial, partial(restarted_state, algorithm, broadcast, params), log
+            request, states, initial, partial(restarted_state, algorithm, broadcast, params), log
         )
-    if order.buffers:
-        problem.load_buffers(order.buffers)
-    message, after, is_finite = _train(problem, algorithm, broadcast, before, order)
+    if request.buffers:
+        problem.load_buffers(request.buffers)
+    message, after, is_finite = _train(problem, algorithm, broadcast, before, request)
     if not is_finite:
-        raise InvalidInput(f"the update of client {order.client} is not finite: lower the client's rate")
+        raise InvalidInput(f"the update of client {request.client} is not finite: lower the client's rate")
     if is_stateful:
-        states.save(order.round, after, order.last_used_round)
-    return Reply(
-        order.experiment,
-        order.round,
-        order.client,
+        states.save(request.round, after, request.last_used_round)
+    return TrainReply(
+        request.experiment,
+        request.round,
+        request.client,
         signature_digest(message),
-        int(problem.num_examples) if algorithm.weighting == "examples" else 1,
+        int(problem.num_examples) if algorithm.traits.weighting == "examples" else 1,
         wire.encode(message),
         dict(problem.buffers),
     )
 
 
 def _state_before(
-    order: Order,
+    request: TrainRequest,
     states: ClientState,
     initial: Any,
     restart: Callable[[StateLost, Callable[[str], None]], Any],
@@ -114,20 +112,20 @@ def _state_before(
 ) -> Any:
     """The state that an order goes on from: the client's own, or where that is lost what may take its place."""
     try:
-        return states.load(order.last_used_round, initial)
+        return states.load(request.last_used_round, initial)
     except StateLost as lost:
-        if order.tracked_state is None:
+        if request.tracked_state is None:
             return restart(lost, log)
         log(f"{lost}: it goes on from the state that the server tracks")
-        return wire.decode(order.tracked_state, initial)
+        return wire.decode(request.tracked_state, initial)
 
 
 def _train(
-    problem: LocalProblem, algorithm: Algorithm, broadcast: Any, before: Any, order: Order
+    problem: LocalProblem, algorithm: Algorithm, broadcast: Any, before: Any, request: TrainRequest
 ) -> tuple[Any, Any, Any]:
     """Local work as one compiled call, and whether all of it is finite; a method's noise is this machine's own."""
-    key = jax.random.wrap_key_data(jnp.asarray(order.key, jnp.uint32))
-    oracle = problem.begin(key, order.client, float_type(problem.params), secret_key())
+    key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
+    oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
     if problem.beside is None:
         with problem.failing_plainly():
             return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))

@@ -1,54 +1,117 @@
-"""What travels in a deployment besides the method's own bytes: an order down, a reply up. No Flower here."""
+"""What travels in a deployment: requests down and replies up, both of two kinds, training and evaluation.
+
+Each field says how it travels, and `fedsolve.deploy.messages.codec` writes and reads all of them by that. No Flower
+here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Params
-from fedsolve.engine.records.identity import digest
-from fedsolve.tasks.leaves import refuse_halves
+PARTS = ("train", "validation")
+"""The examples that a client measures a model on: those that it trains on, and those that it holds out."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a client is asked to do in a round.
+class Fact:
+    """A field that travels among the facts of a record.
+
+    Attributes:
+        kind: its type in the record.
+        write: the field's value -> the fact.
+        read: the fact -> the field's value.
+    """
+
+    kind: type
+    write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any], Any] = lambda fact: fact
+
+
+class Part(Enum):
+    """A field that travels as a part of a record beside the facts; parts are written in this order."""
+
+    BYTES = "bytes as they are"
+    OPTIONAL_BYTES = "bytes as they are, or no such part if the field is None"
+    METRICS = "a part for each of `PARTS` that was measured"
+    BUFFERS = "named arrays, or no such part if there are none"
+
+
+_TEXT = {"travels": Fact(str)}
+_NUMBER = {"travels": Fact(int)}
+_DATA = {"travels": Fact(str, json.dumps, json.loads)}
+_LIST = {"travels": Fact(list, list, tuple)}
+_BYTES = {"travels": Part.BYTES}
+_OPTIONAL = {"travels": Part.OPTIONAL_BYTES}
+_METRICS = {"travels": Part.METRICS}
+_BUFFERS = {"travels": Part.BUFFERS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client is asked to do.
 
     Attributes:
         experiment: name of the experiment that the client's state belongs to.
-        round: number of the round, from 0.
+        round: number of the round, from 0: rounds done.
         client: the client's number.
         population: clients in all.
         last_used_round: the last round in which the server used an update of this client, from 0; -1 if none.
         key: the round's random key, two words; cohorts, shuffles and dropout follow from it.
         method: the method as data (see `fedsolve.deploy.messages.spec`).
         signature: shapes and types of the model's leaves; a client with another model refuses.
-        broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
         first_broadcast: that of the first round, for a client that joins later and keeps a state; else None.
-        tracked_state: the client's state as the server tracks it, for one that has lost its own; else None.
         buffers: what is averaged beside the model, by name.
     """
 
-    experiment: str
-    round: int
-    client: int
-    population: int
-    last_used_round: int
-    key: tuple[int, ...]
-    method: Any
-    signature: str
-    broadcast: bytes
-    first_broadcast: bytes | None
-    tracked_state: bytes | None
-    buffers: dict[str, np.ndarray]
+    NAME: ClassVar[str]
+    experiment: str = field(metadata=_TEXT)
+    round: int = field(metadata=_NUMBER)
+    client: int = field(metadata=_NUMBER)
+    population: int = field(metadata=_NUMBER)
+    last_used_round: int = field(metadata=_NUMBER)
+    key: tuple[int, ...] = field(metadata=_LIST)
+    method: Any = field(metadata=_DATA)
+    signature: str = field(metadata=_TEXT)
+    first_broadcast: bytes | None = field(metadata=_OPTIONAL)
+    buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest(Request):
+    """The order to train in a round.
+
+    Attributes:
+        broadcast: the method's broadcast, as `fedsolve.wire` encodes it.
+        tracked_state: the client's state as the server tracks it, for one that has lost its own; else None.
+    """
+
+    NAME = "order"
+    broadcast: bytes = field(metadata=_BYTES)
+    tracked_state: bytes | None = field(metadata=_OPTIONAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(Request):
+    """The question what a model is worth on the client's examples. Its key is that of the round that comes next.
+
+    Attributes:
+        metrics: names of the metrics.
+        model: the server's, as `fedsolve.wire` encodes it.
+        steps: local steps that the client takes before, 0 for none.
+        solver: what takes them, as data; None for none.
+    """
+
+    NAME = "question"
+    metrics: tuple[str, ...] = field(metadata=_LIST)
+    model: bytes = field(metadata=_BYTES)
+    steps: int = field(metadata=_NUMBER)
+    solver: Any = field(metadata=_DATA)
 
 
 @dataclass(frozen=True)
@@ -56,70 +119,59 @@ class Reply:
     """What a client answers.
 
     Attributes:
-        experiment, round, client: those of the order.
+        experiment, round, client: those of the request.
+    """
+
+    NAME: ClassVar[str]
+    experiment: str = field(metadata=_TEXT)
+    round: int = field(metadata=_NUMBER)
+    client: int = field(metadata=_NUMBER)
+
+
+@dataclass(frozen=True)
+class TrainReply(Reply):
+    """What a client answers to a `TrainRequest`.
+
+    Attributes:
         signature: digest of shapes and types of the message.
         examples: the client's number of examples, 1 where the method weights clients alike and need not know.
         message: the method's message, as `fedsolve.wire` encodes it.
         buffers: what is averaged beside the model, after local work.
     """
 
-    experiment: str
-    round: int
-    client: int
-    signature: str
+    NAME = "reply"
+    signature: str = field(metadata=_TEXT)
+    examples: int = field(metadata=_NUMBER)
+    message: bytes = field(metadata=_BYTES)
+    buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
+
+
+@dataclass(frozen=True)
+class PartMetrics:
+    """Metrics of a model on one part of a client's examples.
+
+    Attributes:
+        examples: how many, at least 1.
+        means: of each metric by name, finite where its count is not 0.
+        counts: what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens),
+            an int; the sum of their weights, a float, of a weighted mean; NaN of what is no mean, such as F1, whose
+            values of several clients make no value of all their examples.
+    """
+
     examples: int
-    message: bytes
-    buffers: dict[str, np.ndarray]
+    means: Mapping[str, float]
+    counts: Mapping[str, float]
 
 
-def signature(tree: Any) -> str:
-    """Shapes and types of all leaves in one line.
+@dataclass(frozen=True)
+class EvaluateReply(Reply):
+    """What a client answers to an `EvaluateRequest`.
 
-    >>> signature({"w": np.zeros((2, 3), np.float32)})
-    "['w'] float32[2,3]"
+    Attributes:
+        steps: those of the request.
+        parts: what it measured, by the names in `PARTS`; it may hold out nothing.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return "; ".join(
-        f"{jax.tree_util.keystr(path) or 'value'} {jnp.dtype(x.dtype)}{list(np.shape(x))}".replace(", ", ",")
-        for path, x in leaves
-    )
 
-
-def signature_digest(tree: Any) -> str:
-    """A digest of `signature`, for every message."""
-    return digest(signature(tree))
-
-
-def float_type(params: Params) -> Any:
-    """The common type of a model's leaves, float64 also where JAX has 64-bit types switched off.
-
-    Raises:
-        InvalidInput: leaves that are no floating-point arrays, or such of 16 bits, or none.
-    """
-    leaves = jax.tree.leaves(params)
-    if not leaves or not all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
-        raise InvalidInput(
-            "the model must be floating-point arrays, at least one, in any tree: give its parameters"
-        )
-    refuse_halves("the model", params)
-    return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
-
-
-def compare_signatures(ours: str, theirs: str, client: int) -> None:
-    """Raise `InvalidInput`, naming the first difference, unless a client's model is the server's."""
-    if ours == theirs:
-        return
-    pairs = zip_longest(ours.split("; "), theirs.split("; "), fillvalue="nothing")
-    mine, wanted = next((a, b) for a, b in pairs if a != b)
-    raise InvalidInput(
-        f"the model of client {client} has {mine} where the server's has {wanted}: build both from the same code"
-    )
-
-
-def check_buffers(algorithm: Algorithm, buffers: Mapping[str, Any] | None) -> None:
-    """Raise `InvalidInput` if something would travel beside a protected model without protection."""
-    if buffers and algorithm.privacy:
-        raise InvalidInput(
-            f"{name_of(algorithm)} protects the model, not what is averaged beside it ({', '.join(buffers)}): "
-            "take a model without running statistics, such as one with GroupNorm in place of BatchNorm"
-        )
+    NAME = "answer"
+    steps: int = field(metadata=_NUMBER)
+    parts: Mapping[str, PartMetrics] = field(metadata=_METRICS)

@@ -1,9 +1,8 @@
-"""Orders and replies as Flower's records, and back; and what all records have in common."""
+"""What records of all kinds have in common: facts of their types, bytes, buffers, and refusals."""
 
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,101 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsolve.core.errors import FedsolveError, InvalidInput, of_type, with_article
 from fedsolve.deploy.client.client_state import StateLost
-from fedsolve.deploy.messages.message import Order, Reply
-from fedsolve.deploy.messages.plain_text import printable, without_folders
-from fedsolve.deploy.messages.validation import reading
+from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
 
 _BYTES = "bytes"
-_ORDER = {
-    "experiment": str,
-    "round": int,
-    "client": int,
-    "population": int,
-    "last_used_round": int,
-    "key": list,
-}
-_ORDER |= {"method": str, "signature": str}
-_OPTIONAL = ("first_broadcast", "tracked_state")
-_REPLY = {"experiment": str, "round": int, "client": int, "signature": str, "examples": int}
-FACTS_BYTES = 64 * 1024
-"""Room for facts about a message."""
-
-
-def order_to_record(order: Order) -> RecordDict:
-    """An order as a record."""
-    facts: dict[str, Any] = {
-        "experiment": order.experiment,
-        "round": order.round,
-        "client": order.client,
-        "population": order.population,
-        "last_used_round": order.last_used_round,
-        "key": list(order.key),
-        "method": json.dumps(order.method),
-        "signature": order.signature,
-    }
-    record = RecordDict({"order": ConfigRecord(facts), "broadcast": pack(order.broadcast)})
-    for name in _OPTIONAL:
-        if (data := getattr(order, name)) is not None:
-            record[name] = pack(data)
-    return with_buffers(record, order.buffers)
-
-
-def record_to_order(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> Order:
-    """The order in a record, each fact of its type.
-
-    Args:
-        record: what a server sent.
-        buffers: the client's own buffers, by name: shapes and types.
-
-    Raises:
-        InvalidInput: the record is no order of this version.
-    """
-    with reading("it"):
-        facts = facts_of(record, "order", _ORDER)
-        extra = set(record) - {"order", "broadcast", *_OPTIONAL, "buffers"}
-        if extra:
-            raise InvalidInput(f"it has {printable(sorted(extra))} besides what an order has")
-        facts["method"], facts["key"] = json.loads(facts["method"]), tuple(facts["key"])
-        for name in _OPTIONAL:
-            facts[name] = unpack(record, name) if name in record else None
-        return Order(**facts, broadcast=unpack(record, "broadcast"), buffers=read_buffers(record, buffers))
-
-
-def reply_to_record(reply: Reply) -> RecordDict:
-    """A reply as a record."""
-    facts: dict[str, Any] = {
-        "experiment": reply.experiment,
-        "round": reply.round,
-        "client": reply.client,
-        "signature": reply.signature,
-        "examples": reply.examples,
-    }
-    record = RecordDict({"reply": ConfigRecord(facts), "message": pack(reply.message)})
-    return with_buffers(record, reply.buffers)
-
-
-def record_to_reply(record: RecordDict, max_message_bytes: int, buffers: Mapping[str, np.ndarray]) -> Reply:
-    """The reply in a record; nothing is decoded of one that is longer than a reply can be.
-
-    Args:
-        record: what a node sent.
-        max_message_bytes: bytes of the longest message that this round may bring.
-        buffers: the server's buffers, by name: shapes and types.
-
-    Raises:
-        InvalidInput: the client refused, with its reason; or the record is no reply of this version.
-    """
-    check_refusal(record)
-    with reading("the reply"):
-        if (length := record_bytes(record)) > (
-            most := max_message_bytes + buffer_bytes(buffers) + FACTS_BYTES
-        ):
-            raise InvalidInput(f"it has {length:,} bytes where a reply has at most {most:,}")
-        facts = facts_of(record, "reply", _REPLY)
-        extra = set(record) - {"reply", "message", "buffers"}
-        if extra:
-            raise InvalidInput(f"it has {printable(sorted(extra))} besides what a reply has")
-        return Reply(**facts, message=unpack(record, "message"), buffers=read_buffers(record, buffers))
 
 
 def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
@@ -121,7 +28,7 @@ def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
     if isinstance(error, FedsolveError):
         why = without_folders(str(error), folder)
     return RecordDict(
-        {"refused": ConfigRecord({"why": printable(who + why), "lost": isinstance(error, StateLost)})}
+        {"refused": ConfigRecord({"why": sanitize(who + why), "lost": isinstance(error, StateLost)})}
     )
 
 
@@ -133,7 +40,7 @@ def check_refusal(record: RecordDict) -> None:
             facts = record.config_records["refused"]
         why = facts.get("why")
         kind = StateLost if facts.get("lost") is True else InvalidInput
-        raise kind(f"refused: {printable(why) if isinstance(why, str) else 'without a reason'}")
+        raise kind(f"refused: {sanitize(why) if isinstance(why, str) else 'without a reason'}")
 
 
 def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[str, Any]:
@@ -143,11 +50,11 @@ def facts_of(record: RecordDict, name: str, types: Mapping[str, type]) -> dict[s
     facts: dict[str, Any] = dict(part)
     for key in sorted(set(facts) ^ set(types)):
         problem = "has an unknown" if key in facts else "lacks"
-        raise InvalidInput(f"it {problem} {printable(key)}: another version of fedsolve?")
+        raise InvalidInput(f"it {problem} {sanitize(key)}: another version of fedsolve?")
     for key, kind in types.items():
         if type(facts[key]) is not kind:  # bool is an int to isinstance
             raise InvalidInput(
-                f"its {key} is {printable(repr(facts[key]))}, {of_type(facts[key])}, not {with_article(kind.__name__)}"
+                f"its {key} is {sanitize(repr(facts[key]))}, {of_type(facts[key])}, not {with_article(kind.__name__)}"
             )
     return facts
 
@@ -196,13 +103,13 @@ def _check_npy(name: str, data: bytes, known: np.ndarray) -> None:
     file = io.BytesIO(data)
     major, _ = np.lib.format.read_magic(file)
     if major != 1:
-        raise InvalidInput(f"its {printable(name)} is an array of format {major}, not 1")
+        raise InvalidInput(f"its {sanitize(name)} is an array of format {major}, not 1")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     if (shape, dtype) != (known.shape, known.dtype):
-        given = f"{printable(dtype)} of shape {printable(shape)}"
-        raise InvalidInput(f"its {printable(name)} is {given}, not {known.dtype} of {known.shape}")
+        given = f"{sanitize(dtype)} of shape {sanitize(shape)}"
+        raise InvalidInput(f"its {sanitize(name)} is {given}, not {known.dtype} of {known.shape}")
     if (length := len(data) - file.tell()) != known.nbytes:
-        raise InvalidInput(f"its {printable(name)} has {length} bytes, not {known.nbytes}")
+        raise InvalidInput(f"its {sanitize(name)} has {length} bytes, not {known.nbytes}")
 
 
 def buffer_bytes(buffers: Mapping[str, np.ndarray]) -> int:

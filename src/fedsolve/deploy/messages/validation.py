@@ -1,10 +1,9 @@
-"""Whether a reply counts: every fact, length and number of it is checked before any of it is used. No Flower here."""
+"""Whether the message of a reply counts: every number of it is checked before any of it is used. No Flower here."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,12 +14,10 @@ from fedsolve.core import wire
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Claim, is_module
 from fedsolve.deploy.host_arrays import all_finite, max_abs, norm
-from fedsolve.deploy.messages.measured import Answer
-from fedsolve.deploy.messages.message import Reply, signature, signature_digest
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.message import TrainReply
+from fedsolve.deploy.messages.sanitize import sanitize
+from fedsolve.deploy.messages.signature import signature, signature_digest
 
-MOST_EXAMPLES = 2**31 - 1
-"""The largest number of examples that is believed of a client: simulations count in 32 bits, too."""
 _AGREE = 0.01  # a sum of squares in float32 on another machine, relative
 
 
@@ -28,27 +25,7 @@ class TooLarge(InvalidInput):
     """The numbers of a reply are not finite, beyond a fixed bound or too large to be summed over a cohort."""
 
 
-@contextlib.contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Within it, whatever goes wrong in reading what comes from outside becomes `InvalidInput`: no run ends by it."""
-    try:
-        yield
-    except InvalidInput:
-        raise
-    except Exception as error:  # its words may quote what was sent: its type is enough
-        raise InvalidInput(
-            f"{what} cannot be read ({type(error).__name__}): another version of fedsolve?"
-        ) from error
-
-
-def check_addressed(reply: Reply | Answer, experiment: str, round: int, client: int) -> None:
-    """Raise `InvalidInput` unless a reply answers this round's order to this client."""
-    for name, wanted in (("experiment", experiment), ("round", round), ("client", client)):
-        if (given := getattr(reply, name)) != wanted:
-            raise InvalidInput(f"it is of {name} {printable(given)}, not of {wanted}")
-
-
-def decode_reply(reply: Reply, zero_message: Any) -> Any:
+def decode_reply(reply: TrainReply, zero_message: Any) -> Any:
     """The message of a reply, decoded only if its shapes and types are those of `zero_message`.
 
     Raises:
@@ -93,14 +70,6 @@ def check_message(
     if not is_noisy:
         check_claims(sent)
     return length
-
-
-def check_examples(examples: Any) -> None:
-    """Raise `InvalidInput` unless a number of examples is whole and within its bounds."""
-    if isinstance(examples, bool) or not isinstance(examples, int):
-        raise InvalidInput(f"its number of examples is {printable(repr(examples))}, not an integer")
-    if not 1 <= examples <= MOST_EXAMPLES:
-        raise InvalidInput(f"it counts {printable(examples)} examples, not 1 to {MOST_EXAMPLES:,}")
 
 
 def check_claims(message: Any, delta: Any = None) -> None:
@@ -162,7 +131,7 @@ def check_buffer_values(known: Mapping[str, np.ndarray], buffers: Mapping[str, n
     for name in sorted(set(known) ^ set(buffers)):
         holder = "has" if name in buffers else "lacks"
         raise InvalidInput(
-            f"it {holder} {printable(name)} beside the model, unlike the server: server_app(..., buffers=...) must be "
+            f"it {holder} {sanitize(name)} beside the model, unlike the server: server_app(..., buffers=...) must be "
             "told what the clients' models have, such as fs.flower.torch_buffers(module)"
         )
     for name, value in buffers.items():

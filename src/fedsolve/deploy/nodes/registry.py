@@ -10,9 +10,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
-from fedsolve.deploy.messages.message import compare_signatures
-from fedsolve.deploy.messages.plain_text import printable
-from fedsolve.deploy.messages.validation import reading
+from fedsolve.deploy.messages.sanitize import reading, sanitize
+from fedsolve.deploy.messages.signature import compare_signatures
 from fedsolve.deploy.nodes.node_binding import NodeBindings, key_digest
 from fedsolve.deploy.nodes.simulation import missing_clients_advice
 from fedsolve.deploy.nodes.transport import Mailbox
@@ -168,7 +167,7 @@ class ClientRegistry:
         return client
 
     def _refuse(self, node: int, reason: str) -> None:
-        reason = printable(reason)
+        reason = sanitize(reason)
         if self._refusals.get(node) != reason:
             self._refusals[node] = reason
             self._log(f"node {node} is refused: {reason}")

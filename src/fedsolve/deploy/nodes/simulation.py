@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.sanitize import sanitize
 
 _STOPPED = "An exception occur"  # how the engine's own log begins what ended it
 
@@ -22,7 +22,7 @@ class _CauseHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if not self.cause and record.levelno >= logging.ERROR and text.startswith(_STOPPED):
-            self.cause = printable(text.partition("!!")[2] or text)
+            self.cause = sanitize(text.partition("!!")[2] or text)
 
 
 def is_simulated(grid: Grid) -> bool:

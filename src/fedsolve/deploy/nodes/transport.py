@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.nodes.simulation import check_engine
 
 MARGIN = 60.0
@@ -116,4 +116,4 @@ def _error_line(reply: Message) -> str:
     last = lines[-1] if lines else "no reason given"
     if _EXCEPTION.match(last):
         last = last.partition(":")[0]
-    return f"{printable(last)} (Flower's error {reply.error.code})"
+    return f"{sanitize(last)} (Flower's error {reply.error.code})"

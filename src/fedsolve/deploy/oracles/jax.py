@@ -18,7 +18,7 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
-from fedsolve.deploy.messages.measured import Measured
+from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.oracles.jax_metrics import NONE, Asked, held_out, measured, own_validation, packed
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.checks.buffer_checks import check_buffers
@@ -197,7 +197,7 @@ class JaxOracle(LocalProblem):
         work, _ = local_work(counts, self._work.loss, batch_size=size, epochs=None, local_steps=steps)
         return self._oracle(replace(work, half=self._work.half), steps, key, client, dtype)
 
-    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Metrics of a model (see `LocalProblem.measure`), by the engine's programs.
 
         What is no mean over examples is computed on all of the client's, in one piece.

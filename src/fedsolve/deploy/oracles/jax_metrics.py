@@ -14,7 +14,7 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch, Params
 from fedsolve.data.federated import FederatedData
-from fedsolve.deploy.messages.measured import Measured
+from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.engine.checks.preflight import check_metrics
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
@@ -73,7 +73,7 @@ def measured(
     model: Params,
     metrics: Collection[str],
     whole: OnWholeSets,
-) -> dict[str, Measured]:
+) -> dict[str, PartMetrics]:
     """A model's metrics on one client's sets of examples, by the engine's programs.
 
     Args:
@@ -97,12 +97,12 @@ def measured(
         sizes |= {
             name: _NO_COUNT if math.isfinite(values[name]) else 0.0 for name in values.keys() - sizes.keys()
         }
-        found[part] = Measured(int(count[0]), values, sizes)
+        found[part] = PartMetrics(int(count[0]), values, sizes)
     return found
 
 
 def _count(function: Any, count: float) -> float:
-    """What a metric is a mean over, as `Measured` has it."""
+    """What a metric is a mean over, as `PartMetrics` has it."""
     if not hasattr(function, "of_sums"):
         return round(count)
     # a mean of values of several clients is no value of all, unless the function says what they count for

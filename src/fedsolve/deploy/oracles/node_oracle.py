@@ -17,7 +17,7 @@ from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
-from fedsolve.deploy.messages.measured import Measured
+from fedsolve.deploy.messages.message import PartMetrics
 
 
 class LocalProblem(ABC):
@@ -100,7 +100,7 @@ class LocalProblem(ABC):
         """
         raise InvalidInput(f"this {type(self).__name__} cannot fine-tune: it has no method begin_steps")
 
-    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Metrics of a model on this client's examples, with the buffers that it was given last.
 
         Args:

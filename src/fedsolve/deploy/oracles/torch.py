@@ -19,7 +19,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
-from fedsolve.deploy.messages.measured import Measured
+from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.oracles.callback import Host
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
@@ -136,7 +136,7 @@ class TorchOracle(LocalProblem):
         """The oracle of so many local steps (see `LocalProblem.begin_steps`), each on the loader's next batch."""
         return replace(self.begin(key, client, dtype), steps=steps)
 
-    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, Measured]:
+    def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
         """Metrics of a model (see `LocalProblem.measure`) in evaluation mode: PyTorch's own values of all examples."""
         functions = {name: f for name, f in self._functions.items() if name in metrics}
         tensors = {name: torch.tensor(np.asarray(p)) for name, p in params.items()}
@@ -144,7 +144,7 @@ class TorchOracle(LocalProblem):
         for part, batches in self._sets.items():
             values, examples = self._module.measure(tensors, functions, batches)
             means, counts = ({name: pair[k] for name, pair in values.items()} for k in (0, 1))
-            found[part] = Measured(examples, means, counts)
+            found[part] = PartMetrics(examples, means, counts)
         return found
 
 

@@ -14,10 +14,11 @@ from flwr.serverapp import Grid
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.evaluation_result import Found
 from fedsolve.deploy.far_answers import find_far_answers
-from fedsolve.deploy.messages import measured_records, records
-from fedsolve.deploy.messages.measured import Measured, Question
-from fedsolve.deploy.messages.measured_checks import check_answer
-from fedsolve.deploy.messages.validation import reading
+from fedsolve.deploy.messages import records
+from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
+from fedsolve.deploy.messages.fact_checks import check_evaluate_reply
+from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics
+from fedsolve.deploy.messages.sanitize import reading
 from fedsolve.deploy.nodes.registry import ClientRegistry
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, send_and_collect
 from fedsolve.deploy.server.backoff import Backoff
@@ -29,7 +30,7 @@ from fedsolve.deploy.server.settings import Settings
 class _Answers:
     """What has come of one question so far, by client."""
 
-    counted: dict[int, Mapping[str, Measured]] = field(default_factory=dict)
+    counted: dict[int, Mapping[str, PartMetrics]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     bytes_up: int = 0
     closes: float = math.inf
@@ -84,7 +85,7 @@ class ClientEvaluation:
         begun, done = time.perf_counter(), self._coordinator.state.round
         metrics = tuple(self._settings.client_metrics)
         self._times += 1
-        ask = self._coordinator.questions(metrics, steps, solver)
+        ask = self._coordinator.evaluate_requests(metrics, steps, solver)
         questions = {
             node: ask(client)
             for client, node in self._registry.poll().items()
@@ -106,11 +107,11 @@ class ClientEvaluation:
         self._keep(found)
         return found
 
-    def _collect(self, questions: Mapping[int, Question], answers: _Answers) -> int:
+    def _collect(self, questions: Mapping[int, EvaluateRequest], answers: _Answers) -> int:
         """Ask each node its question, and take what comes until the deadline; the bytes that were sent."""
         seconds, messages, bytes_down = self._settings.round_seconds, {}, 0
         for node, question in questions.items():
-            record = measured_records.question_to_record(question)
+            record = to_record(question)
             bytes_down += records.record_bytes(record)
             group, ttl = str(question.round), seconds + MARGIN
             messages[node] = Message(record, node, "evaluate", group_id=group, ttl=ttl)
@@ -127,7 +128,7 @@ class ClientEvaluation:
         self._mailbox.late.clear()
         return bytes_down
 
-    def _take(self, question: Question, answer: RecordDict | str, answers: _Answers) -> None:
+    def _take(self, question: EvaluateRequest, answer: RecordDict | str, answers: _Answers) -> None:
         if isinstance(answer, str):
             answers.refused[question.client] = answer
             return
@@ -139,13 +140,13 @@ class ClientEvaluation:
             answers.refused[question.client] = str(error)
 
 
-def read_answer(record: RecordDict, question: Question) -> Mapping[str, Measured]:
+def read_answer(record: RecordDict, question: EvaluateRequest) -> Mapping[str, PartMetrics]:
     """What a client answered to a question, checked, by part.
 
     Raises:
         InvalidInput: why it does not count, whatever it is made of.
     """
     with reading("the answer"):
-        answer = measured_records.record_to_answer(record, question.metrics)
-        check_answer(answer, question)
-        return answer.parts
+        reply = record_to_reply(EvaluateReply, record, Expected(metrics=question.metrics))
+        check_evaluate_reply(reply, question)
+        return reply.parts

@@ -13,7 +13,10 @@ from flwr.serverapp import Grid
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.client.client_state import StateLost
 from fedsolve.deploy.messages import records
-from fedsolve.deploy.messages.validation import TooLarge, reading
+from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
+from fedsolve.deploy.messages.message import TrainReply
+from fedsolve.deploy.messages.sanitize import reading
+from fedsolve.deploy.messages.validation import TooLarge
 from fedsolve.deploy.nodes.registry import ClientRegistry
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, send_and_collect
 from fedsolve.deploy.server.backoff import Backoff
@@ -125,7 +128,7 @@ class ReplyCollector:
     def _orders(self, by_node: dict[int, int], replies: RoundReplies) -> dict[int, Message]:
         ttl, messages = self._settings.round_seconds + MARGIN, {}
         for node, client in by_node.items():
-            record = records.order_to_record(self._coordinator.make_order(client))
+            record = to_record(self._coordinator.train_request(client))
             replies.bytes_down += records.record_bytes(record)
             messages[node] = Message(record, node, "train", group_id=str(self._round), ttl=ttl)
         return messages
@@ -186,8 +189,8 @@ def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict)
     """
     with reading("the reply"):
         try:
-            limit = coordinator.method.max_message_bytes
-            reply = records.record_to_reply(answer, limit, coordinator.state.buffers)
+            expected = Expected(coordinator.method.max_message_bytes, coordinator.state.buffers)
+            reply = record_to_reply(TrainReply, answer, expected)
         except StateLost:
             coordinator.report_lost_state(client)
             raise

@@ -22,16 +22,11 @@ from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, reports
 from fedsolve.deploy import verbs
 from fedsolve.deploy.host_arrays import Buffers, all_finite, mean_buffers, stays_finite
-from fedsolve.deploy.messages.measured import Question
-from fedsolve.deploy.messages.message import Order, Reply, check_buffers, signature
+from fedsolve.deploy.messages.fact_checks import check_addressed, check_buffers, check_examples
+from fedsolve.deploy.messages.message import EvaluateRequest, TrainReply, TrainRequest
+from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.messages.spec import to_spec
-from fedsolve.deploy.messages.validation import (
-    check_addressed,
-    check_buffer_values,
-    check_examples,
-    check_message,
-    decode_reply,
-)
+from fedsolve.deploy.messages.validation import check_buffer_values, check_message, decode_reply
 from fedsolve.deploy.secret_keys import new_secret, round_key, secret_key
 from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_norms, usual_after
 from fedsolve.deploy.server.reply_store import ReplyStore
@@ -93,7 +88,7 @@ class Coordinator:
         self.population, self.experiment = population, experiment
         self.norm_bound = None if norm_bound == math.inf else norm_bound  # a configuration has no None
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
-        self._secret = (secret or new_secret()) if algorithm.secret_cohorts else None
+        self._secret = (secret or new_secret()) if algorithm.traits.secret_cohorts else None
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
         self.fewest = math.ceil(float(fewest_messages(algorithm)))
@@ -148,27 +143,35 @@ class Coordinator:
             self._round = (key, broadcast, wire.encode(broadcast))
         return [int(client) for client in clients]
 
-    def make_order(self, client: int) -> Order:
+    def _request_facts(self, client: int, key: Any) -> dict[str, Any]:
+        """What requests of both kinds to a client have in common."""
+        return {
+            "experiment": self.experiment,
+            "round": self.state.round,
+            "client": client,
+            "population": self.population,
+            "last_used_round": int(self.state.last_used_round[client]),
+            "key": tuple(int(word) for word in np.asarray(jax.random.key_data(key))),
+            "method": self._method_spec,
+            "signature": self.signature,
+            "buffers": self.state.buffers,
+        }
+
+    def train_request(self, client: int) -> TrainRequest:
         """What a client of the cohort that was drawn is asked to do."""
-        key, _, encoded = self._round
-        state, used = self.state, int(self.state.last_used_round[client])
-        is_new = used < 0 and state.round > 0 and self.method.is_stateful
-        return Order(
-            experiment=self.experiment,
-            round=state.round,
-            client=client,
-            population=self.population,
-            last_used_round=used,
-            key=tuple(int(word) for word in np.asarray(jax.random.key_data(key))),
-            method=self._method_spec,
-            signature=self.signature,
-            broadcast=encoded,
+        key, _, broadcast = self._round
+        state = self.state
+        is_new = state.last_used_round[client] < 0 and state.round > 0 and self.method.is_stateful
+        return TrainRequest(
+            **self._request_facts(client, key),
+            broadcast=broadcast,
             first_broadcast=wire.encode(self.method.first_broadcast) if is_new else None,
             tracked_state=wire.encode(state.tracked_state(client)) if client in self._lost else None,
-            buffers=state.buffers,
         )
 
-    def questions(self, metrics: tuple[str, ...], steps: int, solver: Any) -> Callable[[int], Question]:
+    def evaluate_requests(
+        self, metrics: tuple[str, ...], steps: int, solver: Any
+    ) -> Callable[[int], EvaluateRequest]:
         """What each client is asked to measure the present model by; it is encoded once.
 
         Args:
@@ -179,40 +182,31 @@ class Coordinator:
         Raises:
             InvalidInput: a solver that cannot be told to clients.
         """
-        state, personal = self.state, self.algorithm.personal
+        state = self.state
         with self.precision():
             model = wire.encode(self.algorithm.export(state.server))
-            key = jax.random.key_data(jax.random.fold_in(self._key, state.round))
-            first = wire.encode(self.method.first_broadcast) if personal else None
-        given = to_spec(solver) if steps else None
+            key = jax.random.fold_in(self._key, state.round)
+            first = wire.encode(self.method.first_broadcast) if self.algorithm.traits.personal else None
+        solver_spec = to_spec(solver) if steps else None
 
-        def question(client: int) -> Question:
-            used = int(state.last_used_round[client])
-            return Question(
-                experiment=self.experiment,
-                round=state.round,
-                client=client,
-                population=self.population,
-                last_used_round=used,
-                key=tuple(int(word) for word in np.asarray(key)),
-                method=self._method_spec,
-                signature=self.signature,
+        def request(client: int) -> EvaluateRequest:
+            return EvaluateRequest(
+                **self._request_facts(client, key),
                 metrics=metrics,
                 model=model,
-                first_broadcast=first if used < 0 else None,
+                first_broadcast=first if state.last_used_round[client] < 0 else None,
                 steps=steps,
-                solver=given,
-                buffers=state.buffers,
+                solver=solver_spec,
             )
 
-        return question
+        return request
 
     def report_lost_state(self, client: int) -> None:
         """A client has lost its state: where the server tracks it, its next orders bring it."""
         if self.method.tracks_clients:
             self._lost.add(client)
 
-    def validate_reply(self, client: int, reply: Reply) -> Accepted:
+    def validate_reply(self, client: int, reply: TrainReply) -> Accepted:
         """Check a reply of a client of this round; one that passes waits in the reply store.
 
         Raises:
@@ -220,7 +214,7 @@ class Coordinator:
         """
         check_addressed(reply, self.experiment, self.state.round, client)
         check_examples(reply.examples)
-        weight = float(reply.examples) if self.algorithm.weighting == "examples" else 1.0
+        weight = float(reply.examples) if self.algorithm.traits.weighting == "examples" else 1.0
         with self.precision():
             sent = decode_reply(reply, self.method.zero_message)
             received = self.method.receive(self._round[1], sent, self.state.tracked_state(client))
@@ -231,7 +225,7 @@ class Coordinator:
                 norm_bound=self.norm_bound,
                 cohort=self.population,
                 dtype=self.method.dtype,
-                is_noisy=self.algorithm.privacy == "local",
+                is_noisy=self.algorithm.traits.privacy == "local",
             )
         check_buffer_values(self.state.buffers, reply.buffers)
         self._reply_store.put(client, received)
@@ -241,7 +235,7 @@ class Coordinator:
     @property
     def _compares_norms(self) -> bool:
         """Whether norms are compared between clients: under central privacy nothing may follow from one client's."""
-        return self.algorithm.privacy != "central"
+        return self.algorithm.traits.privacy != "central"
 
     def exclude_outliers(self, accepted: dict[int, Accepted]) -> dict[int, str]:
         """Take out of a round's replies those with a norm far beyond the usual; the clients, each with the reason."""
@@ -261,7 +255,7 @@ class Coordinator:
         state, clients = self.state, sorted(accepted)
         server, used, buffers = state.server, state.last_used_round.copy(), state.buffers
         reduced: Any = None
-        if clients or self.algorithm.updates_when_empty:
+        if clients or self.algorithm.traits.updates_when_empty:
             with self.precision():
                 weights = capped([accepted[i].weight for i in clients], self._max_share)
                 messages = (self._reply_store.get(i)[0] for i in clients)  # one at a time
@@ -282,7 +276,11 @@ class Coordinator:
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
         entry |= norm_columns(accepted) if self._compares_norms else {}
         # a private method's own loss is left out or not yet noisy
-        if clients and not self.algorithm.privacy and (loss := verbs.reported_loss(reduced)) is not None:
+        if (
+            clients
+            and not self.algorithm.traits.privacy
+            and (loss := verbs.reported_loss(reduced)) is not None
+        ):
             entry["client_loss"] = loss
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 

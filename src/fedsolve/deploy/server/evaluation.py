@@ -12,7 +12,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Params
 from fedsolve.deploy.evaluation_result import Found
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.engine.records.record import Recorder
 from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
@@ -108,7 +108,7 @@ class Evaluation:
             last = traceback.extract_tb(error.__traceback__)[-1]
             done = self._coordinator.state.round
             raise InvalidInput(
-                f"evaluate raised {type(error).__name__} after round {done} ({printable(error)}; {last.filename}, "
+                f"evaluate raised {type(error).__name__} after round {done} ({sanitize(error)}; {last.filename}, "
                 f"line {last.lineno}): mend it and resume"
             ) from error
 

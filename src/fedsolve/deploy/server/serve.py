@@ -22,9 +22,9 @@ from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.evaluation_result import Found
 from fedsolve.deploy.host_arrays import Buffers
-from fedsolve.deploy.messages.measured import PARTS
-from fedsolve.deploy.messages.message import signature
-from fedsolve.deploy.messages.plain_text import printable
+from fedsolve.deploy.messages.message import PARTS
+from fedsolve.deploy.messages.sanitize import sanitize
+from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.simulation import watched_engine
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
@@ -113,7 +113,7 @@ class Deployment:
 
     def coordinator(self, experiment: str) -> Coordinator:
         """The server's side of its rounds."""
-        secret = load_or_create_secret(self.folder) if self.algorithm.secret_cohorts else None
+        secret = load_or_create_secret(self.folder) if self.algorithm.traits.secret_cohorts else None
         return Coordinator(
             self.algorithm,
             self.params,
@@ -150,7 +150,7 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
             result = _run(grid, deployment, checkpoint)
     except Exception as error:
         is_ours = isinstance(error, FedsolveError)
-        reason = str(error) if is_ours else printable(f"{type(error).__name__}: {error}")
+        reason = str(error) if is_ours else sanitize(f"{type(error).__name__}: {error}")
         say(f"error: {reason}")
         if checkpoint is not None:  # else the folder belongs to another run
             _write_failure(folder, reason)
@@ -163,7 +163,7 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
 def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -> Result:
     """All rounds that are left, and what a run ends with."""
     folder, settings = deployment.folder, deployment.settings
-    is_secret = deployment.algorithm.secret_cohorts
+    is_secret = deployment.algorithm.traits.secret_cohorts
     coordinator = deployment.coordinator(checkpoint.experiment)
     recorder = checkpoint.restore(coordinator)
     check_rounds(f"the run in {folder}", coordinator.state.round, settings.rounds)

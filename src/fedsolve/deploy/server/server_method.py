@@ -13,7 +13,7 @@ from fedsolve.core import introspect, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Params
 from fedsolve.deploy import verbs
-from fedsolve.deploy.messages.message import float_type
+from fedsolve.deploy.messages.signature import float_type
 from fedsolve.engine.compute.cast import cast
 
 

@@ -12,7 +12,7 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_flag, check_integer, check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling, Uniform
-from fedsolve.deploy.messages.measured_checks import check_metric_names, check_unprotected
+from fedsolve.deploy.messages.fact_checks import check_metric_names, check_unprotected
 from fedsolve.methods.robust.cohorts import fewest_messages
 
 
@@ -108,7 +108,7 @@ class Settings:
             raise InvalidInput(
                 f"over_select = {self.over_select} asks more clients than clients_per_round: give that"
             )
-        if algorithm.privacy:
+        if algorithm.traits.privacy:
             raise InvalidInput(
                 f"over_select = {self.over_select}: {name_of(algorithm)} accounts for cohorts drawn at random, not for "
                 "those who answer first: leave it out"
@@ -117,11 +117,11 @@ class Settings:
 
     def _check_replies(self, algorithm: Algorithm) -> None:
         """Refuse rounds that would end with fewer replies than the method's own reduction is meant for."""
-        fewest = math.ceil(float(fewest_messages(algorithm)))
+        reduction, fewest = algorithm.traits.reduction, math.ceil(float(fewest_messages(algorithm)))
         for name in ("min_replies", "clients_per_round"):
             value = getattr(self, name)
             if value is not None and value < fewest:
                 raise InvalidInput(
-                    f"{name} = {value} but {algorithm.reduction!r} protects rounds of at least {fewest} replies: "
+                    f"{name} = {value} but {reduction!r} protects rounds of at least {fewest} replies: "
                     f"give at least {fewest}"
                 )

@@ -1,8 +1,12 @@
-"""Words of others before they reach a log: one line, no control characters, cut."""
+"""What others send, before it reaches a log: one line, no control characters, cut; and failures to read it."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
+
+from fedsolve.core.errors import InvalidInput
 
 _LONGEST = 300
 # from the slash that begins a path to the last one before a mark, since folders may have spaces in their names
@@ -10,10 +14,10 @@ _BEGINS = r"""(?:(?<=^)|(?<=[\s'"(=\[{<>|`,“‘«])|(?<=:)(?!//))"""
 _FOLDERS = re.compile(_BEGINS + r"""(?:file://|~\w*|\.{1,2}|[A-Za-z]:)?[/\\](?=\S)(?:[^'"():,;]*[/\\])?""")
 
 
-def printable(text: object, longest: int = _LONGEST) -> str:
+def sanitize(text: object, longest: int = _LONGEST) -> str:
     r"""What somebody else wrote, as one line of printable characters.
 
-    >>> printable("disk full\n\x1b[2Jfedsolve: all is well")
+    >>> sanitize("disk full\n\x1b[2Jfedsolve: all is well")
     'disk full \\x1b[2Jfedsolve: all is well'
     """
     line = " ".join(str(text)[: 4 * longest].split())
@@ -36,3 +40,16 @@ def without_folders(text: str, own: str = "") -> str:
     if own:
         text = re.sub(rf"{re.escape(own.rstrip('/'))}/(?:[^\s'\"():,;]*/)?", "", text)
     return _FOLDERS.sub("", text)
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Within it, whatever goes wrong in reading what comes from outside becomes `InvalidInput`: no run ends by it."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except Exception as error:  # its words may quote what was sent: its type is enough
+        raise InvalidInput(
+            f"{what} cannot be read ({type(error).__name__}): another version of fedsolve?"
+        ) from error

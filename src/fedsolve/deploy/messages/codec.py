@@ -1,0 +1,158 @@
+"""Requests and replies as Flower's records, and back: each field as it says that it travels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+
+from fedsolve.core.errors import InvalidInput, with_article
+from fedsolve.deploy.messages.message import PARTS, Fact, Part, PartMetrics, Reply, Request
+from fedsolve.deploy.messages.records import (
+    buffer_bytes,
+    check_refusal,
+    facts_of,
+    pack,
+    read_buffers,
+    record_bytes,
+    unpack,
+    with_buffers,
+)
+from fedsolve.deploy.messages.sanitize import reading, sanitize
+
+FACTS_BYTES = 64 * 1024
+"""Room for facts about a message."""
+_METRICS = {"examples": int, "means": list, "counts": list}
+
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+AnyReply = TypeVar("AnyReply", bound=Reply)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply may bring: nothing is read of one that is longer.
+
+    Attributes:
+        message_bytes: bytes of the longest message.
+        buffers: the reader's buffers, by name: shapes and types.
+        metrics: names of the metrics that were asked for, in that order.
+    """
+
+    message_bytes: int = 0
+    buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    metrics: Collection[str] = ()
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the longest record."""
+        return self.message_bytes + buffer_bytes(self.buffers) + FACTS_BYTES
+
+
+def to_record(message: Request | Reply) -> RecordDict:
+    """A request or a reply as a record."""
+    facts = {name: how.write(getattr(message, name)) for name, how in _facts(type(message))}
+    record = RecordDict({message.NAME: ConfigRecord(facts)})
+    for name, how in _parts(type(message)):
+        value: Any = getattr(message, name)
+        if how is Part.BUFFERS:
+            with_buffers(record, value)
+        elif how is Part.METRICS:
+            for part, metrics in value.items():
+                record[part] = _metrics_to_record(metrics)
+        elif value is not None:
+            record[name] = pack(value)
+    return record
+
+
+def record_to_request(
+    kind: type[AnyRequest], record: RecordDict, buffers: Mapping[str, np.ndarray]
+) -> AnyRequest:
+    """The request in a record, each fact of its type.
+
+    Args:
+        kind: of the request.
+        record: what a server sent.
+        buffers: the client's own buffers, by name: shapes and types.
+
+    Raises:
+        InvalidInput: the record is no such request of this version.
+    """
+    with reading("it"):
+        return kind(**_values(kind, record, Expected(buffers=buffers)))
+
+
+def record_to_reply(kind: type[AnyReply], record: RecordDict, expected: Expected) -> AnyReply:
+    """The reply in a record; nothing is decoded of one that is longer than a reply can be.
+
+    Args:
+        kind: of the reply.
+        record: what a node sent.
+        expected: what the reply may bring.
+
+    Raises:
+        InvalidInput: the client refused, with its reason; or the record is no such reply of this version.
+    """
+    check_refusal(record)
+    with reading(f"the {kind.NAME}"):
+        if (length := record_bytes(record)) > (most := expected.record_bytes):
+            raise InvalidInput(
+                f"it has {length:,} bytes where {with_article(kind.NAME)} has at most {most:,}"
+            )
+        return kind(**_values(kind, record, expected))
+
+
+def _facts(kind: type[Request] | type[Reply]) -> list[tuple[str, Fact]]:
+    """The fields of a kind of message that are facts, in their order."""
+    return [(f.name, how) for f in fields(kind) if isinstance(how := f.metadata["travels"], Fact)]
+
+
+def _parts(kind: type[Request] | type[Reply]) -> list[tuple[str, Part]]:
+    """The other fields, in the order in which they are written."""
+    hows = [(f.name, f.metadata["travels"]) for f in fields(kind)]
+    return [(name, part) for part in Part for name, how in hows if how is part]
+
+
+def _values(kind: type[Request] | type[Reply], record: RecordDict, expected: Expected) -> dict[str, Any]:
+    """The value of each field that a record has."""
+    facts, parts = _facts(kind), _parts(kind)
+    values = facts_of(record, kind.NAME, {name: how.kind for name, how in facts})
+    if extra := set(record) - {kind.NAME, *_part_names(parts)}:
+        raise InvalidInput(f"it has {sanitize(sorted(extra))} besides what {with_article(kind.NAME)} has")
+    for name, how in facts:
+        values[name] = how.read(values[name])
+    for name, how in parts:
+        if how is Part.BUFFERS:
+            values[name] = read_buffers(record, expected.buffers)
+        elif how is Part.METRICS:
+            present = [part for part in PARTS if part in record]
+            values[name] = {part: _record_to_metrics(record, part, expected.metrics) for part in present}
+        elif how is Part.OPTIONAL_BYTES and name not in record:
+            values[name] = None
+        else:
+            values[name] = unpack(record, name)
+    return values
+
+
+def _part_names(parts: Collection[tuple[str, Part]]) -> Iterator[str]:
+    """The names in a record of the fields that travel as parts."""
+    for name, how in parts:
+        yield from PARTS if how is Part.METRICS else (name,)
+
+
+def _metrics_to_record(metrics: PartMetrics) -> ConfigRecord:
+    means, counts = list(metrics.means.values()), [metrics.counts[name] for name in metrics.means]
+    if not all(isinstance(n, int) for n in counts):  # a list holds values of one type
+        counts = [float(n) for n in counts]
+    return ConfigRecord({"examples": metrics.examples, "means": means, "counts": counts})
+
+
+def _record_to_metrics(record: RecordDict, part: str, names: Collection[str]) -> PartMetrics:
+    facts = facts_of(record, part, _METRICS)
+    for kind in ("means", "counts"):
+        if len(facts[kind]) != len(names):
+            raise InvalidInput(f"it has {len(facts[kind])} {kind} where {len(names)} metrics were asked for")
+    means, counts = (dict(zip(names, facts[kind], strict=True)) for kind in ("means", "counts"))
+    return PartMetrics(facts["examples"], means, counts)

@@ -1,0 +1,59 @@
+"""Shapes and types of a model and of its messages in one line, by which server and clients compare what they have."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Params
+from fedsolve.engine.records.identity import digest
+from fedsolve.tasks.leaves import refuse_halves
+
+
+def signature(tree: Any) -> str:
+    """Shapes and types of all leaves in one line.
+
+    >>> signature({"w": np.zeros((2, 3), np.float32)})
+    "['w'] float32[2,3]"
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return "; ".join(
+        f"{jax.tree_util.keystr(path) or 'value'} {jnp.dtype(x.dtype)}{list(np.shape(x))}".replace(", ", ",")
+        for path, x in leaves
+    )
+
+
+def signature_digest(tree: Any) -> str:
+    """A digest of `signature`, for every message."""
+    return digest(signature(tree))
+
+
+def compare_signatures(ours: str, theirs: str, client: int) -> None:
+    """Raise `InvalidInput`, naming the first difference, unless a client's model is the server's."""
+    if ours == theirs:
+        return
+    pairs = zip_longest(ours.split("; "), theirs.split("; "), fillvalue="nothing")
+    mine, wanted = next((a, b) for a, b in pairs if a != b)
+    raise InvalidInput(
+        f"the model of client {client} has {mine} where the server's has {wanted}: build both from the same code"
+    )
+
+
+def float_type(params: Params) -> Any:
+    """The common type of a model's leaves, float64 also where JAX has 64-bit types switched off.
+
+    Raises:
+        InvalidInput: leaves that are no floating-point arrays, or such of 16 bits, or none.
+    """
+    leaves = jax.tree.leaves(params)
+    if not leaves or not all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
+        raise InvalidInput(
+            "the model must be floating-point arrays, at least one, in any tree: give its parameters"
+        )
+    refuse_halves("the model", params)
+    return jnp.dtype(np.result_type(*(np.dtype(x.dtype) for x in leaves)))
