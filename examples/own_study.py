@@ -1,4 +1,4 @@
-"""A study of one's own: data drawn anew for each seed, five methods over a grid of rates, claims that intervals judge.
+"""A study of one's own: data drawn anew for each seed, five methods over a grid of rates, claims that intervals decide.
 
 Run it: python examples/own_study.py; or, from this folder: fedsolve study own_study:study
 """

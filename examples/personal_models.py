@@ -2,7 +2,7 @@
 
 Run it: python examples/personal_models.py
 On the digits, clients have few classes each but mean the same by them. On the linear problem of Collins et al. 2021 all
-share two directions of 20, and each weighs them in its own way. Clients are judged by examples that they held out.
+share two directions of 20, and each weighs them in its own way. Clients are evaluated on examples that they held out.
 """
 
 import jax.numpy as jnp

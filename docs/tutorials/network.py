@@ -56,7 +56,7 @@ result = fs.run(fs.FedAvgM(0.1), task, rounds=60, clients_per_round=8)
 result.plot("accuracy")
 
 # %% [markdown]
-# The eight clients that never train judge the model, on average and one by one:
+# The eight held-out clients evaluate the model, on average and one by one:
 
 # %%
 {

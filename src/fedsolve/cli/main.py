@@ -98,7 +98,7 @@ def study(
 ) -> None:
     """Run a study of your own: tuned methods, a table, curves, maps of grids, and claims with verdicts.
 
-    What is kept goes on where it was interrupted, and `fedsolve verdict STUDY` judges it again.
+    What is kept goes on where it was interrupted, and `fedsolve verdict STUDY` evaluates its claims again.
     """
     from fedsolve.cli.commands.reproduce import reproduce_command
     from fedsolve.studies.experiment import command
@@ -110,7 +110,7 @@ def study(
     reproduce_command(name, out, data_dir, quick, full, as_json, watch, trust)
 
 
-@app.command(short_help="Judge again what an experiment's or a study's run kept.")
+@app.command(short_help="Re-evaluate the claims of a finished experiment or study.")
 def verdict(
     name: Annotated[
         str,

@@ -34,7 +34,7 @@ def pick(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
 def classification(
     name: str, model: Any, classes: int, data: FederatedData, test: Examples, citation: str
 ) -> Task:
-    """The task of fitting `model` by cross-entropy, judged by accuracy.
+    """The task of fitting `model` by cross-entropy, evaluated by accuracy.
 
     Raises:
         InvalidInput: a label outside the classes, or a model that does not fit the data.

@@ -1,4 +1,4 @@
-"""A task: the model, the loss, the federated data and how the result is judged."""
+"""A task: the model, the loss, the federated data and how the result is evaluated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Task:
         validation: examples by which a run is stopped, a model kept or a setting chosen, or None; evaluations then have
             `validation_NAME`. `hold_out` makes some of the clients' own.
         validation_clients: the client of each of them, by number, shape (examples,); None if none of them trains.
-        unseen: clients that never train and only judge the model, with fields as those of `data`; None if there are
+        unseen: held-out clients, used for evaluation only, with fields as those of `data`; None if there are
             none. Evaluations then have `unseen_NAME`, the mean over all their examples, and of their own means
             `unseen_NAME_mean`, `_p10`, `_p90` and `_worst`.
         metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy). One that is found

@@ -88,7 +88,7 @@ def check_owners(data: FederatedData, validation: Any, owners: Any) -> None:
 
 
 def check_unseen(data: FederatedData, unseen: object) -> None:
-    """Raise `InvalidInput` unless the clients that only judge have examples as those that train."""
+    """Raise `InvalidInput` unless held-out clients have examples as those that train."""
     if unseen is None:
         return
     if not isinstance(unseen, FederatedData):
@@ -137,7 +137,7 @@ def _start(init: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Set:
-    """Examples that a task trains on or is judged by.
+    """Examples that a task trains on or is evaluated on.
 
     Attributes:
         name: what they are called.

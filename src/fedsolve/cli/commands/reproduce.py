@@ -70,7 +70,7 @@ def reproduce_command(
 def verdict_command(
     name: str, out: Path | None, full: bool, as_json: bool, trust: Sequence[str] | None = None
 ) -> None:
-    """Judge again what an earlier run of an experiment kept, and print its claims."""
+    """Re-evaluate the claims of a finished experiment, and print them."""
     from fedsolve.experiments.catalogue import judge
 
     folder = out or _folder(name, full)
@@ -86,7 +86,7 @@ def found(
 ) -> Experiment:
     """An experiment by name, or a study of one's own: `module:function`, or a TOML file.
 
-    A file is checked with its task where it is to be `run`, and without where it is judged again. `trust` are modules
+    A file is checked with its task where it is to be `run`, and without where its claims are evaluated again. `trust` are modules
     that it may name though they do not lie beside it.
 
     Raises:

@@ -24,7 +24,7 @@ from fedsolve.studies.rules import Rule
 
 RuleName = Literal["better", "better_than_all", "each_better", "close", "at_least_as_good"]
 RULES: dict[str, Callable[..., Rule]] = {name: getattr(rules, name) for name in get_args(RuleName)}
-"""What a claim may be judged by: functions of `fedsolve.studies.rules`."""
+"""What may decide a claim: functions of `fedsolve.studies.rules`."""
 
 
 class StudySection(Section):
@@ -47,7 +47,7 @@ class StudyMethod(MethodSection):
 
 
 class ClaimSection(Section):
-    """A section `[[claim]]`: what is said, and the rule that judges it with the rule's own arguments."""
+    """A section `[[claim]]`: what is said, and the rule that decides it with the rule's own arguments."""
 
     says: str
     theirs: str = ""

@@ -17,7 +17,7 @@ from fedsolve.pytorch.comparison.judged import Judged, failure, judged
 from fedsolve.pytorch.sums.nothing import value_or_zero
 from fedsolve.pytorch.sums.on_sums import wide
 
-MOST_ROWS = 31  # on which a metric is judged
+MOST_ROWS = 31  # on which a metric is tested
 
 Function = Callable[[Any, Any], Tensor]
 

@@ -51,7 +51,7 @@ class Coordinator:
         seed: of cohorts, and of the clients' shuffles.
         experiment: name of the experiment, part of every message and of the clients' state files.
         buffers: what is averaged beside the model, such as BatchNorm's statistics.
-        norm_bound: largest norm of a message that is believed, None to judge it by what is usual.
+        norm_bound: largest norm of a message that is believed, None for a bound by what is usual.
         max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
         reply_store: where a round's messages wait for its end.
         secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);

@@ -1,4 +1,4 @@
-"""Clients that are judged while they are not all on the device: a block of whole clients after another."""
+"""Clients that are evaluated while they are not all on the device: a block of whole clients after another."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FACTS = 16  # bytes of a client beside its examples and its state
 
 
 class Block(NamedTuple):
-    """Clients that are judged together.
+    """Clients that are evaluated together.
 
     Attributes:
-        owned: the examples that they are judged on; places beyond those of `owned.ids` are nobody's.
+        owned: the examples that they are evaluated on; places beyond those of `owned.ids` are nobody's.
         train: the `PackedClients` of what they train on, these clients or all; None if they do not.
         slots: the place of each client there, of as many places as `owned` has.
     """
@@ -41,7 +41,7 @@ class Blocks:
     """Clients as blocks of one shape.
 
     Attributes:
-        judged: the examples that they are judged on.
+        judged: the examples that they are evaluated on.
         ids: their numbers in the population, ascending; None if they are all.
         state_bytes: what a client's own state takes, 0 where it is not asked for.
         trained: the population, whose examples they train on before; None if they do not.

@@ -1,4 +1,4 @@
-"""Judging a model on whole sets: metrics that are no means over examples."""
+"""Metrics of whole sets, which are no means over examples."""
 
 from __future__ import annotations
 

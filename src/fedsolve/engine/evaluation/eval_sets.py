@@ -39,7 +39,7 @@ class EvalSets:
         test: the test examples; None if there are none.
         validation: the validation examples; None if there are none.
         owners: the client of each of them, by number; None if none of them trains.
-        unseen: the clients that only judge the model; None if there are none.
+        unseen: held-out clients; None if there are none.
         metrics: loss and metrics that are means over examples.
         whole: metrics that are computed on whole sets.
         diagnostics: further metrics, of the model, the objective and its gradient.
@@ -98,7 +98,7 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
         blocks = Blocks.of(placed.population, state_bytes=state_bytes)
     if blocks is not None and (whole or diagnostics):
         raise InvalidInput(
-            f"task {task.name} is judged by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "
+            f"task {task.name} is evaluated by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "
             "clients are streamed: give the task eval_examples, or residency = 'device'"
         )
     found = EvalSets(
@@ -117,6 +117,6 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
 
 
 def _to_judge(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
-    """Clients on the device that a model is judged by."""
+    """Clients on the device that a model is evaluated on."""
     seen = pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
     return replace(seen, frozen=frozen)

@@ -1,4 +1,4 @@
-"""Judging a model: every metric over all examples, pooled and by client, in one compiled call."""
+"""Evaluation of a model: every metric over all examples, pooled and by client, in one compiled call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def evaluate(
 
     `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples; `client_NAME_mean`,
     `_p10`, `_p90` and `_worst` describe the clients' own means (worst: largest loss, error or bits, else smallest).
-    With `own` the packed clients are judged by models of their own, held-out sets by the model that is exported.
+    With `own` the packed clients are evaluated with models of their own, held-out sets by the model that is exported.
     """
     found, means, parts = jax.device_get(compiled_evaluate()(metrics, packed, sets, last, previous, own))
     return {name: float(value) for name, value in found.items()} | by_client(metrics.all, means, parts > 0)

@@ -1,4 +1,4 @@
-"""Judging a model on clients that are not on the device: a block of whole clients after another.
+"""Evaluation on clients that are not on the device: a block of whole clients after another.
 
 Every example's own values are the same as where all lie on the device, and stay on the host until the last block: their
 means are then taken as there, to the same bits. That is one number an example, metric and iterate.

@@ -1,4 +1,4 @@
-"""Clients with models of their own: each example is judged by the model of the client whose it is."""
+"""Clients with models of their own: each example is evaluated with the model of its client."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Own:
 
     Attributes:
         algorithm: whose `own_model` they are.
-        states: the clients' states, leaves of shape (clients, ...), in the order of the clients that are judged.
+        states: the clients' states, leaves of shape (clients, ...), in the order of the clients that are evaluated.
         rows: examples of the one with most, at least.
     """
 

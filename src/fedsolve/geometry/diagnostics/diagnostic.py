@@ -12,7 +12,7 @@ from fedsolve.core.types import Params, Scalar, module
 
 @module
 class Point:
-    """A model and F = sum_i p_i f_i at it, over the training examples that are judged.
+    """A model and F = sum_i p_i f_i at it, over the training examples that are evaluated.
 
     Attributes:
         params: the model.

@@ -72,7 +72,7 @@ class WithoutOutliers(Reduction):
     """The method's own means, of all messages but those with a norm far beyond the round's median.
 
     A message is left out if the norm of one of its fields, or of all together, is more than `FACTOR` times the usual
-    (see `usual_norm`; a reduction keeps nothing between rounds, so that each round is judged as a first one).
+    (see `usual_norm`; a reduction keeps nothing between rounds, so that each round is treated as a first one).
     It bounds how far a client can pull, as `NormClipping` does, but leaves the mean of honest clients as it is. What is
     not far beyond the others passes: it is no defence against attackers who want to be inconspicuous. At most half of
     the clients of a round may be beyond: a single one is compared with nobody.

@@ -64,7 +64,7 @@ class Reduction(ABC):
 
 
 class OfVectors(Reduction):
-    """A reduction that judges clients by the vector they send, and combines these vectors.
+    """A reduction that weighs clients by the vector they send, and combines these vectors.
 
     The vector is the client update, the field `delta`, all its leaves as one; of a message without one it is
     all that is reduced by a mean. Everything else in the message (losses, norms, steps) is reduced by its

@@ -83,7 +83,7 @@ def next_token(
     accuracy: OfOutputs | None = None,
     bits: str = "bits_per_token",
 ) -> Task:
-    """The task of predicting each next token by cross-entropy, judged by accuracy and bits.
+    """The task of predicting each next token by cross-entropy, evaluated by accuracy and bits.
 
     An example is a sequence: its loss is the mean over its own tokens, and all sequences count alike. Accuracy and
     bits are means over all tokens together.
