@@ -1,4 +1,4 @@
-"""The methods of an algorithm as the server of a deployment calls them: compiled, with the same bits as in the simulation.
+"""An algorithm's methods as the server of a deployment calls them: compiled, with the same bits as in the simulation.
 
 They are compiled one by one where the engine compiles a whole round; on one kind of machine both give the same
 bits for clients that train one after another (`chunk=1`), which a test holds to.

@@ -86,8 +86,8 @@ def found(
 ) -> Experiment:
     """An experiment by name, or a study of one's own: `module:function`, or a TOML file.
 
-    A file is checked with its task where it is to be `run`, and without where its claims are evaluated again. `trust` are modules
-    that it may name though they do not lie beside it.
+    A file is checked with its task where it is to be `run`, and without where its claims are evaluated again. `trust`
+    are modules that it may name though they do not lie beside it.
 
     Raises:
         InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.

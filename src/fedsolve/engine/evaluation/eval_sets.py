@@ -98,8 +98,8 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
         blocks = Blocks.of(placed.population, state_bytes=state_bytes)
     if blocks is not None and (whole or diagnostics):
         raise InvalidInput(
-            f"task {task.name} is evaluated by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and its "
-            "clients are streamed: give the task eval_examples, or residency = 'device'"
+            f"task {task.name} is evaluated by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and "
+            "its clients are streamed: give the task eval_examples, or residency = 'device'"
         )
     found = EvalSets(
         eval_clients=eval_clients,

@@ -147,7 +147,7 @@ def evaluate(
     """All metrics, each of shape (S, L); `finite` says whether the model is.
 
     `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on; `owned`
-    those that are evaluated with their owners' models, with which the loss of `train` is. What the servers report is that of
+    those evaluated with their owners' models, with which the loss of `train` is. What the servers report is that of
     the last round, NaN before the first.
     """
     given = (eval_clients, held_out, owned, algorithms, states)
