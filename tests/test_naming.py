@@ -1,15 +1,18 @@
-"""The name and the settings of a method are found again from what it is, or none are."""
+"""The name and the settings of a method are those that it was made of, or none are."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import jax
 import pytest
 
 import fedsolve as fs
 from fedsolve.config.build import arguments, build, example_of
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 from fedsolve.config.naming import named
+from fedsolve.core.build_record import Made, record_of
+from fedsolve.core.types import module
 from fedsolve.engine.records.identity import describe
 from fedsolve.geometry import L1
 
@@ -22,7 +25,7 @@ OTHER = {"client_lr": 0.037, "weighting": "uniform"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_method_of_the_catalogue_is_found_again(name):
+def test_every_method_of_the_catalogue_is_built_again(name):
     """With a rate and a weighting that are no defaults, where it takes them."""
     settings = example_of(name) | {key: value for key, value in OTHER.items() if key in arguments(name)}
     method = build(name, settings)
@@ -49,7 +52,7 @@ def test_objects_are_told_as_a_configuration_writes_them():
     assert settings["server_lr"] == {"schedule": "inverse_sqrt", "initial": 0.2}
     assert named(fs.FedYogi(preset="tff", tau=1e-2)) == (
         "FedYogi",
-        {"tau": 0.01, "beta2": 0.999, "preset": "tff"},
+        {"preset": "tff", "tau": 0.01},
     )
 
 
@@ -59,3 +62,34 @@ def test_no_name_is_better_than_a_wrong_one():
     called = dataclasses.replace(fs.FedAvg(0.1), server_optimizer=fs.server.Adaptive(0.1))
     assert called.name == "FedAvg"
     assert [named(m) for m in (method, called, fs.ControlVariates(called))] == [None] * 3
+
+
+def test_a_record_is_beside_the_method_and_never_lies():
+    """No part of equality, of the pytree or of what is printed; gone wherever a part may have been replaced."""
+    method = fs.FedAdam(0.05, client_momentum=0.9)
+    assert record_of(method) == Made("FedAdam", {"client_lr": 0.05, "client_momentum": 0.9})
+    assert method == fs.FedAdam(client_lr=0.05, client_momentum=0.9)
+    assert "made_by" not in repr(method)
+    assert record_of(dataclasses.replace(method, name="mine")) is None
+    assert record_of(jax.tree.map(lambda x: 2 * x, method)) is None
+    assert record_of(jax.jit(lambda m: m)(method)) is None
+    wrapped = fs.ControlVariates(method)
+    assert named(wrapped) == ("SCAFFOLD+FedAdam", {"client_lr": 0.05, "client_momentum": 0.9})
+    assert named(dataclasses.replace(wrapped, inner=fs.FedAvg(0.2))) == (
+        "SCAFFOLD+FedAvg",
+        {"client_lr": 0.2},
+    )
+
+
+def test_what_a_class_fills_in_itself_is_no_setting():
+    method = fs.privacy.LocalDifferentialPrivacy(fs.FedAvg(weighting="uniform"), 0.5, epsilon=8.0, delta=1e-5)
+    settings = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5, "weighting": "uniform"}
+    assert named(method) == ("LocalDP+FedAvg", settings)
+
+
+def test_a_class_of_ones_own_with_a_name_of_the_catalogue_is_not_taken_for_it():
+    @module
+    class L1(fs.geometry.L1):
+        pass
+
+    assert named(fs.FedMiD(L1(0.1))) is None

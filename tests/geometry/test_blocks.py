@@ -20,7 +20,7 @@ from fedsolve.geometry import (
     NuclearNorm,
     as_blocks,
 )
-from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS, build_geometry, build_mirror
+from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS, build_geometry
 
 RNG = np.random.default_rng(0)
 MODEL = {
@@ -144,4 +144,4 @@ def test_built_from_a_list():
 @pytest.mark.parametrize("name", MIRRORS)
 def test_mirror_maps_by_name(name):
     values = {"PNorm": {"p": 1.5}, "DiagonalQuadratic": {"diagonal": 2.0}}.get(name, {})
-    assert type(build_mirror("FedMiD", {"name": name, **values})) is MIRRORS[name]
+    assert type(MIRRORS.build("FedMiD", {"name": name, **values})) is MIRRORS[name]

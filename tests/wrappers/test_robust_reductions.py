@@ -21,7 +21,7 @@ from fedsolve.engine.simulated_time import Scheduled
 from fedsolve.geometry import L1, L2Ball
 from fedsolve.methods.robust.coordinates import _floor
 from fedsolve.methods.robust.reduction import middle, vector_of
-from fedsolve.methods.robust.reductions import REDUCTIONS, build_reduction
+from fedsolve.methods.robust.reductions import REDUCTIONS
 from fedsolve.methods.robust.vectors import krum_scores
 from wrappers import reduction_transcript as numpy_says
 
@@ -368,9 +368,9 @@ def test_what_krum_averages_lies_near_the_honest(f, keep):
 
 
 def test_names_in_a_configuration():
-    assert build_reduction("x", "median") == fs.robust.Median()
-    assert build_reduction("x", "geometric_median") == fs.robust.GeometricMedian()
-    assert build_reduction("x", {"name": "multi-krum", "attackers": 2, "keep": 5}) == fs.robust.MultiKrum(
+    assert REDUCTIONS.build("x", "median") == fs.robust.Median()
+    assert REDUCTIONS.build("x", "geometric_median") == fs.robust.GeometricMedian()
+    assert REDUCTIONS.build("x", {"name": "multi-krum", "attackers": 2, "keep": 5}) == fs.robust.MultiKrum(
         2, 5
     )
     assert set(REDUCTIONS) == {
@@ -384,7 +384,7 @@ def test_names_in_a_configuration():
         "WithoutOutliers",
     }
     with pytest.raises(fs.InvalidInput, match="did you mean 'Median'"):
-        build_reduction("x", "medain")
+        REDUCTIONS.build("x", "medain")
     with pytest.raises(fs.InvalidInput, match="Krum needs attackers"):
-        build_reduction("x", "krum")
+        REDUCTIONS.build("x", "krum")
     assert fs.build("Robust+FedAdam", {"reduction": fs.robust.Median()}).name == "Robust+FedAdam"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.config.references import is_reference, load
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.registry import Registry
 
 if TYPE_CHECKING:
     from fedsolve.core.algorithm import Algorithm
@@ -73,8 +74,10 @@ _LOCAL_DP = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
 _LEAVES = {"leaves": "bias"}
 _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
 
-ALGORITHMS: dict[str, Entry] = {
-    "FedAvg": Entry("methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD, mean of the client updates"),
+_ALGORITHMS = {
+    "FedAvg": Entry(
+        "methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD, mean of the client updates"
+    ),
     "FedAvgM": Entry(
         "methods.server.sgd:FedAvgM", "hsu2019fedavgm", "FedAvg with heavy-ball server momentum"
     ),
@@ -220,9 +223,11 @@ ALGORITHMS: dict[str, Entry] = {
         wrapper="methods.wrappers.ditto:Ditto",
     ),
 }
+
+ALGORITHMS = Registry("algorithm", _ALGORITHMS)
 """Every method by its name."""
 
-WRAPPERS: dict[str, Entry] = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper} | {
+_WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper} | {
     "Robust": Entry(
         "methods.robust.wrapper:Robust",
         "yin2018robust",
@@ -255,6 +260,8 @@ WRAPPERS: dict[str, Entry] = {name: entry for name, entry in ALGORITHMS.items() 
         wrapper="methods.privacy.local:LocalDifferentialPrivacy",
     ),
 }
+
+WRAPPERS = Registry("wrapper", _WRAPPERS)
 """What wraps any method X, as `NAME+X`."""
 
 _FORMER = {former: name for name, entry in ALGORITHMS.items() for former in entry.former}
@@ -305,10 +312,7 @@ def entry(name: str) -> Entry:
     """
     if is_reference(name):
         return _Own(name, "", "your own")
-    name = current_name(name)
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    return ALGORITHMS.find(current_name(name))
 
 
 class _Own(Entry):
@@ -335,13 +339,13 @@ def split_name(name: str) -> tuple[str, str]:
         InvalidInput: no such method or wrapper (the nearest is named), or a wrapper that comes twice.
     """
     if not isinstance(name, str):
-        raise unknown("algorithm", name, ALGORITHMS)
+        ALGORITHMS.find(name)  # no text is the name of one: refused
     name = current_name(name)
     wrapper, plus, inner = name.partition("+")
     if name in ALGORITHMS and ALGORITHMS[name].home == ALGORITHMS[name].wrapper:
         return name, "FedAvg"
-    if plus and wrapper not in WRAPPERS:
-        raise unknown("wrapper", wrapper, WRAPPERS)
+    if plus:
+        WRAPPERS.find(wrapper)
     if plus and wrapper in inner.split("+"):
         shown = name if len(name) < 80 else name[:76] + " ..."
         raise InvalidInput(f"{shown}: {wrapper} comes twice: once is enough")

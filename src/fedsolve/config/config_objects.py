@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from fedsolve.config.signature_types import given_types
+from fedsolve.core.registry import Registry
 
 
 def from_plain(where: str, value: Any, hint: Any) -> Any:
@@ -20,49 +22,46 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
     >>> from_plain("mirror", {"name": "PNorm", "p": 1.5}, Mirror)
     PNorm(p=1.5)
     """
-    if not isinstance(value, str | int | float | list | Mapping):
-        return value
-    build = _builder(hint, isinstance(value, Mapping))
-    return value if build is None else build(where, value)
-
-
-def _builder(hint: Any, is_table: bool) -> Callable[[str, Any], Any] | None:
-    """What builds an argument with this annotation; None where it is no object."""
-    kinds = given_types(hint)
+    kinds = given_types(hint) if isinstance(value, str | int | float | list | Mapping) else ()
     if not kinds:
-        return None
-    from fedsolve.config.server_optimizers import build_server_optimizer
+        return value
     from fedsolve.core.schedules import Schedule
-    from fedsolve.geometry.by_name import build_geometry, build_mirror, build_part
+    from fedsolve.geometry.by_name import build_geometry
+    from fedsolve.geometry.faces import ArrayFunction
+
+    known = registries()
+    kind = next((kind for kind in kinds if kind in known), None)
+    if kind is None or (kind is Schedule and not isinstance(value, Mapping)):  # a number is a rate already
+        return value
+    return build_geometry(where, value) if kind is ArrayFunction else known[kind].build(where, value)
+
+
+@cache
+def registries() -> Mapping[type, Registry[Any]]:
+    """What a configuration can build beside methods and tasks, by the class that an argument is annotated with."""
+    from fedsolve.core.schedules import SCHEDULES, Schedule
+    from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS
     from fedsolve.geometry.faces import ArrayFunction
     from fedsolve.geometry.mirrors import Mirror
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust.reduction import Reduction
-    from fedsolve.methods.robust.reductions import build_reduction
+    from fedsolve.methods.robust.reductions import REDUCTIONS
+    from fedsolve.methods.server.adaptive import Adaptive
+    from fedsolve.methods.server.dua import DoublyAdaptive
     from fedsolve.methods.server.server_optimizer import ServerOptimizer
+    from fedsolve.methods.server.sgd import ServerSGD
 
-    builders: dict[type, Callable[[str, Any], Any]] = {
-        ArrayFunction: build_geometry,
-        Mirror: build_mirror,
-        FrankWolfeSteps: lambda where, value: build_part(f"steps of {where}", value, STEPS),
-        Reduction: build_reduction,
-        ServerOptimizer: build_server_optimizer,
+    optimizers = {
+        cls.__name__: cls for cls in (ServerSGD, Adaptive, DoublyAdaptive)
+    }  # those made of numbers alone
+    return {
+        ArrayFunction: GEOMETRIES,
+        Mirror: MIRRORS,
+        FrankWolfeSteps: STEPS,
+        Reduction: REDUCTIONS,
+        ServerOptimizer: Registry("server optimiser", optimizers),
+        Schedule: SCHEDULES,
     }
-    if is_table:  # a number is a rate already
-        builders[Schedule] = _schedule
-    return next((builders[kind] for kind in kinds if kind in builders), None)
-
-
-def _schedule(where: str, table: Mapping[str, Any]) -> Any:
-    """A rate by round from its table.
-
-    Raises:
-        InvalidInput: an unknown schedule or parameter, a missing one, or a value that is refused.
-    """
-    from fedsolve.core.schedules import SCHEDULES
-    from fedsolve.geometry.by_name import build_part
-
-    return build_part(f"schedule of {where}", table, SCHEDULES, key="schedule")
 
 
 def inline_toml(value: Any) -> str:

@@ -1,47 +1,42 @@
-"""A method as the catalogue has it: the name and the settings, as a configuration writes them, that build it again.
-
-A method does not know how it was made. Its settings are looked for among the values that it holds: each argument of
-the builder takes the value with which the most of what is built is the same. What is found is built once more from
-its plain form and must be equal in every part: no name is better than a wrong one.
-"""
+"""A method as a configuration writes it: the name and the settings, plain data, that build it again."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedsolve.config.build import arguments, build, example_of
-from fedsolve.config.signature_types import choices
+from fedsolve.config.build import arguments, build
+from fedsolve.config.catalogue import split_name
+from fedsolve.config.config_objects import registries
 from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.build_record import record_of
 from fedsolve.core.errors import FedsolveError
-from fedsolve.core.schedules import SCHEDULES
-from fedsolve.core.types import is_module
-from fedsolve.geometry.blocks import Block, Blocks
-
-_PLAIN = (bool, int, float, str)
-_PASSES = 2  # an argument whose effect depends on a later one is tried again
+from fedsolve.geometry.blocks import Blocks
 
 
 def named(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
     """The name and the settings, plain data, of which `build` makes an equal method; None if none do.
 
+    They are those that the method's builder recorded. What they build must be equal in every part: no name is better
+    than a wrong one.
+
     >>> import fedsolve as fs
     >>> named(fs.FedAdam(0.05, tau=1e-4))
     ('FedAdam', {'client_lr': 0.05, 'tau': 0.0001})
     """
-    target = dict(_parts(algorithm))
-    for name in (name_of(algorithm), f"{name_of(algorithm)}+FedAvg"):
-        try:
-            settings = {key: to_plain(value) for key, value in _settings(name, algorithm, target).items()}
-            if dict(_parts(build(name, settings))) == target:
-                return name, settings
-        except (FedsolveError, TypeError, ValueError):  # no such name, or settings that its builder refuses
-            continue
-    return None
+    try:
+        name, settings = _recorded(algorithm)
+        return (name, settings) if _is_equal(build(name, settings), algorithm) else None
+    except (
+        FedsolveError,
+        TypeError,
+        ValueError,
+    ):  # settings without plain data, or that no builder takes together
+        return None
 
 
 def to_plain(value: Any) -> Any:
@@ -52,92 +47,59 @@ def to_plain(value: Any) -> Any:
     """
     if isinstance(value, np.ndarray | np.generic | jax.Array) and np.ndim(value) == 0:
         value = np.asarray(value).item()
-    if isinstance(value, _PLAIN):
+    if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
         return [to_plain(part) for part in value]
     if isinstance(value, Mapping):
         return {str(key): to_plain(part) for key, part in value.items()}
     if isinstance(value, Blocks):
-        parts = [_block(part) for part in value.parts]
-        return parts[0] if len(parts) == 1 else parts
-    if not is_module(value):
-        raise ValueError(f"no plain data stand for {type(value).__name__}")
-    given = {
-        f.name: getattr(value, f.name)
-        for f in dataclasses.fields(value)  # pyright: ignore[reportArgumentType]
-        if f.init
-    }
-    fields = {key: to_plain(part) for key, part in given.items() if part is not None}
-    for name, schedule in SCHEDULES.items():
-        if type(value) is schedule:
-            return {"schedule": name, **fields}
-    return {"name": type(value).__name__, **fields}
+        tables = [
+            to_plain(part.psi) | ({} if part.together else {"on": part.pattern}) for part in value.parts
+        ]
+        return tables[0] if len(tables) == 1 else tables
+    for registry in registries().values():
+        if (name := registry.name_of(value)) is not None:
+            return {registry.key: name, **_fields(value)}
+    raise ValueError(f"no plain data stand for {type(value).__name__}")
 
 
-def _block(part: Block) -> dict[str, Any]:
-    return to_plain(part.psi) | ({} if part.together else {"on": part.pattern})
+def _recorded(algorithm: Algorithm) -> tuple[str, dict[str, Any]]:
+    """The name and the settings of which a method was made, wrappers outermost.
+
+    Raises:
+        ValueError: it or what it wraps has no record, or no plain data stand for a setting.
+    """
+    made = record_of(algorithm)
+    if made is None:
+        raise ValueError(f"nothing recorded how {name_of(algorithm)} was made")
+    options = dict(made.options)
+    inner, name, settings = options.pop("inner", None), made.name, {}
+    if inner is not None:
+        inside, settings = _recorded(inner)
+        name = name if split_name(name) == (name, inside) else f"{name}+{inside}"
+    known = arguments(name)
+    changed = {key: value for key, value in options.items() if not _same(value, known[key].default)}
+    return name, {key: to_plain(value) for key, value in changed.items()} | settings
 
 
-def _settings(name: str, algorithm: Algorithm, target: dict[str, str]) -> dict[str, Any]:
-    """The settings that differ from the defaults, objects as they are, by the values that the method holds."""
-    held = list({_leaf(value): value for value in _values(algorithm)}.values())
-    found = example_of(name)
-    alike = _alike(target, name, found)
-    for _ in range(_PASSES):
-        for key, argument in arguments(name).items():
-            for value in (*held, *choices(argument.hint)):
-                if alike == len(target):
-                    return found
-                tried = found | {key: value}
-                if (score := _alike(target, name, tried)) > alike:
-                    found, alike = tried, score
-    return found
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields that a module was given, as `from_plain` reads them."""
+    given = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+    return {name: to_plain(part) for name, part in given if part is not None}
 
 
-def _alike(target: dict[str, str], name: str, settings: Mapping[str, Any]) -> int:
-    """How many parts of what is built are the target's, less those that are not; very few where nothing is built."""
+def _same(value: Any, default: Any) -> bool:
+    """Whether a value and a default are the same plain data, or both None."""
+    if value is None or default is None:
+        return value is default
     try:
-        parts = dict(_parts(build(name, settings)))
-    except Exception:  # a value of another argument's, of any type
-        return -(2**31)
-    same = sum(target.get(place) == part for place, part in parts.items())
-    return 2 * same - len(parts)
+        return repr(to_plain(value)) == repr(to_plain(default))
+    except ValueError:
+        return False
 
 
-def _parts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every part of a method: its place and what it is, exactly."""
-    if is_module(value) or isinstance(value, tuple | list):
-        yield f"{place}:", type(value).__name__
-        fields = (
-            enumerate(value)
-            if isinstance(value, tuple | list)
-            else [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-        )
-        for key, part in fields:
-            yield from _parts(part, f"{place}.{key}")
-    else:
-        yield place, _leaf(value)
-
-
-def _leaf(value: Any) -> str:
-    """A value in words that no other has; of what is no data, its identity."""
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        array = np.asarray(value)
-        return f"{array.dtype} {array.tolist()!r}" if array.ndim else repr(array.item())
-    if value is None or isinstance(value, _PLAIN):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return repr({key: _leaf(part) for key, part in value.items()})
-    return f"{type(value).__name__} at {id(value)}"
-
-
-def _values(value: Any) -> Iterator[Any]:
-    """Everything that a method holds, itself last."""
-    if is_module(value):
-        for field in dataclasses.fields(value):
-            yield from _values(getattr(value, field.name))
-    elif isinstance(value, tuple | list | Mapping):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _values(part)
-    yield value
+def _is_equal(one: Algorithm, other: Algorithm) -> bool:
+    """Whether two methods are equal in every part."""
+    (leaves, structure), (others, other_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
+    return structure == other_structure and all(map(np.array_equal, leaves, others))

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.metric_direction import improvements, signed
+from fedsolve.core.registry import Registry
 from fedsolve.core.types import Scalar, is_module, module, replace, static
 
 __all__ = [
@@ -235,11 +236,11 @@ class ReduceOnPlateau(Reacting):
         return replace(self, initial=max(rate, float(self.min_lr)))
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "exponential": Exponential,
-    "inverse_sqrt": InverseSqrt,
-    "reduce_on_plateau": ReduceOnPlateau,
-}
+SCHEDULES: Registry[type[Schedule]] = Registry(
+    "schedule",
+    {"exponential": Exponential, "inverse_sqrt": InverseSqrt, "reduce_on_plateau": ReduceOnPlateau},
+    key="schedule",
+)
 """Every schedule that a configuration can name."""
 
 

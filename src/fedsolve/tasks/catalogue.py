@@ -10,6 +10,7 @@ from typing import Any
 from fedsolve.config.references import construct, is_reference, load
 from fedsolve.config.signature_types import checked, hints
 from fedsolve.core.errors import InvalidInput, of_type, unknown
+from fedsolve.core.registry import Registry
 from fedsolve.tasks.convex.composite import lasso, lowrank
 from fedsolve.tasks.convex.libsvm import libsvm
 from fedsolve.tasks.convex.regression import anisotropic_regression
@@ -44,7 +45,7 @@ class TaskEntry:
     citation: str
 
 
-TASKS: dict[str, TaskEntry] = {
+_TASKS = {
     "digits": TaskEntry(
         digits, "8x8 digits of scikit-learn, 10 classes, any partition, no download", "alpaydin1998digits"
     ),
@@ -136,6 +137,8 @@ TASKS: dict[str, TaskEntry] = {
         "wang2020minilm",
     ),
 }
+
+TASKS = Registry("task", _TASKS)
 """Every task by its name."""
 
 _RENAMED = {"cifar": "give cifar10, with model = 'softmax' and augment = false for what cifar was by default"}
@@ -187,6 +190,4 @@ def entry(name: str) -> TaskEntry:
         return TaskEntry(load("task", name, Task), "your own", "")
     if name in _RENAMED:
         raise InvalidInput(f"the task {name} has another name now: {_RENAMED[name]}")
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    return TASKS[name]
+    return TASKS.find(name)

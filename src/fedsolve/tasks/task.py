@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from fedsolve.config.build_record import Made, made
+from fedsolve.core.build_record import Made, made
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, unknown

@@ -9,7 +9,7 @@ from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.sources import CONVERTED
 from fedsolve.tasks.datasets.download import fetch
-from fedsolve.tasks.datasets.public_datasets import DATASETS, DataSet, find
+from fedsolve.tasks.datasets.public_datasets import DATASETS, DataSet
 
 ORIGINALS = "originals"
 """Folder in the data folder that keeps what was fetched, a folder for each set."""
@@ -26,7 +26,7 @@ def data_command(name: str | None, source: Path | None, to: Path | None, as_json
             raise InvalidInput("--from and --to need the NAME of a data set: `fedsolve data` lists them")
         _list(as_json)
         return
-    found = find(name)
+    found = DATASETS.find(name)
     if to is None and source is not None:
         raise InvalidInput("--from needs --to: the data folder to write")
     if to is None:

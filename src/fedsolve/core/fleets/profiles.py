@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer, is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.checks import check_integer
 from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.core.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _diurnal(clients: int, random: np.random.Generator) -> Fleet:
     )  # fmt: skip
 
 
-PROFILES: dict[str, Profile] = {
+_PROFILES = {
     "even": Profile(_even, f"{_SYNTHETIC}; all clients alike"),
     "half-normal": Profile(
         _half_normal,
@@ -74,6 +74,8 @@ PROFILES: dict[str, Profile] = {
         "20 is lost",
     ),
 }
+
+PROFILES = Registry("fleet", _PROFILES)
 """Every fleet by name."""
 
 
@@ -91,9 +93,8 @@ def profile(name: str, clients: int, seed: int = 0) -> Fleet:
     Raises:
         InvalidInput: an unknown name (the nearest is named), no client, or a negative seed.
     """
-    if not is_one_of(name, PROFILES):
-        raise unknown("fleet", str(name), PROFILES)
+    found = PROFILES.find(name)
     check_integer("clients", clients, 1)
-    fleet = PROFILES[name].make(clients, np.random.default_rng((check_integer("seed", seed), 0xF1EE7)))
+    fleet = found.make(clients, np.random.default_rng((check_integer("seed", seed), 0xF1EE7)))
     object.__setattr__(fleet, "name", name)
     return fleet

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.registry import Registry
 from fedsolve.data.array_checks import check_column
 from fedsolve.data.partitioning.pachinko import Pachinko
 from fedsolve.data.partitioning.partition import Partition, begin, fill_empty, finish
@@ -215,9 +216,8 @@ class Natural(Partition):
         return finish([parts[i] for i in np.sort(rng.choice(len(ids), num_clients, replace=False))])
 
 
-PARTITIONS: dict[str, type[Partition]] = {
-    cls.name: cls for cls in (IID, Dirichlet, LabelsPerClient, Shards, ByQuantity, Natural, Pachinko)
-}
+_CLASSES = (IID, Dirichlet, LabelsPerClient, Shards, ByQuantity, Natural, Pachinko)
+PARTITIONS: Registry[type[Partition]] = Registry("partition", {cls.name: cls for cls in _CLASSES})
 """Every partition by its name."""
 
 
@@ -241,9 +241,7 @@ def as_partition(value: Partition | str | Mapping[str, Any]) -> Partition:
         return value
     table = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = str(table.pop("name", ""))
-    if name not in PARTITIONS:
-        raise unknown("partition", name, PARTITIONS)
-    cls = PARTITIONS[name]
+    cls = PARTITIONS.find(name)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.oracle import Oracle
@@ -124,6 +125,7 @@ class DouglasRachford(Algorithm):
         return measures_of(self.psi)
 
 
+@by_name("FedDR")
 def FedDR(
     psi: WithProx,
     client_lr: Rate = 0.1,

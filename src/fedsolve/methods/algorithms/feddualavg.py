@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
@@ -54,6 +55,7 @@ class FedDualAvgMessage:
     times: Any = claimed(Claim(at_least=0))
 
 
+@class_by_name("FedDualAvg")
 @module
 class FedDualAvg(MirroredMethod):
     """FedDualAvg: clients run dual averaging, the server averages in the dual; psi counts with all rates so far.
@@ -163,6 +165,7 @@ class FedDualAvg(MirroredMethod):
         return path, (lr * jnp.arange(1, steps + 1)).astype(trees.dtype_of(z))
 
 
+@by_name("FedDualAvgOSP")
 def FedDualAvgOSP(
     psi: WithProx,
     client_lr: Rate = 0.1,

@@ -7,6 +7,7 @@ from typing import ClassVar, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
@@ -110,6 +111,7 @@ class DynamicRegularization(Algorithm):
         return server.params
 
 
+@by_name("FedDyn")
 def FedDyn(
     client_lr: Rate = 0.1, *, alpha: Scalar = 0.01, **client: Unpack[ClientOptions]
 ) -> DynamicRegularization:

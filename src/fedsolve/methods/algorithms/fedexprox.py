@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Unpack
 
 from fedsolve.core.algorithm import Weighting, name_of
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.schedules import Rate
@@ -32,6 +33,7 @@ class ExtrapolatedProximal(Proximal):
         return name_of(self.inner)
 
 
+@by_name("FedExProx")
 def FedExProx(
     client_lr: Rate = 0.1,
     *,

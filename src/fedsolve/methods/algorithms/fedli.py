@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 from fedsolve.core.algorithm import Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate
@@ -17,6 +18,7 @@ from fedsolve.methods.server.lengths import LargestStep
 from fedsolve.methods.server.sgd import ServerSGD
 
 
+@by_name("FedLiLS")
 def FedLiLS(
     *,
     eta_max: Scalar = 1.0,
@@ -71,6 +73,7 @@ _LU: dict[str, tuple[float, float, float | None, float]] = {
 }
 
 
+@by_name("FedLiLU")
 def FedLiLU(
     client_lr: Rate = 0.1,
     *,

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
 from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module
@@ -31,6 +32,7 @@ class FedMiDMessage:
     rate_sum: Traced = claimed(Claim(at_least=0))
 
 
+@class_by_name("FedMiD")
 @module
 class FedMiD(MirroredMethod):
     """FedMiD: proximal steps on the clients, averaged in the primal, and a proximal step on the server.
@@ -98,6 +100,7 @@ class FedMiD(MirroredMethod):
         return server.params
 
 
+@by_name("FedMiDOSP")
 def FedMiDOSP(
     psi: WithProx,
     client_lr: Rate = 0.1,

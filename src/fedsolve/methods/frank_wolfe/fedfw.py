@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedsolve.core.build_record import by_name
 from fedsolve.geometry.blocks import WithLmo
 from fedsolve.methods.frank_wolfe.method import FrankWolfe
 from fedsolve.methods.frank_wolfe.split_sets import SplitSets
@@ -13,6 +14,7 @@ Start = Literal["given", "projected"]
 _CONVEX, _STOCHASTIC = Convex(), Stochastic()
 
 
+@by_name("FedFW")
 def FedFW(
     constraint: WithLmo,
     *,
@@ -50,6 +52,7 @@ def FedFW(
     return FrankWolfe(constraint, steps=steps, split=split, variant="plain", start=start)
 
 
+@by_name("FedFWPlus")
 def FedFWPlus(
     constraint: WithLmo,
     *,
@@ -84,6 +87,7 @@ def FedFWPlus(
     return FrankWolfe(constraint, steps=steps, split=split, variant="plus", start=start)
 
 
+@by_name("FedFWSto")
 def FedFWSto(
     constraint: WithLmo,
     *,

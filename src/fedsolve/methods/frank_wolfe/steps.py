@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.registry import Registry
 from fedsolve.core.schedules import Rate, Schedule, as_rate, rate_at
 from fedsolve.core.types import Scalar, module
 
@@ -204,7 +205,7 @@ class OwnSteps(FrankWolfeSteps):
         return rate_at(self.averaging, t - 1)
 
 
-STEPS = {cls.__name__: cls for cls in (Convex, NonConvex, Stochastic)}
+STEPS = Registry("steps", {cls.__name__: cls for cls in (Convex, NonConvex, Stochastic)})
 """Step schedules by name, as a configuration gives them."""
 
 _TRIED = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1_000, 10_000, 1_000_000)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, Privacy, Weighting
+from fedsolve.core.build_record import class_by_name
 from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
@@ -63,6 +64,7 @@ class PrivateMessage:
     within: Any = claimed(Claim(at_least=0, at_most=1, whole=True))
 
 
+@class_by_name("DP")
 @module
 class DifferentialPrivacy(Wrapper):
     """(epsilon, delta)-privacy of each client's whole data against whoever sees the models (McMahan et al. 2018).

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, Privacy
+from fedsolve.core.build_record import class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
@@ -39,6 +40,7 @@ class LocallyPrivateServer:
     epsilon: Traced = reported()
 
 
+@class_by_name("LocalDP")
 @module
 class LocalDifferentialPrivacy(Wrapper):
     """(epsilon, delta)-privacy of each message against everybody, the server included.

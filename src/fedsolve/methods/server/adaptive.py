@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate, as_rate, rate_at
@@ -133,6 +134,7 @@ def _preset(second: SecondMoment, preset: Preset, beta1: Scalar, **given: Any) -
     return Adaptive(beta1=beta1, second=second, **values)
 
 
+@by_name("FedAdagrad")
 def FedAdagrad(
     client_lr: Rate = 0.1,
     *,
@@ -172,6 +174,7 @@ def FedAdagrad(
     return compose("FedAdagrad", client_lr, server_optimizer, weighting, client)
 
 
+@by_name("FedAdam")
 def FedAdam(
     client_lr: Rate = 0.1,
     *,
@@ -218,6 +221,7 @@ def FedAdam(
     return compose("FedAdam", client_lr, server_optimizer, weighting, client)
 
 
+@by_name("FedYogi")
 def FedYogi(
     client_lr: Rate = 0.1,
     *,

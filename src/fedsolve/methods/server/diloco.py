@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedsolve.core.algorithm import Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.types import Scalar
@@ -12,6 +13,7 @@ from fedsolve.methods.server.server_optimizer import ServerOptimizer
 from fedsolve.methods.server.sgd import ServerSGD
 
 
+@by_name("DiLoCo")
 def DiLoCo(
     client_lr: Rate = 4e-4,
     *,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.oracle import Oracle
@@ -132,6 +133,7 @@ def moments(
     return v, beta1 / 2 * m + (1 - beta1) / 2 * squared_norm
 
 
+@by_name("FedDuAdagrad")
 def FedDuAdagrad(
     client_lr: Rate = 0.1,
     *,
@@ -169,6 +171,7 @@ def FedDuAdagrad(
     return compose("FedDuAdagrad", client_lr, server_optimizer, weighting, client)
 
 
+@by_name("FedDuAdam")
 def FedDuAdam(
     client_lr: Rate = 0.1,
     *,

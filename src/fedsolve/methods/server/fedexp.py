@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from fedsolve.core.algorithm import Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar
@@ -22,6 +23,7 @@ _EXP_PRESETS: dict[ExpPreset, tuple[float, bool, bool, Weighting]] = {
 }
 
 
+@by_name("FedExP")
 def FedExP(
     client_lr: Rate = 0.1,
     *,
@@ -63,6 +65,7 @@ def FedExP(
     return compose("FedExP", client_lr, server_optimizer, weighting or weights, client)
 
 
+@by_name("FedExPM")
 def FedExPM(
     client_lr: Rate = 0.1,
     *,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Claim, Params, Traced, claimed, module, reported
@@ -88,6 +89,7 @@ class NormalizedAveraging(ServerOptimizer):
         return new, NormalizedAveragingState(jnp.asarray(lr, dtype), measured.rate_sum.astype(dtype))
 
 
+@by_name("FedNova")
 def FedNova(
     client_lr: Rate = 0.1,
     *,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
@@ -96,6 +97,7 @@ class MirrorDescent(ServerOptimizer):
         return trees.where(moved, new, params), MirrorDescentState(kept, *scalars)
 
 
+@by_name("FedDuA")
 def FedDuA(
     mirror: Mirror,
     client_lr: Rate = 0.1,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_flag, check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import Rate, as_rate, rate_at
@@ -78,6 +79,7 @@ class ServerSGD(ServerOptimizer):
         return trees.axpy(lr, delta, params), ServerSGDState(momentum, jnp.asarray(lr, state.server_lr.dtype))
 
 
+@by_name("FedAvg")
 def FedAvg(
     client_lr: Rate = 0.1,
     *,
@@ -113,6 +115,7 @@ def FedAvg(
     return compose("FedAvg", client_lr, ServerSGD(server_lr), weighting, client)
 
 
+@by_name("FedAvgM")
 def FedAvgM(
     client_lr: Rate = 0.1,
     *,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, Weighting, name_of
+from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer, check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
@@ -75,6 +76,7 @@ class Asynchronous(Wrapper):
         return replace(message, delta=self.weigh(message.delta, moved, late)), client
 
 
+@class_by_name("FedBuff")
 @module
 class Buffered(Asynchronous):
     """FedBuff around a method: each client update counts the less the older the model that it began from.
@@ -110,6 +112,7 @@ class Buffered(Asynchronous):
         return _scaled(_polynomial(late, self.power), delta)
 
 
+@class_by_name("FedAsync")
 @module
 class Mixing(Asynchronous):
     """FedAsync around a method: the model is mixed with that of each client as it comes.
@@ -160,6 +163,7 @@ class Mixing(Asynchronous):
         return _scaled(weight, jax.tree.map(jnp.add, moved, delta))
 
 
+@by_name("FedBuff")
 def FedBuff(
     client_lr: Rate = 0.1,
     *,
@@ -200,6 +204,7 @@ def FedBuff(
     return Buffered(inner, buffer, power)
 
 
+@by_name("FedAsync")
 def FedAsync(
     client_lr: Rate = 0.1,
     *,

@@ -9,6 +9,7 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import GradientMap, Oracle, WrappedOracle
@@ -77,6 +78,7 @@ class ScaffoldMessage:
         return self.inner.delta
 
 
+@class_by_name("SCAFFOLD")
 @module
 class ControlVariates(Wrapper):
     """SCAFFOLD around any method with a local SGD: y <- y - eta_l (g_i(y) - c_i + c).
@@ -190,6 +192,7 @@ class ControlVariates(Wrapper):
         return self.inner.export(server.inner)
 
 
+@by_name("SCAFFOLD")
 def SCAFFOLD(
     client_lr: Rate = 0.1,
     *,

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from fedsolve.core.algorithm import Algorithm, round_of
+from fedsolve.core.build_record import class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate
@@ -23,6 +24,7 @@ class DittoClient:
     personal: Params
 
 
+@class_by_name("Ditto")
 @module
 class Ditto(OwnModels):
     """`inner` as it is, and on each client that takes part local steps on a model of its own:

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import jax
 
 from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, round_of
+from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
@@ -35,6 +36,7 @@ class PersonalClient:
     personal: Params
 
 
+@class_by_name("Personal")
 @module
 class Personal(OwnModels):
     """Some leaves of the model stay with each client and are never sent; `inner` federates the others.
@@ -144,6 +146,7 @@ class Personal(OwnModels):
         return join(split(model, self.leaves)[0], client.personal)
 
 
+@by_name("FedPer")
 def FedPer(
     leaves: str | tuple[str, ...],
     client_lr: Rate = 0.1,
@@ -180,6 +183,7 @@ def FedPer(
     return Personal(inner, leaves, personal_lr=client_lr)
 
 
+@by_name("FedRep")
 def FedRep(
     leaves: str | tuple[str, ...],
     client_lr: Rate = 0.1,

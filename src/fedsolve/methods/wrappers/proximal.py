@@ -9,6 +9,7 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Weighting
+from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate
@@ -36,6 +37,7 @@ class ProximalOracle(WrappedOracle):
         return self.mu / 2 * trees.squared_norm(trees.sub(params, self.anchor))
 
 
+@class_by_name("FedProx")
 @module
 class Proximal(Wrapper):
     """Local steps on f_i(y) + (mu/2) |y - w|^2; everything else as `inner`.
@@ -68,6 +70,7 @@ class Proximal(Wrapper):
         return self.inner.train(broadcast, client, ProximalOracle(oracle, anchor, self.mu))
 
 
+@by_name("FedProx")
 def FedProx(
     client_lr: Rate = 0.1,
     *,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Weighting, check_weighting
+from fedsolve.core.build_record import class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.types import Params, Scalar, given, module, static
 from fedsolve.geometry.blocks import Blocks, Geometry, WithSubgradient, require
@@ -34,6 +35,7 @@ def _psi(psi: WithSubgradient) -> Any:
     return psi
 
 
+@class_by_name("Subgradient")
 @module
 class Subgradient(Wrapper):
     """Local steps on f_i + psi by subgradients; everything else as `inner`.

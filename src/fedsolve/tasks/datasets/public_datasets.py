@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.core.errors import unknown
+from fedsolve.core.registry import Registry
 from fedsolve.tasks.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
 from fedsolve.tasks.images.fashion import CONTENT as FASHION
 from fedsolve.tasks.images.fashion import FOLDER
@@ -75,7 +75,7 @@ _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 _PYMVPA = "https://github.com/PyMVPA/PyMVPA/raw/20f0335f98bbb59a0e11bc0b7a469edf8681a9a1/mvpa2/data/"
 _ANOTHER = "not the very file behind the results in experiments/, which no public copy holds"
 
-DATASETS: dict[str, DataSet] = {
+_DATASETS = {
     "mnist": DataSet(
         title="MNIST, 70,000 handwritten digits, and the writer of each from QMNIST",
         home="http://yann.lecun.com/exdb/mnist/ and https://github.com/facebookresearch/qmnist",
@@ -233,11 +233,6 @@ DATASETS: dict[str, DataSet] = {
         remark="the drawing cannot be repeated to the pixel and no converter is here: femnist is read instead",
     ),
 }
+
+DATASETS = Registry("data set", _DATASETS)
 """Every data set by its name."""
-
-
-def find(name: str) -> DataSet:
-    """The data set of that name; `InvalidInput` for an unknown one (with the nearest match)."""
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
-    return DATASETS[name]
