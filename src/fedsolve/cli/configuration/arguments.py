@@ -60,7 +60,7 @@ Weighting = Annotated[
     str | None,
     typer.Option(
         metavar="uniform|examples",
-        help="How all methods weigh clients, that they minimise one objective (each method's own).",
+        help="Client weighting for all methods (default: each method's).",
     ),
 ]
 TaskOptions = Annotated[
@@ -90,7 +90,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that follows 
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", metavar="TRACKER", help="Send it to tensorboard, mlflow or wandb too; repeatable."
+        "--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."
     ),
 ]
 Grid = Annotated[

@@ -1,4 +1,4 @@
-"""A sweep in words: its settings, seeds and rule of selection, and the titles of its pictures."""
+"""A sweep in words: its settings, seeds and selection criterion, and the titles of its plots."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add_title(axes: Axes, text: str, sweeps: Sequence[Sweep], pad: float = 6.0) 
 
 
 def as_list(sweeps: Sweep | Sequence[Sweep]) -> list[Sweep]:
-    """The sweeps, which must have one rule of selection.
+    """The sweeps, which must have one selection criterion.
 
     Raises:
         InvalidInput: no sweeps, or sweeps chosen by different rules.
