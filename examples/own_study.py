@@ -85,7 +85,7 @@ def study() -> Study:
 
 
 if __name__ == "__main__":
-    from fedsolve.experiments import reproduce
+    from fedsolve.studies.reproduce import reproduce
 
     found = reproduce("own_study:study", "runs/own-study")
     for claim in found.outcome.claims:

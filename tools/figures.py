@@ -9,6 +9,7 @@ import importlib
 import importlib.resources
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,11 +17,15 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from fedsolve.config.papers import short, title
-from fedsolve.experiments.figures import BESIDE, ITEMS, SIZES, Item
+from fedsolve.config.bibliography import short, title
 from fedsolve.studies.experiment import VERDICTS, Claim
+from fedsolve.studies.names import program_folders
 
-ROOT = Path(__file__).parent.parent / "experiments"
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # of the package `experiments`
+
+from experiments.figures import BESIDE, ITEMS, SIZES, Item  # noqa: E402
+
 TITLE = "The papers' figures and tables"
 DRAWN = "drawn, not judged"
 """Of a figure that an experiment shows, and of which none of its claims is."""
@@ -40,18 +45,22 @@ class Kept:
 
     Attributes:
         name: of the experiment.
+        page: below experiments/.
         verdicts: each with its words and how many claims have it, in the order of pages; None if it was not run.
     """
 
     name: str
+    page: str
     verdicts: list[tuple[str, str, int]] | None
 
     @classmethod
     def of(cls, name: str, cited: str = "") -> Kept:
         """As it lies in the repository: the claims that cite a figure, table or theorem, all if none is named."""
-        results = ROOT / name / "results.json"
+        folder = program_folders()[name]
+        page = f"{folder.parent.name}/{folder.name}/page.html"
+        results = folder / "results.json"
         if not results.exists():
-            return cls(name, None)
+            return cls(name, page, None)
         claims = [Claim(**claim) for claim in json.loads(results.read_text())["claims"]]
         for names in ([cited], places(cited)) if cited else ():  # of a table's parts that which is asked for
             citing = [c for c in claims if not c.own and any(cites(c.theirs, name) for name in names)]
@@ -59,7 +68,7 @@ class Kept:
                 break
         found = Counter((c.verdict or "", c.judged) for c in (citing if cited else claims))
         order = sorted(found, key=lambda one: (VERDICTS.index(one[0]), len(one[1])))  # type: ignore[arg-type]
-        return cls(name, [(*one, found[one]) for one in order])
+        return cls(name, page, [(*one, found[one]) for one in order])
 
 
 def cites(theirs: str, place: str) -> bool:
@@ -93,7 +102,7 @@ def markdown() -> str:
         name = f"`{kept.name}`"
         if kept.verdicts is None:
             return f"{name}: not run yet"
-        page = f"[{name}](../experiments/{kept.name}/page.html)"
+        page = f"[{name}](../experiments/{kept.page})"
         return f"{page}: " + ("; ".join(f"{count} {words}" for _, words, count in kept.verdicts) or DRAWN)
 
     lines = [
@@ -122,7 +131,7 @@ def page() -> str:
             f'<span class="verdict" data-verdict="{escape(verdict)}">{count} {escape(words)}</span>'
             for verdict, words, count in kept.verdicts
         )
-        return f'<a href="{escape(kept.name)}/page.html">{name}</a> {" ".join(badges) or DRAWN}'
+        return f'<a href="{escape(kept.page)}">{name}</a> {" ".join(badges) or DRAWN}'
 
     sections = []
     for heading, rows in _sections(shown):

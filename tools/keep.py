@@ -1,4 +1,4 @@
-"""Keep finished runs of experiments in experiments/: page, pictures, tables and results, the parts as one file.
+"""Keep finished runs beside their programs in experiments/: page, pictures, tables, results, the parts as one file.
 
     python tools/keep.py runs/lasso-1 runs/lasso-2
 
@@ -12,9 +12,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from fedsolve.studies.parts import PARTS, pack
+from fedsolve.studies.names import program_folders
+from fedsolve.studies.parts import ARCHIVE, PARTS, pack
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+MADE = ("page.html", "results.json", ARCHIVE, "*.png", "*.csv")
+"""What a run leaves in its folder, beside its parts."""
 
 
 def keep(run: Path) -> None:
@@ -22,9 +24,11 @@ def keep(run: Path) -> None:
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     if results["quick"]:
         sys.exit(f"{run} is a quick run, whose numbers mean nothing: run it whole")
-    to = EXPERIMENTS / results["experiment"]
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(run, to, ignore=shutil.ignore_patterns("under-way", ".*"))
+    to = program_folders()[results["experiment"]]
+    shutil.rmtree(to / PARTS, ignore_errors=True)
+    for old in [path for pattern in MADE for path in to.glob(pattern)]:
+        old.unlink()
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns("under-way", ".*"), dirs_exist_ok=True)
     if (to / PARTS).is_dir():
         pack(to)
     print(f"{to.name}: {results['seconds'] / 60:.1f} minutes of processor time")

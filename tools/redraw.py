@@ -12,11 +12,10 @@ import json
 import sys
 from pathlib import Path
 
-from fedsolve.experiments.catalogue import find
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.names import find, program_folders
 from fedsolve.studies.page import write_results
-
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+from fedsolve.studies.parts import ARCHIVE
 
 
 def redraw(folder: Path) -> None:
@@ -34,6 +33,7 @@ def redraw(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    kept = sorted(path.parent.name for path in EXPERIMENTS.glob("*/parts.zip"))
+    folders = program_folders()
+    kept = [name for name, folder in folders.items() if (folder / ARCHIVE).is_file()]
     for name in sys.argv[1:] or kept:
-        redraw(EXPERIMENTS / name)
+        redraw(folders[name])

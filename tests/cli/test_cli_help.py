@@ -14,9 +14,9 @@ from rich.console import Console
 
 from fedsolve.cli.main import app
 from fedsolve.cli.terminal.help import complete_algorithm, complete_experiment, complete_kind, complete_task
-from fedsolve.experiments import EXPERIMENTS, catalogue
 from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import duration
+from fedsolve.studies import names, reproduce
 
 PAGES = [
     (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("study",), ("verdict",), ("list",), ("show",), ("cite",),
@@ -72,11 +72,10 @@ def test_heads_break_between_words_and_cells_not_at_all():
 
 def test_announced_times_are_those_of_the_kept_results():
     """Within a quarter, and none is announced that was not kept."""
-    kept = Path(__file__).parents[2] / "experiments"
-    for name in EXPERIMENTS:
-        path = kept / name / "results.json"
+    for name, folder in names.program_folders().items():
+        path = folder / "results.json"
         seconds = json.loads(path.read_text())["seconds"] if path.exists() else None
-        minutes = catalogue.find(name).minutes
+        minutes = names.find(name).minutes
         assert (minutes is None) == (seconds is None), name
         if seconds is not None:
             assert 60 * minutes == pytest.approx(seconds, rel=0.25), name
@@ -84,7 +83,7 @@ def test_announced_times_are_those_of_the_kept_results():
 
 
 def test_an_experiment_needs_matplotlib_before_it_computes(call, no_pictures, monkeypatch):
-    monkeypatch.setattr(catalogue.Context, "part", lambda *a: pytest.fail("it computed"))
+    monkeypatch.setattr(reproduce.Context, "part", lambda *a: pytest.fail("it computed"))
     ended = call("reproduce", "lasso-2", "--quick")
     assert importlib.util.find_spec("matplotlib") is None
     assert ended.code == 2
@@ -94,5 +93,4 @@ def test_an_experiment_needs_matplotlib_before_it_computes(call, no_pictures, mo
 
 def test_judging_again_draws_nothing(no_pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    kept = Path(__file__).parents[2] / "experiments" / "fw-split"
-    assert catalogue.judge("fw-split", kept)
+    assert reproduce.judge("fw-split", names.program_folders()["fw-split"])

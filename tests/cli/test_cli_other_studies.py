@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.experiments import EXPERIMENTS
-from fedsolve.experiments.entries import entries
+from fedsolve.studies import names
 
 STUDY = """
 import fedsolve as fs
@@ -52,9 +51,9 @@ def others(tmp_path_factory, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(str(place))
-    entries.cache_clear()
+    names._installed.cache_clear()
     yield
-    entries.cache_clear()
+    names._installed.cache_clear()
 
 
 BAD = {
@@ -68,7 +67,7 @@ BAD = {
 def test_they_are_listed_after_ours_and_those_that_cannot_be_are_named(others, call):
     ended = call("list", "experiments", "--json")
     rows = {row["name"]: row for row in ended.document}
-    assert list(rows) == [*EXPERIMENTS, "theirs", "theirs-2", "theirs-3"]
+    assert list(rows) == [*names.program_folders(), "theirs", "theirs-2", "theirs-3"]
     assert rows["theirs"]["summary"] == "Theirs (its time is not known)"
     assert rows["lasso-1"]["citation"] == "yuan2021fco"  # a name of ours stays ours
     said = [line for line in ended.err.splitlines() if line.startswith("left out: experiment ")]

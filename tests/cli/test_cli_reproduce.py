@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsolve.experiments import catalogue
 from fedsolve.report.markup import PageTable
 from fedsolve.report.plots import new_figure
+from fedsolve.studies import names
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome
 
 COMPUTED: list[str] = []
@@ -50,7 +50,7 @@ def made(context: Context) -> Outcome:
 def _experiment(monkeypatch):
     COMPUTED.clear()
     experiment = Experiment("A made experiment", "yuan2021fco", "Two parts.", made, 0.1)
-    monkeypatch.setattr(catalogue, "find", lambda name: experiment)
+    monkeypatch.setattr(names, "find", lambda name: experiment)
 
 
 def test_interrupted_then_finished(call):

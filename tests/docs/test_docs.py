@@ -90,7 +90,7 @@ def test_readme_command_lines_are_read():
     from fedsolve.cli.configuration.values import parse_assignments
     from fedsolve.cli.main import app
     from fedsolve.config.build import arguments
-    from fedsolve.experiments.entries import EXPERIMENTS
+    from fedsolve.studies.names import entries
     from fedsolve.tasks.catalogue import TASKS
     from fedsolve.tasks.datasets.public_datasets import DATASETS
 
@@ -111,7 +111,7 @@ def test_readme_command_lines_are_read():
             keys = parse_assignments(given.get("settings") or [], "--set")
             assert set(keys) <= set(arguments(name)), words
         if words[0] in ("data", "reproduce"):
-            assert given["name"] in {"data": DATASETS, "reproduce": EXPERIMENTS}[words[0]]
+            assert given["name"] in {"data": DATASETS, "reproduce": entries()}[words[0]]
     assert {
         "run",
         "compare",

@@ -30,10 +30,10 @@ def test_the_stub_and_the_table():
 
 def test_the_index_of_figures():
     """It is of the results as they are kept; it names every experiment, and its links lead to pages."""
-    from fedsolve.experiments.entries import EXPERIMENTS
-    from fedsolve.experiments.figures import BESIDE, ITEMS
+    from experiments.figures import BESIDE, ITEMS
+    from fedsolve.studies.names import program_folders
 
-    assert {name for item in ITEMS for name in item.experiments} | set(BESIDE) == set(EXPERIMENTS)
+    assert {name for item in ITEMS for name in item.experiments} | set(BESIDE) == set(program_folders())
     assert all(item.note for item in ITEMS if not item.experiments)
     assert (ROOT / "docs/figures.md").read_text() == generate.figures.markdown(), "run: make generate"
     page = (ROOT / "experiments/index.html").read_text()

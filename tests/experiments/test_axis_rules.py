@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import spearmanr
 from scipy.stats import t as student
 
-from fedsolve.experiments.fedopt import axis_rules as rules
-from fedsolve.experiments.fedopt.axes import along, along_axes, edges
+from experiments.fedopt import axis_rules as rules
+from experiments.fedopt.axes import along, along_axes, edges
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Problem, Study

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.league import composite as league
-from fedsolve.experiments.league.composite_problems import COMPOSITES, LOW_RANK, SPARSE
+from experiments.comparisons.composite_league import study as league
+from experiments.comparisons.composite_league.composite_problems import COMPOSITES, LOW_RANK, SPARSE
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 SEEDS = league.SEEDS
 

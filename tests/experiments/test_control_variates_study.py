@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.ours import control_variates as study
-from fedsolve.experiments.ours.label_skew import EqualDirichlet
+from experiments.client_drift.control_variates import study
+from experiments.client_drift.label_skew import EqualDirichlet
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 CENTRES = np.array([[1.0, 0.0], [-2.0, 1.0], [0.5, 3.0]])
 CURVES = np.array([[1.0, 0.5], [0.3, 2.0], [1.5, 1.0]])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.feddua import combinations as feddua_combinations
-from fedsolve.experiments.feddua import synthetic as feddua
-from fedsolve.experiments.feddua.methods import ADAPTIVE_LR, AVERAGING_LR, CLIENT_LR, METHODS, MeanOfTwo
+from experiments.feddua.feddua_combinations import study as feddua_combinations
+from experiments.feddua.feddua_synthetic import study as feddua
+from experiments.feddua.methods import ADAPTIVE_LR, AVERAGING_LR, CLIENT_LR, METHODS, MeanOfTwo
+from fedsolve.studies.reproduce import reproduce
 
 SMALL = {"num_clients": 3, "examples_per_client": 4, "features": 10}
 

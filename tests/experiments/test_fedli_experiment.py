@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.fedli import convex as fedli
-from fedsolve.experiments.fedli import rules
-from fedsolve.experiments.fedli import theorems as fedli_theorems
-from fedsolve.experiments.fedli.problems import (
+from experiments.fedli.fedli_convex import rules
+from experiments.fedli.fedli_convex import study as fedli
+from experiments.fedli.fedli_convex import theorems as fedli_theorems
+from experiments.fedli.fedli_convex.problems import (
     KINDS,
     L2,
     STEPS,
@@ -24,6 +23,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 NAME = "a9a, IID clients"
 ROUNDS = np.arange(41)

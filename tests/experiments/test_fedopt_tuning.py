@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.fedopt.problems import ADAPTIVE, PROBLEMS, TAU, TAUS, SmallCNN, methods
-from fedsolve.experiments.fedopt.tuning import best_rates, inverse
+from experiments.fedopt.fedopt_tuning.problems import ADAPTIVE, PROBLEMS, TAU, TAUS, SmallCNN, methods
+from experiments.fedopt.fedopt_tuning.study import best_rates, inverse
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 CLIENT, SERVER = (0.1, 1.0, 10.0), (0.01, 0.1, 1.0)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.ours import fleet_clock as study
+from experiments.systems.fleet_clock import study
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
+from fedsolve.studies.reproduce import reproduce
 from fedsolve.studies.rules import sooner
 from fedsolve.studies.rules.times import time_to
 from fedsolve.studies.runner import solve

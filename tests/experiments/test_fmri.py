@@ -8,16 +8,16 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.fco.fmri import study as fmri
+from experiments.fco.fmri.statements import ALONE, NAME, shown, statements
+from experiments.fco.methods import CENTRAL, METHODS
 from fedsolve.engine.baselines import fista
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite import fmri
-from fedsolve.experiments.composite.fmri_statements import ALONE, NAME, shown, statements
-from fedsolve.experiments.composite.methods import CENTRAL, METHODS
 from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 SEEDS = fmri.STUDY.seeds
 NO, YES = "not reproduced", "reproduced"

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsolve.experiments.frank_wolfe import rate_problems as problems
-from fedsolve.experiments.frank_wolfe import rate_rules as rules
-from fedsolve.experiments.frank_wolfe import rates as fw_rates
-from fedsolve.experiments.frank_wolfe import theorems
+from experiments.fedfw import theorems
+from experiments.fedfw.fw_rates import rate_problems as problems
+from experiments.fedfw.fw_rates import rate_rules as rules
+from experiments.fedfw.fw_rates import study as fw_rates
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells

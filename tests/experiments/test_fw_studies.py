@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from experiments.fedfw import ablations as fw_ablations
+from experiments.fedfw.fw_averaging import study as fw_averaging
+from experiments.fedfw.fw_split import study as fw_split
+from experiments.fedfw.public_code import MinibatchSteps, public_feddr
 from fedsolve.core.sampling import Uniform
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.frank_wolfe import ablations as fw_ablations
-from fedsolve.experiments.frank_wolfe import averaging as fw_averaging
-from fedsolve.experiments.frank_wolfe import split as fw_split
-from fedsolve.experiments.frank_wolfe.public_code import MinibatchSteps, public_feddr
 from fedsolve.geometry import L2Ball
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 from harness import prepare
 
 

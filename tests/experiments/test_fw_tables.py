@@ -6,17 +6,17 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.fedfw import claims as fw_claims
+from experiments.fedfw import linear as fw_linear
+from experiments.fedfw.claims import CONVEX, NONCONVEX, STOCHASTIC
+from experiments.fedfw.columns import Pictures, halved, judged, synthetic
+from experiments.fedfw.rules import columns, with_equal_bytes
 from fedsolve.core.errors import InvalidInput
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.frank_wolfe import claims as fw_claims
-from fedsolve.experiments.frank_wolfe import linear as fw_linear
-from fedsolve.experiments.frank_wolfe.claims import CONVEX, NONCONVEX, STOCHASTIC
-from fedsolve.experiments.frank_wolfe.columns import Pictures, halved, judged, synthetic
-from fedsolve.experiments.frank_wolfe.rules import columns, with_equal_bytes
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 from fedsolve.tasks.models.models import MLP
 from fedsolve.tasks.task import Examples
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite.handwriting import BALLS, L2, NAMES, STUDY, Ball
+from experiments.fco.constrained_handwriting.study import BALLS, L2, NAMES, STUDY, Ball
 from fedsolve.geometry.diagnostics import Point
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 ROUNDS = np.arange(0, 501, 20)
 NO, YES = "not reproduced", "reproduced"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from experiments.feddua.methods import MeanOfTwo
+from experiments.networks import rules
+from experiments.networks.autoencoder import study as autoencoder
+from experiments.networks.cifar100 import study as cifar100
+from experiments.networks.femnist import study as femnist
+from experiments.networks.methods import around
+from experiments.networks.vit import study as vit
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.feddua.methods import MeanOfTwo
-from fedsolve.experiments.neural import autoencoder, cifar100, femnist, rules, vit
-from fedsolve.experiments.neural.methods import around
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 from fedsolve.studies.rules import better, early
 
 STUDIES = {

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.experiments.catalogue import judge
+from fedsolve.studies.reproduce import judge
 
-KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "experiments").glob("*/parts.zip"))
+KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "experiments").glob("*/*/parts.zip"))
 
 
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)

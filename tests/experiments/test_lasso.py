@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.fco import lasso
+from experiments.fco.rules import reaches, sooner, stays_below, until_reached
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite import lasso
-from fedsolve.experiments.composite.rules import reaches, sooner, stays_below, until_reached
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 ROUNDS = np.arange(0, 501, 10)
 

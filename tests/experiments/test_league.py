@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fedsolve.config.build import build
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.league.statements import POPULAR, fails_nowhere, untuned
-from fedsolve.experiments.league.tuning_free import (
+from experiments.comparisons.tuning_free_league.statements import POPULAR, fails_nowhere, untuned
+from experiments.comparisons.tuning_free_league.study import (
     ALIKE,
     DEFAULTS,
     METHODS,
@@ -17,10 +15,12 @@ from fedsolve.experiments.league.tuning_free import (
     STUDY,
     TUNING_SEED,
 )
+from fedsolve.config.build import build
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from experiments.networks.low_rank_finetuning import study
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.neural import low_rank_finetuning as study
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 HEAD = 20 * 385
 SENT = {

@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.composite import lowrank
-from fedsolve.experiments.composite.lowrank_statements import RANKS, SIDE
-from fedsolve.experiments.composite.methods import METHODS
-from fedsolve.experiments.composite.rules import times
+from experiments.fco import lowrank
+from experiments.fco.lowrank_statements import RANKS, SIDE
+from experiments.fco.methods import METHODS
+from experiments.fco.rules import times
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 ROUNDS = np.arange(0, 501, 10)
 NO, YES = "not reproduced", "reproduced"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.feddua.methods import MeanOfTwo
-from fedsolve.experiments.ours import phases
+from experiments.client_drift.phase_diagram import study as phases
+from experiments.feddua.methods import MeanOfTwo
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 NOISE = 0.01 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.frank_wolfe.leakage import (
+from experiments.fedfw.fw_privacy.leakage import (
     SIGNALS,
     Guess,
     SmoothNet,
@@ -15,8 +14,9 @@ from fedsolve.experiments.frank_wolfe.leakage import (
     mismatch,
     psnr,
 )
-from fedsolve.experiments.frank_wolfe.leakage_figures import GREY
-from fedsolve.experiments.frank_wolfe.privacy import claims
+from experiments.fedfw.fw_privacy.leakage_figures import GREY
+from experiments.fedfw.fw_privacy.study import claims
+from fedsolve.studies.reproduce import reproduce
 
 NET = SmoothNet((8, 8, 1), classes=3, channels=4)
 PARAMS = NET.init(jax.random.key(0))

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.ours import robustness
-from fedsolve.experiments.ours.robustness_statements import (
+from experiments.attacks.robustness import study as robustness
+from experiments.attacks.robustness.robustness_statements import (
     ALIKE,
     DIFFERENT,
     at,
@@ -23,6 +22,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 from fedsolve.studies.tables import tables
 
 STUDY = robustness.STUDY

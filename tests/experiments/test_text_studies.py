@@ -6,13 +6,16 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.fedli.fedli_neural import study as fedli
+from experiments.networks.diloco import study as diloco
+from experiments.networks.next_word import study as next_word
+from experiments.networks.shakespeare import study as shakespeare
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.experiments.catalogue import reproduce
-from fedsolve.experiments.neural import diloco, fedli, next_word, shakespeare
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
+from fedsolve.studies.reproduce import reproduce
 
 STUDIES = {
     "shakespeare": shakespeare.STUDY,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
+from experiments.fedfw.public_code import OverwrittenFrankWolfe
 from fedsolve.core.sampling import Uniform
-from fedsolve.experiments.frank_wolfe.public_code import OverwrittenFrankWolfe
 from fedsolve.geometry import L1Ball
 from harness import prepare
 

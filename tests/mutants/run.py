@@ -1,4 +1,4 @@
-"""Whether the gate notices: single changes to `src/`, each of which a named test must fail on.
+"""Whether the gate notices: single changes to the code, each of which a named test must fail on.
 
     python tests/mutants/run.py                 every mutant of the lists beside this file, two at a time
     python tests/mutants/run.py engine weight   those whose area or name contains one of these words
@@ -8,7 +8,7 @@ A list, `<area>.toml`, has one table a mutant:
 
     [[mutant]]
     name = "mean-ignores-weights"                   unique
-    file = "engine/compute/reduce.py"                       below src/fedsolve
+    file = "engine/compute/reduce.py"                       below src/fedsolve, or experiments/...
     old = 'weight if by == "mean" else used'        occurs exactly once in the file
     new = 'used'
     tests = ["tests/engine/test_reductions.py"]     what must notice, as pytest is told: files or single tests
@@ -38,7 +38,7 @@ from queue import SimpleQueue
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-COPIED = ("src", "tests")  # what a mutant may change or write beside; the rest of the tree is linked
+COPIED = ("src", "tests", "experiments")  # what a mutant may change or write beside; the rest of the tree is linked
 TIMEOUT = 600.0  # seconds: a change that makes a loop endless is noticed, too
 PASSED, FAILED = 0, 1  # pytest's exit codes; all others mean that no verdict was reached
 
@@ -54,6 +54,10 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     why: str
+
+    def path(self, root: Path) -> Path:
+        """The file that it changes, in a tree."""
+        return root / ("" if self.file.startswith("experiments/") else "src/fedsolve") / self.file
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,10 @@ def faults(mutants: Sequence[Mutant], root: Path = ROOT) -> Iterator[str]:
         if times > 1:
             yield f"{name}: {times} mutants have this name"
     for m in mutants:
-        path = root / "src" / "fedsolve" / m.file
+        path = m.path(root)
         text = path.read_text(encoding="utf-8") if path.is_file() else None
         if text is None:
-            yield f"{m.name}: there is no src/fedsolve/{m.file}"
+            yield f"{m.name}: there is no {path.relative_to(root).as_posix()}"
         elif text.count(m.old) != 1:
             yield f"{m.name}: its old text occurs {text.count(m.old)} times in {m.file}, not once"
         if m.old == m.new:
@@ -117,7 +121,7 @@ def copy_tree(into: Path) -> Path:
 @contextmanager
 def changed(tree: Path, mutant: Mutant) -> Iterator[None]:
     """The tree with this one change."""
-    path = tree / "src" / "fedsolve" / mutant.file
+    path = mutant.path(tree)
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
     try:

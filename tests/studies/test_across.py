@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.experiments.ours.winners import WinnerMap, winner
+from experiments.client_drift.phase_diagram.winners import WinnerMap, winner
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Method, Problem, Study

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,10 +17,14 @@ from notebooks import TUTORIALS, executed
 
 import fedsolve
 from fedsolve.config.catalogue import ALGORITHMS, Entry, load_home
-from fedsolve.config.papers import short, title
-from fedsolve.experiments.figures import ITEMS
+from fedsolve.config.bibliography import short, title
+from fedsolve.studies.names import program_folders
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))  # of the package `experiments`
+
+from experiments.figures import ITEMS  # noqa: E402
+
 PAGES = ROOT / "site" / "pages"
 GUIDES = {
     "Problems": ("tasks", "networks", "pytorch", "pytorch-operations"),
@@ -54,9 +59,10 @@ def assemble() -> None:
     shutil.rmtree(extra, ignore_errors=True)
     extra.mkdir(parents=True)
     shutil.copy(ROOT / "experiments" / "index.html", extra)
-    for page in sorted((ROOT / "experiments").glob("*/page.html")):
-        (extra / page.parent.name).mkdir(parents=True)
-        shutil.copy(page, extra / page.parent.name)
+    for page in sorted((ROOT / "experiments").glob("*/*/page.html")):
+        to = extra / page.parent.relative_to(ROOT / "experiments")
+        to.mkdir(parents=True)
+        shutil.copy(page, to)
     groups = {"Learn": [*(notebook(name, f"tutorials/{name}") for name in TUTORIALS), notebook("gallery")]}
     groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
     groups |= {"Every method": list(method_pages()), "Reference": list(reference_pages())}
@@ -112,9 +118,10 @@ def method_page(name: str, entry: Entry) -> list[str]:
     lines += [reference(entry.home), "", "## Papers", ""]
     lines += [f"* {short(key)}, “{title(key)}”" for key in entry.papers]
     cited = (e for item in ITEMS if item.paper in entry.papers for e in item.experiments)
-    kept = [e for e in dict.fromkeys(cited) if (ROOT / "experiments" / e / "page.html").is_file()]
+    pages = {e: program_folders()[e] / "page.html" for e in cited}
+    kept = {e: page.relative_to(ROOT).as_posix() for e, page in pages.items() if page.is_file()}
     if kept:
-        links = ", ".join(f'<a href="../experiments/{e}/page.html">{e}</a>' for e in kept)
+        links = ", ".join(f'<a href="../{page}">{e}</a>' for e, page in kept.items())
         lines += ["", f"Repeated here: {links}; [the index](../figures.md) has the verdicts."]
     return lines
 

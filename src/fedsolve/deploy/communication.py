@@ -204,7 +204,7 @@ of the messages (`src/fedsolve/deploy/communication.py`; `fedsolve list communic
 $d$ is the number of the model's parameters, $K$ that of a client's local steps, $\lvert S \rvert$ that of the clients
 in the round. Where leaves are personal (`FedPer`, `FedRep`) they never travel: $d_s$ is the number of parameters in all
 others. Data are never sent. What is sent is not harmless for that: a client update of few examples can betray them
-(`experiments/fw-privacy/page.html`).
+(`experiments/fedfw/fw_privacy/page.html`).
 
 * The client update `delta` is not all that is sent. **Most methods also upload the mean local loss** (`loss`), for logging
   only. **Squared norms** (`squared_norm`), losses that a server optimiser uses (`f`, `excess`) and results of a line search

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from fedsolve.cli.terminal.console import emit_json, emit_rich, say
-from fedsolve.config.papers import short, title
+from fedsolve.config.bibliography import short, title
 from fedsolve.core.errors import InvalidInput, unknown
 
 KINDS = ("algorithms", "tasks", "partitions", "geometries", "schedules", "experiments", "communication")
@@ -84,8 +84,7 @@ def _schedules() -> list[dict[str, Any]]:
 
 def _experiments() -> list[dict[str, Any]]:
     from fedsolve.cli.commands.reproduce import time_of
-    from fedsolve.experiments.catalogue import find
-    from fedsolve.experiments.entries import entries
+    from fedsolve.studies.names import entries, find
 
     rows = []
     for name in entries():

@@ -28,9 +28,9 @@ def reproduce_command(
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
     from fedsolve.cli.terminal.parts_progress import PartsProgress
-    from fedsolve.experiments.catalogue import reproduce
     from fedsolve.studies.experiment import command
     from fedsolve.studies.page import QUICK
+    from fedsolve.studies.reproduce import reproduce
 
     experiment = found(name, data_dir, trust=trust)
     folder = out or _folder(name, full)
@@ -71,7 +71,7 @@ def verdict_command(
     name: str, out: Path | None, full: bool, as_json: bool, trust: Sequence[str] | None = None
 ) -> None:
     """Re-evaluate the claims of a finished experiment, and print them."""
-    from fedsolve.experiments.catalogue import judge
+    from fedsolve.studies.reproduce import judge
 
     folder = out or _folder(name, full)
     claims = judge(name, folder, full=full, experiment=found(name, run=False, trust=trust))
@@ -92,7 +92,7 @@ def found(
     Raises:
         InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.
     """
-    from fedsolve.experiments.catalogue import find
+    from fedsolve.studies.names import find
 
     if not name.endswith(".toml"):
         return find(name)

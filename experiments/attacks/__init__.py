@@ -1,0 +1,1 @@
+"""Clients that attack, and robust reductions."""

@@ -1,0 +1,1 @@
+"""Label skew, local steps and control variates."""

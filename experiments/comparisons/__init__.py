@@ -1,0 +1,1 @@
+"""Methods ranked on many problems."""

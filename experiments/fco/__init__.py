@@ -1,0 +1,1 @@
+"""Yuan et al. 2021, federated composite optimization."""

@@ -1,0 +1,114 @@
+"""What Yuan, Zaheer and Reddi 2021 say of their figures of fMRI scans, with the rules that judge it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from experiments.fco.methods import CENTRAL
+from experiments.fco.rules import times, with_known
+from fedsolve.results.sweep import Sweep
+from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies.rules import Rule, at_least_as_good, better, by_metric, each_better, together
+
+NAME, ROUNDS = "face against house", 300
+ALONE = "alone"
+"""What the columns of the mean over clients that each train alone begin with."""
+MARGIN = 3.0
+"""In points of accuracy: what counts as comparable, ours."""
+SPARSE, SPARSES = 2.0, (1.5, 2.0, 3.0)
+"""Times the centralised density: what counts as sparse, ours, and its neighbours."""
+SHOWN = (0.003, 0.3)
+"""Products of client and server rate between which Figure 12 shows settings."""
+
+
+def shown(grid: Sweep) -> np.ndarray:
+    """Which settings of a grid Figure 12 shows, shape (settings,)."""
+    products = np.array([point["client_lr"] * point["server_lr"] for point in grid.points])
+    return (products > SHOWN[0] * 0.999) & (products < SHOWN[1] * 1.001)
+
+
+def at_most(name: str, factor: float) -> Rule:
+    """The method's density is at most so many times the centralised one."""
+    return by_metric("density", with_known([CENTRAL], times(NAME, name, CENTRAL, factor, SPARSES, side=-1)))
+
+
+def good_settings(cells: Cells, method: str, factor: float) -> tuple[int, int]:
+    """How many settings of Figure 12 end sparse and as accurate as the centralised solution, and of how many."""
+    grid = cells.cell(NAME, method).grid
+    if grid is None:
+        return 0, 0
+    end = {name: values[:, 0, -1] for name, values in grid.metrics.items()}
+    sparse = end["density"] <= factor * end[f"{CENTRAL}_density"]
+    accurate = 100 * end["validation_accuracy"] > 100 * end[f"{CENTRAL}_validation_accuracy"] - MARGIN
+    chosen = shown(grid)
+    return int((sparse & accurate & chosen).sum()), int(chosen.sum())
+
+
+def most_settings(cells: Cells) -> Judged:
+    """Most settings of FedDualAvg are good, and more than of any other method: a count on the tuning split."""
+    given = {}
+    for factor in SPARSES:
+        counts = {m: good_settings(cells, m, factor) for m in cells.methods(NAME)}
+        own, of = counts["FedDualAvg"]
+        more = all(own > other for name, (other, _) in counts.items() if name != "FedDualAvg")
+        given[factor] = (
+            counts,
+            "reproduced" if 2 * own > of and more else "partly" if more else "not reproduced",
+        )
+    counts, verdict = given[SPARSE]
+    words = ", ".join(f"{name} {n}" for name, (n, _) in counts.items())
+    of = counts["FedDualAvg"][1]
+    elsewhere = ", ".join(f"{factor:g}: {one}" for factor, (_, one) in given.items() if factor != SPARSE)
+    reason = f"more than half of FedDualAvg's settings, and more than of any other; at {elsewhere}"
+    return Judged(f"{words} of {of} settings", verdict, reason, "settings are run on one split")
+
+
+def statements() -> tuple[Statement, ...]:
+    """The paper's, of which the margins are ours."""
+    middle = ("FedMiD", "FedMiDOSP")
+    return (
+        Statement(
+            f"FedDualAvg is as accurate as the centralised solution: lower by less than {MARGIN:g} points",
+            "Figure 5: comparable; the margin is ours",
+            with_known([CENTRAL], at_least_as_good(NAME, "FedDualAvg", CENTRAL, MARGIN)),
+        ),
+        Statement(
+            f"FedDualAvg is as sparse as the centralised solution: at most {SPARSE:g} times its density",
+            "Figure 5: comparable; the factor is ours",
+            at_most("FedDualAvg", SPARSE),
+        ),
+        Statement(
+            "FedMiD and FedMiD-OSP give denser solutions than FedDualAvg",
+            "Figure 5",
+            by_metric("density", each_better(NAME, [("FedDualAvg", other) for other in middle])),
+        ),
+        Statement(
+            "FedMiD and FedMiD-OSP are less accurate than FedDualAvg",
+            "Figure 5: relatively less accurate",
+            each_better(NAME, [("FedDualAvg", other) for other in middle]),
+        ),
+        Statement(
+            f"FedDualAvg-OSP gives sparse solutions: at most {SPARSE:g} times the centralised density",
+            "Figure 5; the factor is ours",
+            at_most("FedDualAvgOSP", SPARSE),
+        ),
+        Statement(
+            "FedDualAvg-OSP is less accurate than FedDualAvg",
+            "Figure 5: far less accurate",
+            better(NAME, "FedDualAvg", "FedDualAvgOSP"),
+        ),
+        Statement(
+            "FedDualAvg is more accurate than FedAvg with subgradients and than a client alone",
+            "Figure 1: significantly",
+            together(
+                better(NAME, "FedDualAvg", "Subgradient"),
+                with_known([ALONE], better(NAME, "FedDualAvg", ALONE)),
+            ),
+        ),
+        Statement(
+            f"Most settings of FedDualAvg end sparse (at most {SPARSE:g} times the centralised density) and accurate "
+            f"(within {MARGIN:g} points), more than of any other method",
+            "Figure 12 and A.4.2: most reach the upper left, most robust; the bounds are ours",
+            most_settings,
+        ),
+    )

@@ -1,0 +1,179 @@
+"""Sparse recovery by federated LASSO: Figures 3 and 6 to 8 of Yuan, Zaheer and Reddi 2021."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import fedsolve as fs
+from experiments.fco.methods import CENTRAL, METHODS, OTHERS, beside, method, solved
+from experiments.fco.rules import against, reaches, sooner, stays_below
+from experiments.fco.synthetic import (
+    NUMERAL,
+    ROUNDS,
+    curves,
+    methods,
+    on_both_grids,
+    on_the_papers_grid,
+)
+from fedsolve.geometry import L1
+from fedsolve.geometry.diagnostics import Density
+from fedsolve.studies import Statement, Study
+from fedsolve.studies.pictures import Maps
+from fedsolve.studies.rules import (
+    Rule,
+    at_least_as_good,
+    at_round,
+    better,
+    better_than_all,
+    by_metric,
+    each_better,
+)
+from fedsolve.tasks.task import Task
+
+LAMBDA, ZERO, SEEDS = 0.1, 1e-2, tuple(range(10))
+PENALTY = L1(LAMBDA).on("weight")
+EVAL_EXAMPLES = 1024
+"""Of the training loss, which only says whether a run diverged: on all examples it takes longer than the rounds."""
+MINUTES = {1: 5.3, 2: 4.4, 3: 4.4, 4: 3.7}
+SHOWN = ("f1", "density", "recovery_error")
+HALVED = "FedMiD, half the penalty"
+FIGURE = {1: "Figure 3", 2: "Figure 6", 3: "Figure 7", 4: "Figure 8"}
+SPARSER = ("FedDualAvg", "FedDualAvgOSP", "FedMiDOSP")
+PERFECT, ALMOST, MOST = 0.99, 0.95, 0.9
+"""F1 scores at which our rules take the pattern as found whole, almost, and for the most part."""
+MARGIN = 0.05
+"""In F1: a method that is worse by less is competitive."""
+
+
+@lru_cache(maxsize=len(SEEDS))
+def task(dataset: int, seed: int) -> Task:
+    """The paper's problem on the data of a seed, with the sparsity and that of the centralised solution measured."""
+    drawn = fs.tasks.lasso(dataset, seed)
+    drawn = replace(drawn, test=None, diagnostics=(*drawn.diagnostics, Density(ZERO, "weight")))
+    return replace(beside(drawn, {CENTRAL: solved(drawn, PENALTY)}), eval_examples=EVAL_EXAMPLES)
+
+
+def recovered_centrally(name: str) -> Rule:
+    """The centralised solution finds the pattern: any method's record has its numbers."""
+    return lambda cells: against(cells, name, cells.final(name, "FedDualAvg"), ALMOST)
+
+
+def limited(name: str, method: str, theirs: str) -> Statement:
+    """A method of which the paper says that it hardly gets anywhere."""
+    says = f"{method.replace('OSP', '-OSP')} does poorly: its F1 score stays below {MOST}"
+    return Statement(says, f"{theirs}; the number is ours", stays_below(name, method, MOST))
+
+
+def of_the_figure(dataset: int, name: str) -> tuple[Statement, ...]:
+    """What the paper says of the data set, on the problem of that name."""
+    figure, section = FIGURE[dataset], "A.2.3" if dataset == 4 else "A.2.2"
+    if dataset == 1:
+        sparser = each_better(name, [(method, "FedMiD") for method in SPARSER])
+        return (
+            Statement(
+                "FedDualAvg identifies most of the sparsity pattern",
+                figure,
+                reaches(name, "FedDualAvg", MOST),
+            ),
+            Statement("FedDualAvg is the fastest", figure, sooner(name, "FedDualAvg", OTHERS, MOST)),
+            Statement(
+                f"FedDualAvg-OSP is competitive: its F1 score is lower by less than {MARGIN}",
+                f"{figure}: very competitive; the margin is ours",
+                at_least_as_good(name, "FedDualAvgOSP", "FedDualAvg", MARGIN),
+            ),
+            limited(name, "FedMiD", f"{figure}: poor performance"),
+            Statement("FedMiD's solution is the least sparse", figure, by_metric("density", sparser)),
+        )
+    theirs, rounds = f"{figure} and {section}", {2: 100, 3: 100, 4: 200}[dataset]
+    early = (
+        Statement(
+            f"FedDualAvg has a perfect F1 score in less than {rounds} rounds",
+            theirs,
+            at_round(rounds, reaches(name, "FedDualAvg", PERFECT)),
+        ),
+        Statement(
+            f"FedDualAvg outperforms the others: at round {rounds} its F1 score is higher",
+            f"{theirs}: {'significantly' if dataset == 4 else 'by a margin'}",
+            at_round(rounds, better_than_all(name, "FedDualAvg", OTHERS)),
+        ),
+    )
+    if dataset in (2, 3):
+        slow = sooner(name, "FedDualAvg", ("FedMiD", "FedMiDOSP"), MOST)
+        says = "FedMiD and FedMiD-OSP remain slow: FedDualAvg needs fewer rounds"
+        return (*early, Statement(says, f"{theirs}: slow convergence", slow))
+    return (
+        *early,
+        Statement(
+            f"FedDualAvg-OSP has an almost perfect F1 score after {ROUNDS} rounds",
+            theirs,
+            at_round(ROUNDS, reaches(name, "FedDualAvgOSP", ALMOST)),
+        ),
+        limited(name, "FedMiD", f"{theirs}: very limited progress"),
+        limited(name, "FedMiDOSP", f"{theirs}: very limited progress"),
+    )
+
+
+def statements(dataset: int, wide: str, narrow: str) -> tuple[Statement, ...]:
+    """The premise, the paper's statements on both grids, and ours."""
+    return (
+        Statement(
+            "The centralised solution recovers the sparse pattern",
+            "Section 5.1: so lambda is chosen",
+            by_metric(f"{CENTRAL}_f1", recovered_centrally(wide)),
+        ),
+        *of_the_figure(dataset, wide),
+        *on_the_papers_grid(of_the_figure(dataset, narrow)),
+        Statement(
+            "FedDualAvg's F1 score at the end is higher than that of FedAvg with subgradients",
+            "",
+            better(wide, "FedDualAvg", "Subgradient"),
+        ),
+        Statement(
+            "FedDualAvg's recovery error is lower than FedMiD's, also at half the penalty",
+            "",
+            by_metric("recovery_error", better_than_all(wide, "FedDualAvg", ("FedMiD", HALVED))),
+        ),
+    )
+
+
+DEVIATIONS = (
+    f"The paper does not give lambda: {LAMBDA} for all data sets; the first claim is whether it does what the paper "
+    "asks of it.",
+    "The authors' data generator is not published. The data follow the paper's words, on which every method diverges "
+    "at client rates of 3e-3 and more, the paper's best of FedDualAvg (1e-2) among them. So 1e-4 and 3e-4 are added "
+    "to its grid of 7 x 7, for all methods alike; what is said of the paper's grid is tuned and run on that alone.",
+    "Chosen by recovery error over the last 100 rounds, as A.2 says; Section 5.1 says F1 score, by which rates that "
+    "hardly train are among the best on sparse truths.",
+    "FedMiD's fixed point is that of F + 2 psi, since both its sides apply psi: it runs at the paper's penalty, and "
+    "beside it at half of it, where the fixed point is that of F + psi.",
+    f"The pattern is whole from an F1 score of {PERFECT}, found for the most part from {MOST}: the paper gives no "
+    "numbers. FedAvg with subgradients is not in the paper's figures of LASSO.",
+    f"{len(SEEDS)} data sets with rates tuned on the first; the paper does not say how many.",
+)
+
+
+def study(dataset: int) -> Study:
+    """The figure of one of the four data sets."""
+    wide, narrow = on_both_grids("LASSO", dataset, task, "f1", every=20)
+    return Study(
+        title=f"LASSO {NUMERAL[dataset]}: which federated methods find a sparse truth ({FIGURE[dataset]})",
+        summary=f"Sparse regression, data set {NUMERAL[dataset]}: six methods, two grids of rates, ten data sets.",
+        paper="yuan2021fco",
+        problems={wide.title: wide, narrow.title: narrow},
+        methods=methods(PENALTY, narrow, **{HALVED: method(METHODS["FedMiD"], L1(LAMBDA / 2).on("weight"))}),
+        seeds=SEEDS,
+        statements=statements(dataset, wide.title, narrow.title),
+        pictures={
+            **curves(SHOWN, narrow),
+            "grid": Maps(
+                "F1 score over the last 100 rounds at every pair of rates; a dash diverged.", "f1", 1.0, 0.0
+            ),
+        },
+        deviations=DEVIATIONS,
+        minutes=MINUTES[dataset],
+        needs_data=False,
+    )
+
+
+STUDIES = {f"lasso-{dataset}": study(dataset) for dataset in NUMERAL}

@@ -1,0 +1,1 @@
+"""Takakura et al. 2025, doubly adaptive server steps."""

@@ -1,0 +1,1 @@
+"""Dadras et al. 2024, federated Frank-Wolfe."""

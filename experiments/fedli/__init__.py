@@ -1,0 +1,1 @@
+"""Geetika et al. 2024, federated learning with line searches."""

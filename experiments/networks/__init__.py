@@ -1,0 +1,1 @@
+"""Neural networks: tasks of several papers."""

@@ -1,0 +1,1 @@
+"""Simulated time of fleets of devices."""

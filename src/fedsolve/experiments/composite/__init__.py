@@ -1,1 +1,0 @@
-"""Federated composite optimisation: the figures of Yuan, Zaheer and Reddi 2021."""

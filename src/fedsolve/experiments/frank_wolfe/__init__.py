@@ -1,1 +1,0 @@
-"""Federated Frank-Wolfe: the tables, figures and theorems of Dadras, Banerjee, Prakhya and Yurtsever 2024."""

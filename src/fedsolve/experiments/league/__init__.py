@@ -1,1 +1,0 @@
-"""Leagues: all methods on all problems by the same budget of tuning."""

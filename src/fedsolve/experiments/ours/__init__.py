@@ -1,1 +1,0 @@
-"""Studies of our own: of none of the five papers."""

@@ -1,0 +1,122 @@
+"""Experiments by name: those of a clone's `experiments/`, and entry points of the group `fedsolve.studies`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from fedsolve.config.references import construct, failed, is_reference, load
+from fedsolve.core.errors import InvalidInput, of_type, unknown
+from fedsolve.studies.experiment import Experiment
+
+GROUP = "fedsolve.studies"
+PROGRAMS = "experiments"
+"""The folder of a clone with the studies of the papers, which is a package of that name."""
+_NAME = re.compile(r"\w[\w+.-]*")  # it names a folder too
+
+
+def repository() -> Path | None:
+    """The clone of fedsolve that has the studies: around the current folder, else that which this package runs from."""
+    here, own = Path.cwd(), Path(__file__).resolve().parents[3]
+    for folder in (here, *here.parents, own):
+        if (folder / PROGRAMS / "__init__.py").is_file() and (folder / "src" / "fedsolve").is_dir():
+            return folder
+    return None
+
+
+def program_folders() -> Mapping[str, Path]:
+    """The folder of each study of a clone by the study's name, empty where there is no clone."""
+    root = repository()
+    found = sorted((root / PROGRAMS).glob("*/*/study.py")) if root else []
+    return {path.parent.name.replace("_", "-"): path.parent for path in found}
+
+
+def entries() -> Mapping[str, EntryPoint]:
+    """Every experiment by name: those of the clone, then those of other distributions, none of which takes a name."""
+    return _of_clone() | {
+        name: entry for name, entry in _installed().items() if name not in program_folders()
+    }
+
+
+def _of_clone() -> dict[str, EntryPoint]:
+    return {
+        name: EntryPoint(name, f"{PROGRAMS}.{folder.parent.name}.{folder.name}.study:STUDY", GROUP)
+        for name, folder in program_folders().items()
+    }
+
+
+@cache
+def _installed() -> Mapping[str, EntryPoint]:
+    # an installation of fedsolve 0.1 from before its studies moved out of the package still names them
+    return {e.name: e for e in entry_points(group=GROUP) if e.dist is None or e.dist.name != "fedsolve"}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name, or of a user's own study, `module:function`.
+
+    Raises:
+        InvalidInput: there is none (the nearest match is named, or where the papers' studies are), or what stands
+            there is no study.
+    """
+    from fedsolve.studies.runner import experiment
+
+    if is_reference(name):
+        from fedsolve.studies import Study
+
+        return experiment(construct("study", name, Study, load("study", name, Study), {}))
+    known = entries()
+    if name in known:
+        return loaded(known[name])
+    if repository() is None:
+        raise InvalidInput(
+            f"experiment {name!r}: the studies of the papers are not installed with the package; run "
+            f"`fedsolve reproduce {name}` in a clone of fedsolve's repository, which has them in {PROGRAMS}/"
+        )
+    raise unknown("experiment", name, known)
+
+
+def loaded(entry: EntryPoint) -> Experiment:
+    """What an entry point names: a `Study`, an `Experiment`, a function that returns one, or a mapping with its name.
+
+    Raises:
+        InvalidInput: its name is no folder's, it cannot be loaded, or is something else; what and whose it is.
+    """
+    from fedsolve.studies import Study
+    from fedsolve.studies.runner import experiment
+
+    whose = f" of {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    what = f"experiment {entry.name!r}{whose} ({entry.value})"
+    if not _NAME.fullmatch(entry.name):
+        raise InvalidInput(f"{what}: a name has letters, digits, '.', '+', '-' and '_'; rename it")
+    if entry.value.startswith(f"{PROGRAMS}."):
+        import_programs()
+    try:
+        found: Any = entry.load()
+        found = found[entry.name] if isinstance(found, Mapping) else found
+        found = found() if callable(found) else found
+    except (Exception, SystemExit) as error:
+        raise failed(what, error) from None
+    if isinstance(found, Study):
+        return experiment(found)
+    if not isinstance(found, Experiment):
+        raise InvalidInput(f"{what} is {of_type(found)}: name a fedsolve.studies.Study")
+    return found
+
+
+def import_programs() -> None:
+    """Import the clone's package `experiments`, which need not be on the path, so that its modules can be."""
+    root = repository()
+    if root is None or PROGRAMS in sys.modules:
+        return
+    folder = root / PROGRAMS
+    spec = spec_from_file_location(PROGRAMS, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[PROGRAMS] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
