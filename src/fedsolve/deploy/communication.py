@@ -206,9 +206,9 @@ in the round. Where leaves are personal (`FedPer`, `FedRep`) they never travel: 
 others. Data are never sent. What is sent is not harmless for that: a client update of few examples can betray them
 (`experiments/fedfw/fw_privacy/page.html`).
 
-* The client update `delta` is not all that is sent. **Most methods also upload the mean local loss** (`loss`), for logging
-  only. **Squared norms** (`squared_norm`), losses that a server optimiser uses (`f`, `excess`) and results of a line search
-  (`search`) are uploaded where the table has them.
+* The client update `delta` is not all that is sent. **Most methods also upload the mean local loss** (`loss`), for
+  logging only. **Squared norms** (`squared_norm`), losses that a server optimiser uses (`f`, `excess`) and results of a
+  line search (`search`) are uploaded where the table has them.
 * "mean by examples" weighs a client by its number of examples $n_i$: the server needs $\sum_i n_i D_i$ and
   $\sum_i n_i$. A client can weigh its own message, so that sums are still enough; $n_i$ itself is sent beside the
   message, or enters a sum as one number more. "mean $1 / \lvert S \rvert$" counts clients alike.
