@@ -16,7 +16,7 @@ import package_graph
 
 import fedsolve
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
-from fedsolve.config.papers import short
+from fedsolve.config.bibliography import short
 from fedsolve.deploy import communication
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,6 @@ ALLOWED: dict[str, set[str]] = {
     },
     "faces": {  # the attribute
         "src/fedsolve/cli/commands/listing.py",
-        "src/fedsolve/config/citations.py",
         "src/fedsolve/config/config_objects.py",
         "src/fedsolve/deploy/messages/kinds.py",
         "src/fedsolve/engine/baselines.py",

@@ -1,7 +1,7 @@
 """The catalogue: every method by name, all there is to know of it. It imports neither JAX nor a method by itself.
 
 The names of the package, the README's table, `fedsolve list`, docs/communication.md, the conformance tests and the
-command line read it. A new method is one row here and one entry of `fedsolve.config.citations`.
+command line read it. A new method is one row here and one entry of `bibliography.bib`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Entry:
     Attributes:
         home: where it is built, as `module:name` below `fedsolve`; imported when it is first asked for. That of a
             wrapper is its class.
-        citation: the key of its paper in `fedsolve.config.citations`.
+        citation: the key of its paper in `bibliography.bib`.
         summary: one line on it.
         example: values for what has no default, as a configuration writes them.
         wrapper: where `NAME+X` is built around any method X, '' where it wraps nothing. If that is `home`, the name

@@ -7,7 +7,7 @@ import io
 import math
 from pathlib import Path
 
-from fedsolve.config.papers import short, title
+from fedsolve.config.bibliography import short, title
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import (
     definitions,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsolve.cli.configuration.config import Config
-from fedsolve.config.citations import BIBTEX
+from fedsolve.config.bibliography import BIBTEX
 from fedsolve.config.references import is_reference
 
 _JAX = "bradbury2018jax"
