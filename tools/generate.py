@@ -15,8 +15,8 @@ import figures  # beside this file
 import package_graph
 
 import fedsolve
-from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
 from fedsolve.config.bibliography import short
+from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
 from fedsolve.deploy import communication
 
 ROOT = Path(__file__).parent.parent
