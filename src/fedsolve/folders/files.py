@@ -9,8 +9,7 @@ import re
 import secrets
 import time
 import zlib
-from collections.abc import Callable
-from io import RawIOBase
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,44 +48,30 @@ def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, privat
     if path.is_dir():
         raise InvalidInput(f"cannot write to {path}: it is a folder; give a file's path")
     temporary = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
+    with errors_of_writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _clear(path.parent)
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        try:
+            write(temporary)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     return path
 
 
-def write_all(file: RawIOBase, content: bytes | memoryview) -> None:
-    """Write all of `content` to a file without a buffer, which may take less at once, as before its disk is full."""
-    rest = memoryview(content)
-    while len(rest):
-        rest = rest[file.write(rest) or 0 :]
-
-
-def read_all(file: int, content: memoryview, offset: int) -> int:
-    """Fill `content` from a place of a file on; its length.
-
-    Raises:
-        OSError: the file ends before.
-    """
-    done = 0
-    while done < len(content):
-        more = os.preadv(file, [content[done:]], offset + done)
-        if not more:
-            raise OSError("it has become shorter")
-        done += more
-    return done
+@contextlib.contextmanager
+def errors_of_writing(path: Path) -> Iterator[None]:
+    """Raise `InvalidInput` in place of the system's errors while `path` is written."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror or error}; what was saved before is intact: "
+            "free space or choose another folder"
+        ) from None
 
 
 def _clear(folder: Path) -> None:
@@ -127,10 +112,3 @@ def slug(label: str) -> str:
     'FedAvg-lr-0.1'
     """
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", label).strip("-.")[:80] or "method"
-
-
-def _unwritable(path: Path, error: OSError) -> InvalidInput:
-    return InvalidInput(
-        f"cannot write {path}: {error.strerror or error}; what was saved before is intact: "
-        "free space or choose another folder"
-    )

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.errors import InvalidInput, from_where_they_differ
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.identity import check_identity
 from fedsolve.folders.lock import Hold, locked
 from fedsolve.folders.store import read_manifest, save_tree
 
@@ -127,14 +128,7 @@ class RunFolder:
 
         The devices may be others, and with them the chunk.
         """
-        free = (*_DEVICES, "chunk") if self.has_moved(there) else ()
-        for name, value in self.identity.items():
-            if there.get(name) != value and name not in free:
-                before, now = from_where_they_differ(str(there.get(name)), str(value))
-                raise InvalidInput(
-                    f"the checkpoint {path} has {name} = {before}, this run {now}: "
-                    "resume as it was, or start anew in another folder"
-                )
+        check_identity(path, there, self.identity, (*_DEVICES, "chunk") if self.has_moved(there) else ())
 
     def has_moved(self, there: Mapping[str, Any]) -> bool:
         """Whether a checkpoint was computed on other devices, which give the same results to rounding."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import replace_atomically
+from fedsolve.folders.raw_files import bytes_of
 from fedsolve.folders.untrusted import loads, open_regular
 
 MANIFEST = "fedsolve"
@@ -62,7 +63,7 @@ def write_arrays(
     Raises:
         InvalidInput: the disk is full, or the folder cannot be written; what was saved before is intact.
     """
-    checksums = {name: checksum(_bytes(x)) for name, x in arrays.items()}
+    checksums = {name: checksum(bytes_of(x)) for name, x in arrays.items()}
     metadata = {MANIFEST: json.dumps(manifest), _CHECKSUMS: json.dumps(checksums), _SEAL: "0" * 8}
     header = _header(arrays, metadata)
 
@@ -71,7 +72,7 @@ def write_arrays(
         with open(new, "wb") as file:
             file.write(header)
             for x in arrays.values():
-                file.write(_bytes(x))
+                file.write(bytes_of(x))
 
     replace_atomically(path, write, private=private)
 
@@ -123,7 +124,7 @@ def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]
     except (ValueError, TypeError, KeyError, StopIteration) as error:
         raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None
     for name, x in arrays.items():
-        if checksum(_bytes(x)) != header.checksums.get(name):
+        if checksum(bytes_of(x)) != header.checksums.get(name):
             raise corrupt(path, kind, f"{name} is not what was written")
     return header, arrays
 
@@ -156,7 +157,3 @@ def _header(arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> bytes
     text += b" " * (-len(text) % 8)
     header = len(text).to_bytes(8, "little") + text
     return header.replace(_UNSEALED, b'"seal":"%s"' % checksum(header).encode())
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data

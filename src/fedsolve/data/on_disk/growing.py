@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.on_disk.description import NAMES, Column
+from fedsolve.folders.append_log import open_to_append, sync
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import loads
 
@@ -36,12 +36,9 @@ class Part:
 
     def open(self, folder: Path) -> BinaryIO:
         """The file behind the rows that are noted, what lies beyond cut off; a new one gets its header."""
-        path = folder / self.file
-        file = path.open("r+b" if path.exists() else "w+b")
+        file = open_to_append(folder / self.file, self.end)
         if not self.start and self.file != NAMES:
             self.start = file.write(self.header())
-        file.truncate(self.end)
-        file.seek(self.end)
         return file
 
     @property
@@ -99,6 +96,5 @@ class Progress:
     def note(self, folder: Path, files: Sequence[BinaryIO]) -> None:
         """Bring the files to the disk, and then say so."""
         for file in files:
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
         write_atomically(folder / PROGRESS, json.dumps(asdict(self)))

@@ -7,7 +7,6 @@ is told by a file of progress, replaced after every 64 MB; what lies beyond is c
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +32,7 @@ from fedsolve.data.on_disk.description import (
 from fedsolve.data.on_disk.growing import PROGRESS, Part, Progress
 from fedsolve.data.on_disk.stored import StoredData
 from fedsolve.data.on_disk.stored import open as open_stored
+from fedsolve.folders.append_log import sync
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.lock import locked
 
@@ -128,8 +128,7 @@ def _write(clients: FederatedData | Iterable[Batch], names: Iterator[str] | None
             if part.start:
                 file.seek(0)
                 file.write(part.header())
-                file.flush()
-                os.fsync(file.fileno())
+                sync(file)
     finally:
         for file in files:
             file.close()

@@ -13,6 +13,8 @@ from typing import IO, Any, NamedTuple
 import jax
 import numpy as np
 
+from fedsolve.folders.raw_files import bytes_of, read_all, write_all
+
 _IN_MEMORY = 32 * 1024**2
 
 
@@ -54,8 +56,10 @@ class ReplyStore:
         """The pytree of this number."""
         structure, leaves, start = self._entries[number]
         if start is not None and self._file is not None:
-            self._file.seek(start)
-            leaves = [self._read(self._file, x) for x in leaves]
+            leaves = [np.empty(x.shape, x.dtype) for x in leaves]
+            for x in leaves:
+                read_all(self._file.fileno(), bytes_of(x), start)
+                start += x.nbytes
         return structure.unflatten(leaves)
 
     def clear(self) -> None:
@@ -72,20 +76,7 @@ class ReplyStore:
                 self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115 - closed by clear
             self._file.seek(self._end)
             for x in arrays:
-                rest = np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
-                while rest:
-                    rest = rest[self._file.write(rest) :]
+                write_all(self._file, bytes_of(np.ascontiguousarray(x)))
         except OSError:
             return False
         return True
-
-    @staticmethod
-    def _read(file: IO[bytes], like: Any) -> np.ndarray:
-        array = np.empty(like.shape, like.dtype)
-        rest = array.reshape(-1).view(np.uint8).data
-        while rest:
-            count = file.readinto(rest)  # pyright: ignore[reportAttributeAccessIssue]
-            if not count:
-                raise OSError("a stored message is cut short")
-            rest = rest[count:]
-        return array

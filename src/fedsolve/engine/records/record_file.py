@@ -8,15 +8,13 @@ rows are written. So a save costs what is new, and an older checkpoint finds its
 from __future__ import annotations
 
 import json
-import os
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.records.record import Recorder, Rows
+from fedsolve.folders.append_log import AppendLog
 from fedsolve.folders.untrusted import loads
 
 RECORD = "record.bin"
@@ -27,8 +25,13 @@ class RecordFile:
     """The file of one record, in the folder of its checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / RECORD
-        self._facts: dict[str, Any] = {"bytes": 0, "checksum": 0, **dict.fromkeys(_PARTS, 0)}
+        self._log = AppendLog(folder / RECORD)
+        self._counts: dict[str, int] = dict.fromkeys(_PARTS, 0)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._log.path
 
     def append(self, recorder: Recorder) -> dict[str, Any]:
         """Write the rows that are new; what a checkpoint keeps of it, for `restore`.
@@ -37,23 +40,10 @@ class RecordFile:
             InvalidInput: the disk is full, or the file cannot be written.
         """
         parts = {name: getattr(recorder, name) for name in _PARTS}
-        text = _encode({name: part.arrays(self._facts[name]) for name, part in parts.items()})
-        facts = self._facts
-        try:
-            with open(self.path, "ab") as file:
-                file.truncate(facts["bytes"])
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise InvalidInput(
-                f"cannot write {self.path}: {error.strerror or error}; what was saved before is intact: "
-                "free space or choose another folder"
-            ) from None
-        checksum = zlib.crc32(text, facts["checksum"])
-        counts = {name: part.count for name, part in parts.items()}
-        self._facts = {"bytes": facts["bytes"] + len(text), "checksum": checksum, **counts}
-        return {**self._facts, "seconds": recorder.seconds, "sums": dict(recorder.sums)}
+        self._log.append(_encode({name: part.arrays(self._counts[name]) for name, part in parts.items()}))
+        self._counts = {name: part.count for name, part in parts.items()}
+        facts = {"bytes": self._log.bytes, "checksum": self._log.checksum, **self._counts}
+        return {**facts, "seconds": recorder.seconds, "sums": dict(recorder.sums)}
 
     def restore(self, facts: dict[str, Any]) -> Recorder:
         """The record that a checkpoint speaks of; what is appended next follows it.
@@ -61,26 +51,18 @@ class RecordFile:
         Raises:
             InvalidInput: the file is missing, cut short or damaged.
         """
-        try:
-            with open(self.path, "rb") as file:
-                text = file.read(facts["bytes"])
-        except OSError as error:
-            raise InvalidInput(f"cannot read the record {self.path}: {error.strerror}; {_REMEDY}") from None
-        if len(text) != facts["bytes"] or zlib.crc32(text) != facts["checksum"]:
-            raise InvalidInput(f"the record {self.path} is corrupt (it is not what was written): {_REMEDY}")
+        log = AppendLog(self.path, facts["bytes"], facts["checksum"])
+        text = log.read("the record")
         recorder = Recorder()
         recorder.seconds, recorder.sums = facts["seconds"], dict(facts.get("sums", {}))
         parts: dict[str, Rows] = {name: getattr(recorder, name) for name in _PARTS}
         at = 0
         while at < len(text):
             at = _decode(text, at, parts)
-        self._facts = {name: facts.get(name, 0) for name in self._facts}
+        self._log, self._counts = log, {name: facts.get(name, 0) for name in _PARTS}
         if "sums" not in facts:  # of a checkpoint from before there were any
             recorder.count_again()
         return recorder
-
-
-_REMEDY = "bring back a copy, or start a new run"
 
 
 def _encode(parts: dict[str, dict[str, np.ndarray]]) -> bytes:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.streaming.background import in_background
-from fedsolve.folders.files import read_all, write_all
+from fedsolve.folders.raw_files import read_all, write_all
 
 ROWS = "clients.states"
 _NONE = -1

@@ -1,0 +1,72 @@
+"""A file that only grows, beside a smaller one that is replaced atomically and says how much of it is whole.
+
+What a killed process appended beyond that is cut off when more is appended. So a save costs what is new, and an older
+checkpoint finds its part of the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.files import errors_of_writing
+
+
+@dataclass
+class AppendLog:
+    """The whole part of such a file.
+
+    Attributes:
+        path: the file.
+        bytes: of the part.
+        checksum: CRC-32 of the part.
+    """
+
+    path: Path
+    bytes: int = 0
+    checksum: int = 0
+
+    def append(self, content: bytes) -> None:
+        """Write `content` behind the part and bring it to the disk; the part has grown by it.
+
+        Raises:
+            InvalidInput: the disk is full, or the file cannot be written.
+        """
+        with errors_of_writing(self.path), open_to_append(self.path, self.bytes) as file:
+            file.write(content)
+            sync(file)
+        self.bytes, self.checksum = self.bytes + len(content), zlib.crc32(content, self.checksum)
+
+    def read(self, what: str) -> bytes:
+        """The part; errors call it `what`.
+
+        Raises:
+            InvalidInput: the file is missing, cut short or damaged.
+        """
+        remedy = "bring back a copy, or start a new run"
+        try:
+            with open(self.path, "rb") as file:
+                content = file.read(self.bytes)
+        except OSError as error:
+            raise InvalidInput(f"cannot read {what} {self.path}: {error.strerror}; {remedy}") from None
+        if len(content) != self.bytes or zlib.crc32(content) != self.checksum:
+            raise InvalidInput(f"{what} {self.path} is corrupt (it is not what was written): {remedy}")
+        return content
+
+
+def open_to_append(path: Path, whole: int) -> BinaryIO:
+    """A file behind its first `whole` bytes, what lies beyond cut off; a new one where there is none."""
+    file = path.open("r+b" if path.exists() else "w+b")
+    file.truncate(whole)
+    file.seek(whole)
+    return file
+
+
+def sync(file: BinaryIO) -> None:
+    """Bring what was written to a file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
