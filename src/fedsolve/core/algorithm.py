@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
-from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import TRAITS, Traits, declares, merge_traits
 from fedsolve.core.types import Params, Scalar, module
 
-Weighting = Literal["uniform", "examples"]
-"""How clients count in a mean: all alike (1/|S|), or by their number of examples (n_i / sum of n)."""
-Privacy = Literal["", "central", "local"]
-"""How what clients send is protected: noise on the cohort's sum, each client's own noise, or not at all."""
 ASSUMED = "epsilon assumes that the cohorts are secret"
 """What amplification by sampling rests on, said of a method with `secret_cohorts` wherever it runs: who knows that a
 client took part learns as much as without sampling."""
@@ -47,31 +42,27 @@ class Algorithm(ABC):
     broadcasts, clients and messages are modules of their own; a message's fields say how they are
     reduced over the cohort (see `fedsolve.core.types.reduced`).
 
-    Attributes:
-        weighting: how clients count in a mean.
-        name: what tables call it.
-        reduction: None, or what takes the place of those means: a pytree, called with a cohort's messages
-            (leaves of shape (clients, ...)), weights and who is used, both of shape (clients,). It returns
-            one message, zeros if nobody is used, whatever rows hold that are not (see `fedsolve.methods.wrappers`).
-        only_mean: why no other reduction will do for this method, '' where another will; then neither will a
-            client that has lost its state start with a new one.
-        secret_cohorts: whether what it guarantees holds only against those who do not know who takes part.
-        buffer: messages of an update on a clock, of a method whose clients may begin with older models; else 0.
-        personal: whether clients have models of their own (`own_model`), with which they are measured.
-        message_mu: sensitivity over standard deviation of the noise that a client adds to one message itself.
+    What it requests from the engine besides, its traits (how clients count in a mean, a reduction of its own, ...), it
+    declares as class attributes, fields or properties under the names of `fedsolve.core.traits.Traits`: a `weighting`
+    always, the others where they differ from what that record has.
     """
 
-    weighting: Weighting
-    name: str
-    reduction: Any = None
-    only_mean: ClassVar[str] = ""
-    privacy: Privacy = ""  # a wrapper that sends more than such a method must refuse it
-    secret_cohorts: bool = False
-    buffer: int = 0
-    message_mu: float = math.inf
-    personal: ClassVar[bool] = False
-    remembers: ClassVar[bool] = False  # whether `train` writes mutable arrays (`fedsolve.core.buffers`)
-    updates_when_empty: bool = False  # whether `update` is due, on zeros, although nobody took part
+    @property
+    def traits(self) -> Traits:
+        """What the method requests, as it declares it.
+
+        Raises:
+            InvalidInput: a trait under a name of an earlier version.
+        """
+        return merge_traits(Traits(name=type(self).__name__), self)
+
+    if not TYPE_CHECKING:  # editors know traits by the record alone
+
+        def __getattr__(self, name: str) -> Any:
+            """A trait that the method does not declare itself: its default, or the inner method's."""
+            if name in TRAITS and not declares(self, name):
+                return getattr(self.traits, name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @abstractmethod
     def init(self, params: Params) -> Any:
@@ -238,7 +229,7 @@ class Algorithm(ABC):
 
 def name_of(algorithm: Algorithm) -> str:
     """What tables call a method: its name, or its class where it has none."""
-    return getattr(algorithm, "name", type(algorithm).__name__)
+    return algorithm.traits.name
 
 
 def round_of(broadcast: Any) -> Scalar:
@@ -253,9 +244,3 @@ def round_of(broadcast: Any) -> Scalar:
             raise InvalidInput(f"{of_type(broadcast)} has no field `round`: give the broadcast one")
         found = found.inner
     return found.round
-
-
-def check_weighting(value: object) -> None:
-    """Raise `InvalidInput` unless value is a known weighting."""
-    if not is_one_of(value, ("uniform", "examples")):
-        raise InvalidInput(f"weighting = {value!r} must be 'uniform' or 'examples'")

@@ -65,11 +65,11 @@ def payload(algorithm: Algorithm) -> Payload:
     client = jax.eval_shape(algorithm.enrol, broadcast, MODEL)
     sent = introspect.message_shape(algorithm, broadcast, client, STEPS)
     received = introspect.received_shape(algorithm, broadcast, sent, client)
-    by = "by examples" if algorithm.weighting == "examples" else "1/|S|"
+    by = "by examples" if algorithm.traits.weighting == "examples" else "1/|S|"
     words = {"mean": f"mean {by}", "average": "mean 1/|S|", "max": "maximum"}
     as_sent = introspect.is_forwarded(algorithm, broadcast, sent, client)
     how = dict(_paths(reductions(received), received))
-    own = type(algorithm.reduction).__name__ if algorithm.reduction is not None else ""
+    own = type(algorithm.traits.reduction).__name__ if algorithm.traits.reduction is not None else ""
     up = []
     for name, value in _fields(sent):
         if own:
@@ -83,7 +83,7 @@ def payload(algorithm: Algorithm) -> Payload:
 
 
 def _not_a_sum(algorithm: Algorithm, as_sent: bool, how: set[str]) -> str:
-    if algorithm.reduction is not None:
+    if algorithm.traits.reduction is not None:
         return "a robust reduction looks at each message"
     if not as_sent:
         return "the server changes each message before it adds them up"

@@ -95,7 +95,7 @@ def reduce(algorithm: Algorithm, messages: Iterable[Any], weights: Sequence[floa
 
     A sum needs one message at a time, a reduction of the method's own all of them.
     """
-    if algorithm.reduction is not None:
+    if algorithm.traits.reduction is not None:
         messages = list(messages)
         stacked = jax.tree.map(lambda *x: np.stack(x), *messages)
         mask = np.ones(len(messages), bool)

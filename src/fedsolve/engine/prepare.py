@@ -85,9 +85,9 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
 def _on_method(requested: Requested, placed: Placed) -> Iterator[str]:
     """What is to be said of the method, the fleet that it is on or is not on, and its solver."""
     algorithm, options = placed.algorithm, requested.options
-    if algorithm.personal:
+    if algorithm.traits.personal:
         yield _OWN.format(name_of(algorithm))
-    if options.systems is None and algorithm.buffer:
+    if options.systems is None and algorithm.traits.buffer:
         yield _NOBODY_LATE.format(name_of(algorithm))
     if isinstance(options.systems, str):
         yield f"time is on the clock of the fleet {options.systems} ({PROFILES[options.systems].source})"

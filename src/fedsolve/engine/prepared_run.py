@@ -131,7 +131,7 @@ class PreparedRun(RunEvaluation):
     def warnings(self, recorder: Recorder) -> tuple[str, ...]:
         """What the server's reports and the dropped updates give reason to say."""
         lines = [*self.remarks]
-        if self.algorithm.secret_cohorts:
+        if self.algorithm.traits.secret_cohorts:
             lines.append(
                 f"{ASSUMED}: here they follow from the seed, in a deployment from a key that stays on the server"
             )

@@ -20,6 +20,7 @@ from fedsolve.core.fleets.profiles import profile
 from fedsolve.core.fleets.rounds import synchronous
 from fedsolve.core.fleets.timeline import Timeline
 from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.core.traits import declares
 from fedsolve.core.types import Scalar, module, static
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.options import RunOptions
@@ -139,7 +140,7 @@ def on_the_clock(
         )
     seconds = fleet.task_seconds(steps, sent.down, max(sent.up))
     joules = fleet.task_joules(steps, sent.down, max(sent.up))
-    if algorithm.buffer:
+    if algorithm.traits.buffer:
         return _late(fleet, algorithm, sampling, options, seconds, joules, sent)
     first = jax.eval_shape(partial(sampling.draw, population=population), key, jnp.int32(0))[0]
     timeline = synchronous(
@@ -177,7 +178,7 @@ def _check_outermost(algorithm: Algorithm) -> None:
     """Refuse what is around a late method: it would see messages that are weighed already."""
     inner = getattr(algorithm, "inner", None)
     while inner is not None:
-        if inner.buffer:
+        if declares(inner, "buffer") and inner.traits.buffer:
             raise InvalidInput(
                 f"{name_of(algorithm)}: on a clock {name_of(inner)} goes around all else: put "
                 f"{type(algorithm).__name__} inside it; a model with buffers, such as BatchNorm's, cannot be late"
@@ -205,7 +206,7 @@ def _late(
         if getattr(options, option) is not None:
             raise InvalidInput(f"{name} has no rounds that a {option} could end: leave {option} out")
     timeline = asynchronous(
-        fleet, seconds, options.rounds, options.seed, buffer=algorithm.buffer, concurrency=sampling.size,
+        fleet, seconds, options.rounds, options.seed, buffer=algorithm.traits.buffer, concurrency=sampling.size,
         joules=joules,
     )  # fmt: skip
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)

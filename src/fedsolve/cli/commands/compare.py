@@ -105,7 +105,7 @@ def objectives(config: Config, algorithms: Sequence[Algorithm]) -> list[str]:
     """One line if the methods minimise different objectives, as they weigh clients differently; none if they do not."""
     by: dict[str, list[str]] = {}
     for method, algorithm in zip(config.method, algorithms, strict=True):
-        by.setdefault(algorithm.weighting, []).append(method.shown)
+        by.setdefault(algorithm.traits.weighting, []).append(method.shown)
     if len(by) < 2:
         return []
     return [

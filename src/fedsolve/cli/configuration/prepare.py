@@ -69,10 +69,11 @@ def prepare(config: Config) -> Prepared:
     seeds = None if config.seeds is None else check_seeds(config.seeds)
     algorithms = tuple(build_algorithm(m.name, method_arguments(m.name, m.settings)) for m in config.method)
     for method, algorithm in zip(config.method, algorithms, strict=True):
-        if config.weighting not in (None, algorithm.weighting):
+        own = algorithm.traits.weighting
+        if config.weighting not in (None, own):
             raise InvalidInput(
-                f"{method.shown} cannot weigh clients by {config.weighting!r}, it is {algorithm.weighting!r} alone: "
-                f"leave the method out or give --weighting {algorithm.weighting}"
+                f"{method.shown} cannot weigh clients by {config.weighting!r}, it is {own!r} alone: "
+                f"leave the method out or give --weighting {own}"
             )
     mesh = mesh_of(config.run.devices, config.run.mesh)
     devices = mesh.size if config.run.mesh is None else None

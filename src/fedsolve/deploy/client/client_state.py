@@ -90,13 +90,13 @@ def restarted_state(
 ) -> Any:
     """A new state in place of one that was lost, as if the client joined now, where the method allows it.
 
-    It does not where the server keeps an exact mean of its clients' states (`Algorithm.only_mean`): an old state would
+    It does not where the server keeps an exact mean of its clients' states (`Traits.only_mean`): an old state would
     stay in that mean.
 
     Raises:
         StateLost: the method does not allow it.
     """
-    if algorithm.only_mean:
-        raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.only_mean}")
+    if algorithm.traits.only_mean:
+        raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.traits.only_mean}")
     log(f"{lost}: it starts with a new one")
     return algorithm.enrol(broadcast, params)

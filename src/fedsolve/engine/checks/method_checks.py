@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedsolve.core.algorithm import Algorithm, Cohort, check_weighting, name_of
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import check_weighting
 from fedsolve.core.types import Params, Scalar, is_module
 from fedsolve.engine.compute.reduce import reduce_stacked
 
@@ -78,7 +79,7 @@ def _one_round(
     _check_arrays(f"the message of {name}", message)
     _check_arrays(f"the client state of {name}", after)
     _check_same(f"{name}.train changes the client state", client, after)
-    if not algorithm.personal:  # whose messages may be of some leaves alone
+    if not algorithm.traits.personal:  # whose messages may be of some leaves alone
         _check_delta(name, message, params)
     received, _ = algorithm.receive(broadcast, message, client)
     alone = jax.tree.map(lambda x: jnp.asarray(x)[None], received)

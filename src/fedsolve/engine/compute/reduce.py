@@ -185,6 +185,6 @@ def reduce_stacked(algorithm: Algorithm, messages: Any, weight: Array, used: Arr
         used: booleans of shape (clients,); what a row holds that is not used does not matter.
     """
     one = jnp.ones((len(used), 1), bool)
-    if algorithm.reduction is None:
+    if algorithm.traits.reduction is None:
         return sum_messages(messages, weight, used, one, used).reduce()
-    return stack_messages(algorithm.reduction, messages, weight, used, one, used).reduce()
+    return stack_messages(algorithm.traits.reduction, messages, weight, used, one, used).reduce()

@@ -229,7 +229,7 @@ def one_round(
     cohort = Cohort(state.round, size, population, own, started)
     server = algorithm.update(state.server, totals.reduce(), cohort)
     some = size > 0
-    if not (sampling.never_empty or algorithm.updates_when_empty):  # nobody there leaves all as it was
+    if not (sampling.never_empty or algorithm.traits.updates_when_empty):  # nobody there leaves all as it was
         server = trees.where(some, server, state.server)
     failed = jnp.where((drawn > 0) & ~some, state.round, state.failed)
     new = RunState(

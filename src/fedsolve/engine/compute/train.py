@@ -54,8 +54,8 @@ def train_cohort(
     devices = program.sharers
     ids, present, chunk = share_of(program, packed, ids, present)
     common = (algorithm, packed, key, broadcast)
-    summed = algorithm.reduction is None
-    collect = sum_messages if summed else partial(stack_messages, algorithm.reduction)
+    summed = algorithm.traits.reduction is None
+    collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
     def train(work: LocalWork, ids: Array, present: Array, clients: Any) -> tuple[Any, Any]:
         one, bound = partial(_train_one, work), work.max_steps
@@ -83,7 +83,7 @@ def train_cohort(
         totals, updated = train(program.work, ids, present, clients)
     else:
         shapes, _ = jax.eval_shape(partial(train, program.work), ids[:1], present[:1], clients)
-        totals: Any = nothing(shapes) if summed else room_for(algorithm.reduction, shapes, len(ids))
+        totals: Any = nothing(shapes) if summed else room_for(algorithm.traits.reduction, shapes, len(ids))
         updated = clients
         for group, first, stop in parts_of(program, packed, ids, present, chunk):
             step = partial(one_chunk, group, first, stop)
@@ -117,10 +117,12 @@ def _train_one(
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
     # integers cannot show that a client failed, nor what it never sends: its state does
-    hidden = trees.has_codes(sent) or algorithm.personal
+    hidden = trees.has_codes(sent) or algorithm.traits.personal
     used = present & trees.all_finite((sent, after) if hidden else sent)
     dtype = trees.dtype_of(message)
-    weight = jnp.where(used, oracle.num_examples if algorithm.weighting == "examples" else 1, 0).astype(dtype)
+    weight = jnp.where(
+        used, oracle.num_examples if algorithm.traits.weighting == "examples" else 1, 0
+    ).astype(dtype)
     variant = wire.variants(sent).which
     return message, trees.where(used, after, before), weight, used, variant
 
@@ -135,7 +137,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
     def each(common: Any, own: Any) -> Any:
         return one(*common, *own)
 
-    if common[0].remembers:  # JAX (0.10) takes no mutable array inside a custom_vmap
+    if common[0].traits.mutates_buffers:  # JAX (0.10) takes no mutable array inside a custom_vmap
         return jax.vmap(each, in_axes=(None, 0))(common, own)
 
     @custom_vmap

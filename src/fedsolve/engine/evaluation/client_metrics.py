@@ -113,7 +113,7 @@ def _tuned(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> M
 
     def models(block: Block) -> Tuned:
         owned = block.owned
-        states = prepared.states(state, owned) if prepared.algorithm.personal else None
+        states = prepared.states(state, owned) if prepared.algorithm.traits.personal else None
         return Tuned(prepared.algorithm, states, owned.rows, solver, block.train, block.slots, key, local)
 
     return models

@@ -94,7 +94,7 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
     diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
     blocks = None
     if placed.population is not None and not sampled:
-        state_bytes = placed.state_bytes if algorithm.personal else 0
+        state_bytes = placed.state_bytes if algorithm.traits.personal else 0
         blocks = Blocks.of(placed.population, state_bytes=state_bytes)
     if blocks is not None and (whole or diagnostics):
         raise InvalidInput(

@@ -53,14 +53,14 @@ class RunEvaluation(EvalSets):
             whole = self.eval_clients.model
             values |= self.whole(whole(model), sets, first)
             values |= {f"{k}_averaged": v for k, v in self.whole(whole(averaged), sets, first).items()}
-        uniform = self.algorithm.weighting == "uniform"
+        uniform = self.algorithm.traits.weighting == "uniform"
         values |= compute_diagnostics(self.diagnostics, self.task.loss, uniform, self.eval_clients, model)
         return values | self.clock(int(state.round))
 
     def means(self, state: RunState) -> dict[str, float]:
         """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
         model, sets = self.algorithm.export(state.server), self.sets
-        owned = (self.owned or self.owned_blocks) if self.algorithm.personal else None
+        owned = (self.owned or self.owned_blocks) if self.algorithm.traits.personal else None
         if owned is not None:
             del sets["validation"]
         found = self._means_of(self.blocks or self.evaluated, sets, model, state)
@@ -97,14 +97,14 @@ class RunEvaluation(EvalSets):
             return None
         everyone, state = self.stream.population, 0
         examples, ids, counts = ordered_by_owner(self.task.validation, self.owners)
-        if self.algorithm.personal:
+        if self.algorithm.traits.personal:
             state = client_state_bytes(self.algorithm, self.params, everyone.data.num_clients)
         judged = replace(everyone, data=FederatedData(examples, counts), steps=np.ones_like(counts))
         return Blocks.of(judged, ids, state)
 
     def own(self, state: RunState, owned: Owned) -> Own | None:
         """The models of examples' owners; None where all have the server's."""
-        if not self.algorithm.personal:
+        if not self.algorithm.traits.personal:
             return None
         return Own(self.algorithm, self.states(state, owned), owned.rows)
 

@@ -46,7 +46,7 @@ def budget(placed: Placed, plan: Plan) -> Budget:
         slots * placed.state_bytes,
         placed.params,
         plan.cohort,
-        None if method.reduction is None else min(plan.traffic.up),
+        None if method.traits.reduction is None else min(plan.traffic.up),
     )
     examples = trees.nbytes(placed.clients.examples) if stream is None else 0
     return Budget(needed, examples, slots, check_memory(needed, examples))

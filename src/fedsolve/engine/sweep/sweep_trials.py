@@ -92,7 +92,7 @@ class Trials:
         models = [start_params(prepared.task, seed, prepared.dtype) for seed in seeds]
         params = jax.tree.map(lambda *x: jnp.stack(x), *models)
         keys = jnp.stack([run_key(seed) for seed in seeds])
-        what = EvaluationSpec(prepared.task.loss, prepared.metrics, pairs[0][0].weighting == "uniform")
+        what = EvaluationSpec(prepared.task.loss, prepared.metrics, pairs[0][0].traits.weighting == "uniform")
         states = start(algorithms, params, prepared.task.data.num_clients)
         return RunningBatch(self, batch, what, algorithms, diagnostics, keys, states)
 
@@ -150,7 +150,7 @@ class RunningBatch:
         """All metrics, each of shape (L, S), NaN where a trial has diverged."""
         prepared = self.work.prepared
         eval_clients, held_out, owned = prepared.eval_clients, prepared.held_out, {}
-        if prepared.algorithm.personal:
+        if prepared.algorithm.traits.personal:
             owned = {"train": prepared.evaluated}
             if prepared.owned is not None:
                 del held_out["validation"]

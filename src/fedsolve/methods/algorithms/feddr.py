@@ -6,12 +6,13 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Unpack
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.geometry.blocks import WithProx, as_blocks, require
 from fedsolve.geometry.diagnostics.optimality import measures_of
@@ -68,8 +69,8 @@ class DouglasRachford(Algorithm):
         InvalidInput: psi has no prox; no local solver, or one that keeps a state; eta or alpha out of range.
     """
 
-    weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
-    name: ClassVar[str] = "FedDR"  # pyright: ignore[reportIncompatibleVariableOverride]
+    weighting: ClassVar[Weighting] = "uniform"
+    name: ClassVar[str] = "FedDR"
     only_mean: ClassVar[str] = "xtilde must stay the mean of all clients' xhat_i"
 
     psi: Any

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, static
 from fedsolve.geometry.blocks import WithProx
 from fedsolve.geometry.mirrors import Mirror

@@ -6,12 +6,13 @@ from dataclasses import KW_ONLY
 from typing import ClassVar, Unpack
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_kept
@@ -63,8 +64,8 @@ class DynamicRegularization(Algorithm):
         InvalidInput: no local solver, or one that keeps a state; an alpha that is not positive.
     """
 
-    weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
-    name: ClassVar[str] = "FedDyn"  # pyright: ignore[reportIncompatibleVariableOverride]
+    weighting: ClassVar[Weighting] = "uniform"
+    name: ClassVar[str] = "FedDyn"
     only_mean: ClassVar[str] = "h must stay the mean of all clients' g_i"
 
     local: LocalSolver

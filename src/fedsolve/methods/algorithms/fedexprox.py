@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Unpack
 
-from fedsolve.core.algorithm import Weighting, name_of
+from fedsolve.core.algorithm import name_of
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Scalar, module
 from fedsolve.methods.client.conjugate import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
@@ -28,7 +29,7 @@ class ExtrapolatedProximal(Proximal):
     title: ClassVar[str] = "FedExProx"
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         """The inner name."""
         return name_of(self.inner)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, Unpack
 
-from fedsolve.core.algorithm import Weighting
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Scalar
 from fedsolve.methods.client.armijo import Armijo
 from fedsolve.methods.client.sgd import ClientOptions

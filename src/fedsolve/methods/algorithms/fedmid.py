@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module
 from fedsolve.geometry.blocks import WithProx
 from fedsolve.geometry.mirrors import Mirror

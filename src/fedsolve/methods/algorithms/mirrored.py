@@ -8,10 +8,11 @@ from typing import Annotated, Any, ClassVar
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Weighting, check_weighting
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate
+from fedsolve.core.traits import Weighting, check_weighting
 from fedsolve.core.types import Params, Scalar, Traced, given, module, static
 from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
@@ -62,7 +63,7 @@ class MirroredMethod(Algorithm):
             object.__setattr__(self, field, as_rate(field, getattr(self, field)))
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         """What tables call it."""
         return f"{self.title}OSP" if self.server_only else self.title
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_integer, check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
@@ -142,7 +142,7 @@ class Attacked(Wrapper):
         if not any(
             mark and jnp.issubdtype(x.dtype, jnp.inexact) for x, mark in zip(leaves, marks, strict=True)
         ):
-            raise InvalidInput(f"{self.inner.name} sends no vector that an attack could change")
+            raise InvalidInput(f"{name_of(self.inner)} sends no vector that an attack could change")
         # a key of its own: noise that a wrapper inside adds for privacy takes from the client's, too
         keys = jax.random.split(jax.random.fold_in(oracle.key, _TAG), len(leaves))
 

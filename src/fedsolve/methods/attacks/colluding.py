@@ -55,9 +55,9 @@ class Colluding(Wrapper):
         object.__setattr__(self, "attackers", client_numbers(self.attackers))
 
     @property
-    def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def reduction(self) -> Any:
         """The inner method's, on what the cohort sends once attackers have had their way."""
-        return _Collude(self.attack, self.inner.reduction or Mean())
+        return _Collude(self.attack, self.inner.traits.reduction or Mean())
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work; the message is marked."""

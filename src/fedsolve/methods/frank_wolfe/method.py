@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.core.wire import OneOf
 from fedsolve.geometry.blocks import check_start, require
@@ -94,7 +95,7 @@ class FrankWolfe(Algorithm):
         InvalidInput: a set without `lmo`, a free leaf, a start outside the set.
     """
 
-    weighting: ClassVar[Weighting] = "uniform"  # pyright: ignore[reportIncompatibleVariableOverride]
+    weighting: ClassVar[Weighting] = "uniform"
     only_mean: ClassVar[str] = "xbar must stay the mean of all clients' x_i"
 
     constraint: Any
@@ -119,7 +120,7 @@ class FrankWolfe(Algorithm):
             require(f"{self.name} with start='projected'", self.constraint, "project", "start='given'")
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         """What tables call it."""
         return _NAMES[self.variant]
 

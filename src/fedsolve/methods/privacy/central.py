@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Privacy, Weighting
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.build_record import class_by_name
 from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import Privacy, Weighting
 from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
 from fedsolve.methods.privacy.accounting import Sampling, check_setting, renyi
 from fedsolve.methods.privacy.protected_parts import (
@@ -145,22 +146,22 @@ class DifferentialPrivacy(Wrapper):
             object.__setattr__(self, "renyi", renyi(float(z), **setting))
 
     @property
-    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def weighting(self) -> Weighting:
         """Alike: a sum in which one client counts more than another has no known sensitivity."""
         return "uniform"
 
     @property
-    def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def privacy(self) -> Privacy:
         """Central."""
         return "central"
 
     @property
-    def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def secret_cohorts(self) -> bool:
         """Yes where sampling amplifies: it helps only against those who do not know who takes part."""
         return self.sampling != "none" and self.cohort < self.population
 
     @property
-    def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def updates_when_empty(self) -> bool:
         """Yes: that nobody came is not to be seen from a model that stands still."""
         return True
 

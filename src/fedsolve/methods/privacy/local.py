@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Privacy
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.build_record import class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import Privacy
 from fedsolve.core.types import Params, Scalar, Traced, module, reported, static
 from fedsolve.methods.privacy.gaussian import gaussian_epsilon, gaussian_multiplier
 from fedsolve.methods.privacy.protected_parts import (
@@ -101,14 +102,15 @@ class LocalDifferentialPrivacy(Wrapper):
             object.__setattr__(self, "noise_multiplier", z)
 
     @property
-    def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def privacy(self) -> Privacy:
         """Local."""
         return "local"
 
     @property
-    def message_mu(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def gdp_mu(self) -> Any:
         """2 / z: two messages within C differ by 2C, the noise is z C."""
-        return 2 / float(self.noise_multiplier)  # pyright: ignore[reportArgumentType]
+        z: Any = self.noise_multiplier
+        return 2 / (float(z) if trees.is_not_traced(z) else z)  # traced where a sweep varies it
 
     def init(self, params: Params) -> LocallyPrivateServer:
         """The inner server; nothing has been told yet."""

@@ -137,16 +137,16 @@ def gaussian(key: Any, like: Params) -> Params:
 def check_inner(method: Algorithm, title: str) -> None:
     """Raise `InvalidInput` if a method is already private, counts clients unlike or takes no mean."""
     name = name_of(method)
-    if method.privacy:
+    if method.traits.privacy:
         raise InvalidInput(
             f"{title} around {name}: what its clients send is private already, choose one of the two"
         )
-    if method.weighting != "uniform":
+    if method.traits.weighting != "uniform":
         raise InvalidInput(
             f"{title} needs clients that count alike: {name} weighs them by their examples, which would tell of them "
             "and leave the sum without a known sensitivity; give it weighting='uniform'"
         )
-    if method.reduction is not None:
+    if method.traits.reduction is not None:
         raise InvalidInput(
             f"{title} around {name}: the noise is made for a mean of clipped messages and would not cover its reduction"
         )

@@ -15,7 +15,7 @@ from fedsolve.methods.robust.reduction import Reduction
 
 def fewest_messages(algorithm: Algorithm) -> Scalar:
     """The fewest messages of a round that a method's own reduction is meant for, 1 for a mean."""
-    return getattr(algorithm.reduction, "fewest", 1)
+    return getattr(algorithm.traits.reduction, "fewest", 1)
 
 
 def check_cohorts(reduction: Reduction, clients: float | None) -> None:

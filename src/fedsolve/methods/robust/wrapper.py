@@ -66,13 +66,13 @@ class Robust(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner.only_mean:
-            raise InvalidInput(f"Robust cannot wrap {name_of(self.inner)}: {self.inner.only_mean}")
-        if self.inner.privacy == "central":
+        if self.inner.traits.only_mean:
+            raise InvalidInput(f"Robust cannot wrap {name_of(self.inner)}: {self.inner.traits.only_mean}")
+        if self.inner.traits.privacy == "central":
             raise InvalidInput(
                 f"Robust cannot wrap {name_of(self.inner)}: its noise is measured for a mean of clipped messages"
             )
-        if self.inner.reduction is not None:
+        if self.inner.traits.reduction is not None:
             raise InvalidInput(
                 f"Robust cannot wrap {name_of(self.inner)}: a cohort is reduced once, give one reduction"
             )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedsolve.core.algorithm import Weighting
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.schedules import Rate, as_rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Scalar
 from fedsolve.methods.client.optax import Optax
 from fedsolve.methods.server.fedopt import FedOpt

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from fedsolve.core.algorithm import Weighting
 from fedsolve.core.build_record import by_name
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Scalar
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.dua import DoublyAdaptive

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.build_record import by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Claim, Params, Traced, claimed, module, reported
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution

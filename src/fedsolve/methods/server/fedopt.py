@@ -8,10 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting, check_weighting
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, Search, SearchLog
@@ -81,7 +82,7 @@ class FedOpt(Algorithm):
     local: LocalSolver
     server_optimizer: ServerOptimizer
     _: KW_ONLY
-    weighting: Weighting | None = static(default=None)  # pyright: ignore
+    weighting: Weighting | None = static(default=None)
     name: str = static(default="FedOpt")
 
     def __post_init__(self) -> None:

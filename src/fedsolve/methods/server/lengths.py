@@ -7,8 +7,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Claim, Params, Traced, module, reduced, reported
 from fedsolve.methods.client.solver import Search, Solution
 from fedsolve.methods.server.adaptive import quotient

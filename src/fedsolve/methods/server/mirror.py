@@ -8,12 +8,13 @@ from typing import ClassVar, Unpack
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, Traced, module, reported
 from fedsolve.geometry.mirrors import Mirror
 from fedsolve.geometry.numerics.roots import solve_increasing

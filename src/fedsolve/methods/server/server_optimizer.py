@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
-from fedsolve.core.algorithm import Cohort, Weighting
+from fedsolve.core.algorithm import Cohort
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params
 from fedsolve.methods.client.solver import LocalSolver, Solution
 

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Literal, Unpack
 import jax
 import jax.numpy as jnp
 
-from fedsolve.core.algorithm import Algorithm, Weighting, name_of
+from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer, check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module, replace, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.fedopt import FedOpt
@@ -255,8 +256,8 @@ def _why_not(inner: Algorithm) -> str:
     """Why a method cannot take late messages, "" if it can."""
     while isinstance(inner, Proximal | Subgradient):
         inner = inner.inner
-    if inner.only_mean:
-        return inner.only_mean
+    if inner.traits.only_mean:
+        return inner.traits.only_mean
     if not isinstance(inner, FedOpt):
         return "its messages mean something only to a server that has sent all their clients the same model"
     step = type(inner.server_optimizer)

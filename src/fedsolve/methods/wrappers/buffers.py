@@ -79,33 +79,29 @@ class KeepsBuffers(Wrapper):
     """
 
     title: ClassVar[str] = "buffers"
-    remembers: ClassVar[bool] = True
+    mutates_buffers: ClassVar[bool] = True
     around_all: ClassVar[bool] = True
     inner: Algorithm
     initial: Buffers
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner.privacy:
+        if self.inner.traits.privacy:
             raise InvalidInput(
                 f"{name_of(self.inner)} protects the model, not what is averaged beside it: take a task without "
                 "buffers, such as a model with GroupNorm in place of BatchNorm"
             )
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         """The inner method's."""
         return name_of(self.inner)
 
     @property
-    def personal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As of the inner method."""
-        return self.inner.personal
-
-    @property
-    def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
+    def reduction(self) -> Any:
         """The inner method's, beside the median of buffers; None if that has none."""
-        return None if self.inner.reduction is None else Apart(self.inner.reduction)
+        inner = self.inner.traits.reduction
+        return None if inner is None else Apart(inner)
 
     def init(self, params: Params) -> BesideServer:
         """The inner server and the first buffers."""

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Literal, Unpack
 import jax
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, check_weighting
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import GradientMap, Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting, check_weighting
 from fedsolve.core.types import Params, Scalar, module, reduced, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver
@@ -105,11 +106,11 @@ class ControlVariates(Wrapper):
     """
 
     title: ClassVar[str] = "SCAFFOLD"
-    only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"  # pyright: ignore
+    only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"
     inner: Algorithm
     _: KW_ONLY
     option: Literal["I", "II"] = static(default="II")
-    weighting: Weighting = static(default="uniform")  # pyright: ignore
+    weighting: Weighting = static(default="uniform")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,16 +122,16 @@ class ControlVariates(Wrapper):
             if isinstance(inner, ControlVariates):
                 raise InvalidInput("SCAFFOLD around SCAFFOLD: its control variates are there once: wrap once")
             inner = inner.inner
-        if self.inner.reduction is not None:
-            raise InvalidInput(f"SCAFFOLD cannot wrap {self.inner.name}: {self.only_mean}")
-        if self.inner.privacy:
+        if self.inner.traits.reduction is not None:
+            raise InvalidInput(f"SCAFFOLD cannot wrap {name_of(self.inner)}: {self.only_mean}")
+        if self.inner.traits.privacy:
             raise InvalidInput(
-                f"SCAFFOLD cannot wrap {self.inner.name}: clients would send their control variates unprotected"
+                f"SCAFFOLD cannot wrap {name_of(self.inner)}: clients would send their control variates unprotected"
             )
         if self.option == "II":
             if not getattr(getattr(inner, "server_optimizer", None), "sends_displacement", True):
                 raise InvalidInput(
-                    f"SCAFFOLD option II needs the clients' updates, which {self.inner.name} does not send: "
+                    f"SCAFFOLD option II needs the clients' updates, which {name_of(self.inner)} does not send: "
                     "use option='I'"
                 )
             solver = self.local

@@ -7,12 +7,13 @@ from typing import Any, Unpack
 
 import jax
 
-from fedsolve.core.algorithm import Algorithm, Cohort, Weighting, round_of
+from fedsolve.core.algorithm import Algorithm, Cohort, round_of
 from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, module, static
 from fedsolve.methods.client.sgd import SGD, ClientOptions
 from fedsolve.methods.server.sgd import FedAvg
@@ -93,7 +94,7 @@ class Personal(OwnModels):
         return "FedRep" if self.passes else "FedPer"
 
     @property
-    def remembers(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def mutates_buffers(self) -> bool:
         """Whether the personal leaves move inside the oracle."""
         return not self.passes
 

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Unpack
 import jax
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Weighting
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate
+from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.sgd import FedAvg

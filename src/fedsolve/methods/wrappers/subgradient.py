@@ -6,9 +6,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Weighting, check_weighting
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.build_record import class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
+from fedsolve.core.traits import Weighting, check_weighting
 from fedsolve.core.types import Params, Scalar, given, module, static
 from fedsolve.geometry.blocks import Blocks, Geometry, WithSubgradient, require
 from fedsolve.geometry.diagnostics.optimality import measures_of
@@ -61,7 +62,7 @@ class Subgradient(Wrapper):
     inner: Algorithm
     psi: Annotated[Any, Geometry] = given(converter=_psi)
     _: KW_ONLY
-    weighting: Weighting = static(default="uniform")  # pyright: ignore
+    weighting: Weighting = static(default="uniform")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,7 +50,7 @@ class KeepsVersions(Wrapper):
     depth: int = static()
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         """The inner method's."""
         return name_of(self.inner)
 

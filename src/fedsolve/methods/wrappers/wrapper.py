@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, ClassVar
 
-from fedsolve.core.algorithm import Algorithm, Cohort, Privacy, Weighting, name_of
+from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
+from fedsolve.core.traits import Traits, declares, merge_traits
 from fedsolve.core.types import Params
 
 
 class Wrapper(Algorithm):
-    """A method around another. Verbs and properties that a subclass does not define are the inner method's.
+    """A method around another. Verbs and traits that a subclass does not define are the inner method's.
 
     A subclass that keeps or sends more than `inner` (a server state, a message of its own) defines the methods that
     make it and take it apart; all others see the inner method's parts as they are.
@@ -36,53 +36,24 @@ class Wrapper(Algorithm):
             raise InvalidInput(
                 f"{self.title} wraps an algorithm such as FedAvg(client_lr=0.1), not {shown(self.inner)}"
             )
-        if self.inner.personal and not self.around_all:
+        if self.inner.traits.personal and not self.around_all:
             other = name_of(self.inner)
-            remedy = "one of the two is enough" if self.personal else f"build {other} around {self.title}"
+            both = declares(self, "personal")
+            remedy = "one of the two is enough" if both else f"build {other} around {self.title}"
             raise InvalidInput(
                 f"{self.title} cannot go around {other}, whose clients have models of their own: {remedy}"
             )
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         """The wrapper's title, and the inner method's name unless that is FedAvg."""
         inner = name_of(self.inner)
         return self.title if inner == "FedAvg" else f"{self.title}+{inner}"
 
     @property
-    def weighting(self) -> Weighting:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.weighting
-
-    @cached_property  # not a property: a wrapper may have a field of this name
-    def reduction(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.reduction
-
-    @property
-    def only_mean(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.only_mean
-
-    @property
-    def privacy(self) -> Privacy:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.privacy
-
-    @property
-    def message_mu(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.message_mu
-
-    @property
-    def secret_cohorts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.secret_cohorts
-
-    @property
-    def updates_when_empty(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The inner method's."""
-        return self.inner.updates_when_empty
+    def traits(self) -> Traits:
+        """The inner method's, with those that the wrapper declares itself in their place."""
+        return merge_traits(self.inner.traits, self)
 
     @property
     def local(self) -> Any:
@@ -141,7 +112,7 @@ class OwnModels(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner.buffer:
+        if self.inner.traits.buffer:
             raise InvalidInput(
                 f"{self.title} cannot go around {name_of(self.inner)}: clients begin with models of different age "
                 "there; take a method of synchronous rounds"
