@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine.streaming import client_states, stream
+from fedsolve.engine.streaming import stream
 from fedsolve.engine.streaming.client_states import ClientStates
-from fedsolve.folders import run_folder
+from fedsolve.folders import row_file, run_folder
 from harness import make_clients, make_task
 
 FIRST = {"a": np.array([[1.5, -2.0]], np.float32), "b": (np.int8(3), np.array(True))}
@@ -169,7 +169,7 @@ def test_killed_anywhere_it_goes_on_with_the_same_bits(often, tmp_path, monkeypa
         for kill in itertools.count():
             write_all = dying(step + kill % 3)
             with monkeypatch.context() as patch:
-                patch.setattr(client_states, "write_all", write_all)
+                patch.setattr(row_file, "write_all", write_all)
                 try:
                     result = run(folder, resume)
                     break
@@ -212,7 +212,7 @@ def test_a_full_disk_ends_the_run_in_words(often, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_states, "write_all", full)
+        patch.setattr(row_file, "write_all", full)
         with pytest.raises(fs.InvalidInput, match="No space left"):
             run(tmp_path / "run")
     assert jnp.isfinite(run(tmp_path / "other").metrics["train_loss"]).all()

@@ -1,0 +1,200 @@
+"""A file of rows of equal length, of which those that change are written: the rest is as the last checkpoint left it.
+
+Which row of the file is whose, and the CRC-32 of what lies there, two arrays say that are part of a checkpoint. Who
+never wrote has no row. A row that the last checkpoint knows is never written over: what changes goes to a free one. So
+a run that is killed anywhere finds all that its checkpoint knows as it was, and a checkpoint waits for what changed
+since the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.raw_files import read_all, write_all
+
+_NONE = -1
+
+
+class RowFile:
+    """Rows of bytes by the number of their owner.
+
+    Attributes:
+        WHAT: what errors call all rows.
+        ONE: what errors call one, before its owner's number.
+        rows: the row of each owner, -1 where it has none; shape (owners,), int32.
+        sums: the CRC-32 of each owner's row; shape (owners,), uint32.
+    """
+
+    WHAT = "the rows"
+    ONE = "row"
+
+    def __init__(
+        self, path: Path, first: np.ndarray, owners: int, background: Callable[..., Future[Any]] | None
+    ) -> None:
+        """No rows yet: `begin`, or `restore` those of a checkpoint; and `close` the file.
+
+        Args:
+            path: the file.
+            first: the row of who has none, uint8.
+            owners: how many.
+            background: begins a call in a thread, where there will be checkpoints: each then waits for little.
+        """
+        self._path, self._first, self._background = path, first, background
+        self.rows, self.sums = np.full(owners, _NONE, np.int32), np.zeros(owners, np.uint32)
+        self._kept = np.zeros(0, bool)  # whether the last checkpoint knows a row
+        self._free = np.zeros(0, np.int32)
+        self._synced: Future[None] | None = None
+        self._file: Any = None
+
+    def begin(self) -> None:
+        """An empty file.
+
+        Raises:
+            InvalidInput: the folder cannot be written.
+        """
+        with self._clearly():
+            self._file = self._path.open("w+b", buffering=0)
+
+    @property
+    def folder(self) -> Path:
+        """Where the file lies."""
+        return self._path.parent
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return len(self._first)
+
+    @property
+    def known(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps, 8 bytes an owner: by it the file is read again."""
+        return {"rows": self.rows, "sums": self.sums}
+
+    def restore(self, known: dict[str, np.ndarray]) -> None:
+        """The rows that a checkpoint has kept.
+
+        Raises:
+            InvalidInput: the file is missing or too short.
+        """
+        self.rows, self.sums = known["rows"], known["sums"]
+        with self._clearly():
+            self._file = self._path.open("r+b", buffering=0)
+            found = os.fstat(self._file.fileno()).st_size
+        if found < (needed := (int(self.rows.max()) + 1) * len(self._first)):
+            raise InvalidInput(
+                f"{self._path} has {found:,} bytes, not {needed:,}: bring back a copy of the whole folder, "
+                "or start anew"
+            )
+        self._kept = np.zeros(found // len(self._first), bool)
+        self.committed()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._synced is not None:
+            self._synced.exception()
+        if self._file is not None:
+            self._file.close()
+
+    def read_rows(self, owners: np.ndarray) -> np.ndarray:
+        """The rows of some owners, shape (owners, bytes).
+
+        Raises:
+            InvalidInput: a row is not what was written; its owner is named.
+        """
+        payload = np.empty((len(owners), len(self._first)), np.uint8)
+        rows = self.rows[owners]
+        payload[rows == _NONE] = self._first
+        own = np.flatnonzero(rows != _NONE)
+        own = own[np.argsort(rows[own])]
+        there = np.empty((len(own), len(self._first)), np.uint8)
+        with self._clearly():
+            for start, stop, offset in self._stretches(rows[own]):
+                read_all(self._file.fileno(), there[start:stop].reshape(-1).data, offset)
+        wrong = owners[own][_sums(there) != self.sums[owners[own]]]
+        if len(wrong):
+            raise InvalidInput(
+                f"{self._path} is damaged, or of another checkpoint ({self.ONE} {wrong.min()}): "
+                "bring back a copy of the whole folder, or start anew"
+            )
+        payload[own] = there
+        return payload
+
+    def write_rows(self, owners: np.ndarray, payload: np.ndarray) -> None:
+        """Replace the rows of some owners.
+
+        Raises:
+            InvalidInput: the disk is full.
+        """
+        rows = self._rows_for(self.rows[owners])
+        order = np.argsort(rows)
+        with self._clearly():
+            for start, stop, offset in self._stretches(rows[order]):
+                self._file.seek(offset)
+                write_all(self._file, payload[order[start:stop]].reshape(-1).data)
+            self.rows[owners], self.sums[owners] = rows, _sums(payload)
+            self._sync()
+
+    def commit(self) -> None:
+        """Bring all rows to the disk, before a checkpoint that knows them is written."""
+        with self._clearly():
+            if self._synced is not None:
+                self._synced.result()
+            os.fsync(self._file.fileno())
+
+    def committed(self) -> None:
+        """The checkpoint is on the disk: what it knows is kept from here on, all else is free."""
+        self._kept[:] = False
+        self._kept[self.rows[self.rows != _NONE]] = True
+        self._free = np.flatnonzero(~self._kept).astype(np.int32)
+
+    def _rows_for(self, rows: np.ndarray) -> np.ndarray:
+        """Where new rows of owners with these rows go: into them, unless the last checkpoint knows them."""
+        new = rows == _NONE
+        new[~new] = self._kept[rows[~new]]
+        free, needed = self._free, int(new.sum())
+        end = len(self._kept)
+        more = np.arange(end, end + max(0, needed - len(free)), dtype=np.int32)
+        found = rows.copy()
+        found[new] = np.concatenate([free[:needed], more])
+        self._free = free[needed:]
+        self._kept = np.concatenate([self._kept, np.zeros(len(more), bool)])
+        return found
+
+    def _sync(self) -> None:
+        """Have the system bring rows to the disk meanwhile, so that a checkpoint waits for little."""
+        if self._background is not None and (self._synced is None or self._synced.done()):
+            if self._synced is not None:
+                self._synced.result()
+            self._synced = self._background(os.fdatasync, self._file.fileno())
+
+    def _stretches(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """Of rows that ascend those that follow one another: first place, last and one, the bytes before them."""
+        if not len(rows):
+            return iter(())
+        ends = np.flatnonzero(np.diff(rows) != 1) + 1
+        first = np.concatenate([[0], ends])
+        offsets = rows[first].astype(np.int64) * len(self._first)
+        return zip(first.tolist(), [*ends.tolist(), len(rows)], offsets.tolist(), strict=True)
+
+    @contextlib.contextmanager
+    def _clearly(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InvalidInput(
+                f"cannot use {self.WHAT} {self._path}: {error.strerror or error}; what the last checkpoint has "
+                "is intact: free space, bring back the file, or choose another folder"
+            ) from None
+
+
+def _sums(rows: np.ndarray) -> np.ndarray:
+    return np.array([zlib.crc32(row.data) for row in rows], np.uint32)
