@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,10 +13,9 @@ from flwr.app import RecordDict
 
 import fedsolve as fs
 from fedsolve.deploy.client.client_state import ClientState
-from fedsolve.deploy.server import collect
-from fedsolve.deploy.server.backoff import Backoff
+from fedsolve.deploy.nodes import exchange
+from fedsolve.deploy.nodes.exchange import Backoff
 from fedsolve.deploy.server.serve import ROUNDS
-from fedsolve.deploy.server.settings import Settings
 
 METHOD = fs.SCAFFOLD(0.3)
 EVER = [(102, t) for t in range(20)]
@@ -200,16 +200,14 @@ def test_work_for_a_round_that_is_over_takes_no_state_away(tmp_path):
 def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
     """Enough at second 3: replies at 4 and 7 leave the end at 3 + 5, however many come."""
     now = iter([3.0, 4.0, 7.0])
-    monkeypatch.setattr(collect.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(collect, "read_and_validate", lambda *given: object())
-    monkeypatch.setattr(collect.records, "record_bytes", lambda answer: 0)
-    settings = Settings(rounds=1, population=6, grace=5.0)
-    collector = collect.ReplyCollector(None, None, settings, None, print)
-    replies = collect.RoundReplies(needed=2, wanted=6)
+    monkeypatch.setattr(exchange.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(exchange.records, "record_bytes", lambda answer: 0)
+    asked = exchange.Exchange(None, "train", 60.0, 5.0, lambda *given: object(), print)
+    replies = exchange.Replies("round 1", needed=2, wanted=6)
     ends = []
     for client in range(4):
-        collector._take(client, {}, replies)
-        ends.append(collector._closes)
+        asked._take(SimpleNamespace(client=client), {}, replies)
+        ends.append(asked._closes)
     assert ends == [math.inf, 8.0, 8.0, 8.0]
 
 

@@ -13,14 +13,14 @@ from flwr.app import ConfigRecord
 import fedsolve as fs
 from fake_grid import over_the_wire
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.evaluation_result import Found
 from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.deploy.server.client_evaluation import read_answer
+from fedsolve.deploy.server.client_evaluation import read_metrics
 from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics
 from harness import Softmax, cross_entropy, make_clients
@@ -344,7 +344,7 @@ def test_malformed_questions_are_refused_and_leave_no_trace(tmp_path):
 
 def test_malformed_answers_are_refused(tmp_path):
     good = ask(APP, QUESTION, tmp_path, kind="evaluate")
-    assert set(read_answer(good, ASKED)) == {"train", "validation"}
+    assert set(read_metrics(ASKED, good)) == {"train", "validation"}
     cases = [*malformed.parts(good)]
     for part in ("answer", "train", "validation"):
         cases += malformed.facts(good, part)
@@ -358,7 +358,7 @@ def test_malformed_answers_are_refused(tmp_path):
 def refusal(record):
     """Why an answer does not count, None if it does."""
     try:
-        read_answer(over_the_wire(record), ASKED)
+        read_metrics(ASKED, over_the_wire(record))
     except fs.InvalidInput as error:
         return str(error)
     return None
@@ -368,7 +368,7 @@ def test_clients_without_a_metrics_examples_are_in_no_percentile():
     """Client 2 has none of them, whatever it says their mean is: all are those of 1, 3 and 5."""
     own = {0: (1.0, 2), 1: (3.0, 1), 2: (-9.0, 0), 3: (5.0, 4)}
     answers = {i: {"train": PartMetrics(4, {"loss": mean}, {"loss": n})} for i, (mean, n) in own.items()}
-    found = Found(1, 0, ("loss",), answers, {})
+    found = EvaluationResult(1, 0, ("loss",), answers, {})
     columns = found.columns()
     want = {
         "mean": 3.0,

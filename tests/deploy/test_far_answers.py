@@ -8,8 +8,8 @@ from deploy_small import deploy
 from test_reply_outliers import APPS, CLIENTS
 
 import fedsolve as fs
-from fedsolve.deploy.far_answers import find_far_answers
 from fedsolve.deploy.messages.message import PartMetrics
+from fedsolve.deploy.server.evaluation_result import find_metric_outliers
 from fedsolve.methods.robust.outliers import FACTOR
 
 NAN = float("nan")
@@ -38,7 +38,7 @@ def answers(*losses, part="train"):
 )
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_which_are_far(losses, first, far, part):
-    assert sorted(find_far_answers(answers(*losses, part=part), {"loss": first})) == far
+    assert sorted(find_metric_outliers(answers(*losses, part=part), {"loss": first})) == far
 
 
 def lies(size, client=0):

@@ -15,11 +15,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
-from fedsolve.deploy.evaluation_result import Found  # noqa: E402
 from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record  # noqa: E402
 from fedsolve.deploy.messages.fact_checks import check_evaluate_reply  # noqa: E402
 from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest  # noqa: E402
 from fedsolve.deploy.oracles.torch import TorchOracle  # noqa: E402
+from fedsolve.deploy.server.evaluation_result import EvaluationResult  # noqa: E402
 
 WEIGHT = torch.tensor([1.0, 25.0, 3.0], dtype=torch.float64)
 METRICS = ("loss", "f1", "auc")
@@ -100,7 +100,7 @@ def test_metrics_are_of_all_examples_and_put_together_only_where_they_are_means(
         )
         check_evaluate_reply(told, request)
         answers[i] = told.parts
-    columns = Found(1, 0, METRICS, answers, {}).columns()
+    columns = EvaluationResult(1, 0, METRICS, answers, {}).columns()
     together = of_all(*(torch.cat(both) for both in zip(*CLIENTS, strict=True)))
     assert columns["train_loss"] == pytest.approx(together["loss"], rel=1e-12)
     assert columns["client_f1_mean"] == pytest.approx(np.mean([part.means["f1"] for part in parts]))

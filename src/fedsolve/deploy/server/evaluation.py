@@ -11,9 +11,9 @@ import numpy as np
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Params
-from fedsolve.deploy.evaluation_result import Found
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.engine.records.record import Recorder
 from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
 from fedsolve.results.clients import ClientMetrics
@@ -22,11 +22,11 @@ Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
 """(model, buffers) -> metrics, with the names that simulations use, such as test_accuracy."""
 
 
-class AskedClients(Protocol):
-    """Gives what clients find of the present model, after so many local steps of a solver."""
+class EvaluatesOnClients(Protocol):
+    """Gives what clients measure of the present model, after so many local steps of a solver."""
 
-    def found(self, steps: int = 0, solver: Any = None) -> Found:
-        """What they find."""
+    def evaluate(self, steps: int = 0, solver: Any = None) -> EvaluationResult:
+        """What they measure."""
         ...
 
 
@@ -55,7 +55,7 @@ class Evaluation:
         label: str,
         rounds: int,
         evaluate: Evaluate | None,
-        clients: AskedClients | None,
+        clients: EvaluatesOnClients | None,
         callbacks: Sequence[Callback],
         result: Callable[[], Any],
     ) -> None:
@@ -115,13 +115,13 @@ class Evaluation:
     def _measured_by_clients(self) -> dict[str, float]:
         if self._clients is None:
             return {}
-        found = self._clients.found()
-        if not found.answers and found.refused and not self._recorder.evaluated:  # nothing is lost yet
-            client, reason = min(found.refused.items())
+        result = self._clients.evaluate()
+        if not result.answers and result.refused and not self._recorder.evaluated:  # nothing is lost yet
+            client, reason = min(result.refused.items())
             raise InvalidInput(
-                f"no client measures the model by client_metrics = {found.metrics}; client {client}: {reason}"
+                f"no client measures the model by client_metrics = {result.metrics}; client {client}: {reason}"
             )
-        return found.columns()
+        return result.columns()
 
     def _each_client(
         self, *, unseen: bool = False, validation: bool = False, steps: int = 0, solver: Any = None
@@ -142,9 +142,9 @@ class Evaluation:
             raise InvalidInput(
                 f"solver = {shown(solver)} must be one such as fs.client.SGD(0.1), for {steps} steps"
             )
-        found = self._clients.found(steps, solver)
-        metrics = found.clients("validation" if validation else "train")
-        if validation and found.answers and not metrics.names:
+        result = self._clients.evaluate(steps, solver)
+        metrics = result.clients("validation" if validation else "train")
+        if validation and result.answers and not metrics.names:
             raise InvalidInput(
                 "no client has validation examples: give their oracles some, such as JaxOracle(..., validation=...)"
             )

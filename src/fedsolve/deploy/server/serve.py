@@ -20,7 +20,6 @@ from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.evaluation_result import Found
 from fedsolve.deploy.host_arrays import Buffers
 from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.messages.sanitize import sanitize
@@ -30,6 +29,7 @@ from fedsolve.deploy.nodes.simulation import watched_engine
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import Evaluate
+from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
@@ -186,7 +186,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         label=deployment.label,
         result=lambda: result(),
         report=_round_reporter(folder),
-        keep=partial(_keep_found, folder / CLIENT_METRICS),
+        keep=partial(_save_client_metrics, folder / CLIENT_METRICS),
         log=say,
     )
 
@@ -222,10 +222,10 @@ def _write_failure(folder: Path, reason: str) -> None:
         say(f"{folder / FAILED} cannot be written: {error.strerror}")
 
 
-def _keep_found(path: Path, found: Found) -> None:
-    """Add what clients found to a file, client by client: a line for each part of their examples."""
+def _save_client_metrics(path: Path, result: EvaluationResult) -> None:
+    """Add what clients measured to a file, client by client: a line for each part of their examples."""
     for part in PARTS:
-        _append(path, sealed(dumps(found.line(part))))
+        _append(path, sealed(dumps(result.line(part))))
 
 
 def _append(path: Path, line: str) -> None:

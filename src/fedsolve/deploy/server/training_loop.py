@@ -10,14 +10,14 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.evaluation_result import Found
-from fedsolve.deploy.far_answers import first_means
+from fedsolve.deploy.nodes.client_registry import ClientRegistry
+from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.nodes.node_binding import NodeBindings
-from fedsolve.deploy.nodes.registry import ClientRegistry
 from fedsolve.deploy.server.client_evaluation import ClientEvaluation
-from fedsolve.deploy.server.collect import ReplyCollector, RoundReplies
+from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import Evaluate, Evaluation
+from fedsolve.deploy.server.evaluation_result import EvaluationResult, first_means
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
@@ -63,7 +63,7 @@ class TrainingLoop:
         label: str,
         result: Callable[[], Any],
         report: Callable[[dict[str, Any]], None],
-        keep: Callable[[Found], None],
+        keep: Callable[[EvaluationResult], None],
         log: Callable[[str], None],
     ) -> None:
         self._grid, self._coordinator, self._settings = grid, coordinator, settings
@@ -150,12 +150,12 @@ class TrainingLoop:
             }
         )
 
-    def _collect_replies(self, number: int) -> RoundReplies:
+    def _collect_replies(self, number: int) -> Replies[Accepted]:
         """The replies to a round's orders; none where too few count and such rounds are skipped."""
         settings, cohort = self._settings, self._coordinator.draw_cohort()
         wanted = settings.replies_wanted(len(cohort))
         needed = max(settings.replies_needed(wanted), min(self._coordinator.fewest, wanted))
-        replies = RoundReplies(needed, wanted)
+        replies: Replies[Accepted] = Replies(f"round {number}", needed, wanted)
         for attempt in range(settings.repeats + 1):
             missing = [client for client in cohort if client not in replies.accepted]
             self._collector.collect(missing, replies, is_retry=attempt > 0)
@@ -179,7 +179,7 @@ class TrainingLoop:
             self._log(f"{shortage}: those missing are asked again")
         return replies
 
-    def _why_too_large(self, replies: RoundReplies | None = None) -> str:
+    def _why_too_large(self, replies: Replies[Accepted] | None = None) -> str:
         """The update that a model was probably spoiled by, where numbers became too large; where to go back to."""
         if replies is not None and not replies.too_large:
             return ""

@@ -1,0 +1,181 @@
+"""Requests to clients and their replies, of training and of evaluation alike: how long each is waited for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.messages import records
+from fedsolve.deploy.messages.codec import AnyRequest, to_record
+from fedsolve.deploy.messages.validation import TooLarge
+from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, send_and_collect
+
+T = TypeVar("T")
+_MAX_EXPONENT = 6
+
+
+class Backoff:
+    """Which clients are not asked for now. Rounds count from 1; a node is None for a client that is not connected.
+
+    A client that was not connected is not waited for again until it is; one that did not answer is not asked for a
+    number of rounds that doubles each time: one, two, four, at most 64. An answer, however late, or another node of
+    the client ends that at once.
+    """
+
+    def __init__(self) -> None:
+        # client -> (its node, misses so far, first round in which it is asked again)
+        self._missing: dict[int, tuple[int | None, int, float]] = {}
+
+    def record_miss(self, client: int, node: int | None, round: int) -> None:
+        """A client was waited for in vain."""
+        last_node, misses, _ = self._missing.get(client, (node, 0, 0.0))
+        misses = min(misses, _MAX_EXPONENT) if last_node == node else 0
+        next_round = math.inf if node is None else round + 1 + 2**misses
+        self._missing[client] = (node, misses + 1, next_round)
+
+    def record_answer(self, client: int) -> None:
+        """A client answered."""
+        self._missing.pop(client, None)
+
+    def is_backing_off(self, client: int, node: int | None, round: int) -> bool:
+        """Whether a client that is now at this node is left alone in this round."""
+        last_node, _, next_round = self._missing.get(client, (None, 0, 0.0))
+        return last_node == node and round < next_round
+
+
+@dataclass
+class Replies(Generic[T]):
+    """What came of requests so far.
+
+    Attributes:
+        title: what the log calls them.
+        needed: replies that must count for them to be used.
+        wanted: replies that end the wait at once.
+        accepted: what the replies that count say, by client.
+        rejected: clients that do not count, each with the reason, in the order in which that was found.
+        too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
+        bytes_down, bytes_up: of all messages.
+    """
+
+    title: str
+    needed: int
+    wanted: int
+    accepted: dict[int, T] = field(default_factory=dict)
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+    too_large: bool = False
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no more replies are wanted."""
+        return len(self.accepted) >= self.wanted
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many count that they can be used."""
+        return len(self.accepted) >= self.needed
+
+
+class Exchange(Generic[AnyRequest, T]):
+    """Sends requests of one kind, and takes what comes back until the wait ends.
+
+    It ends when all that are wanted count or all have answered, a grace time after enough count, at the latest at its
+    deadline.
+
+    Args:
+        grid: Flower's grid.
+        kind: of messages, as Flower calls it.
+        seconds: to wait for replies.
+        grace: seconds to wait once enough count, None for all of `seconds`.
+        read: what the reply to a request says; it raises `InvalidInput` where that does not count.
+        log: told in one line what happens.
+
+    Attributes:
+        backoff: who kept earlier requests waiting.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        kind: str,
+        seconds: float,
+        grace: float | None,
+        read: Callable[[AnyRequest, RecordDict], T],
+        log: Callable[[str], None],
+    ) -> None:
+        self._kind, self._seconds, self._grace = kind, seconds, grace
+        self._read, self._log = read, log
+        self._mailbox, self.backoff = Mailbox(grid), Backoff()
+        self._closes = math.inf
+
+    def run(
+        self, requests: Mapping[int, AnyRequest], replies: Replies[T], turn: int, group: int
+    ) -> list[int]:
+        """Send a request to each node, and add what comes back to the replies; the clients that were awaited in vain.
+
+        Args:
+            requests: by node.
+            replies: so far.
+            turn: the number by which clients that do not answer are left alone for a while, from 1.
+            group: number of the group of messages that Flower shows them in.
+        """
+        messages, self._closes = {}, math.inf
+        for node, request in requests.items():
+            record = to_record(request)
+            replies.bytes_down += records.record_bytes(record)
+            messages[node] = Message(
+                record, node, self._kind, group_id=str(group), ttl=self._seconds + MARGIN
+            )
+        for node, answer in send_and_collect(self._mailbox, messages, self._seconds, lambda: self._closes):
+            self._take(requests[node], answer, replies)
+        silent = [] if replies.is_complete else self._mailbox.waiting
+        for node in silent:
+            self.backoff.record_miss(requests[node].client, node, turn)
+        self._mailbox.close(self._seconds + MARGIN)
+        return [requests[node].client for node in silent]
+
+    def _take(self, request: AnyRequest, answer: RecordDict | str, replies: Replies[T]) -> None:
+        """Accept or reject one answer; when the wait ends follows from how many count then."""
+        client = request.client
+        if isinstance(answer, str):
+            self.reject(replies, client, answer)
+            return
+        self.backoff.record_answer(client)
+        replies.bytes_up += records.record_bytes(answer)
+        if replies.is_complete:
+            return
+        try:
+            replies.accepted[client] = self._read(request, answer)
+        except InvalidInput as error:
+            replies.too_large |= isinstance(error, TooLarge)
+            self.reject(replies, client, str(error))
+        if replies.is_complete:
+            self._closes = -math.inf
+        elif self._grace is not None and replies.is_enough:
+            self._closes = min(self._closes, time.monotonic() + self._grace)
+
+    @property
+    def waited(self) -> str:
+        """How long those that gave no answer were waited for, in words."""
+        if self._closes == math.inf:
+            return f"{self._seconds:g} s"
+        return f"{self._grace:g} s of grace after enough others"
+
+    def reject(self, replies: Replies[T], client: int, reason: str) -> None:
+        """Note, in the log too, that a client does not count."""
+        replies.rejected.append((client, reason))
+        self._log(f"{replies.title}: client {client} does not count: {reason}")
+
+    def take_late(self) -> list[int]:
+        """The nodes that answered, since this was last asked for, what was no longer waited for."""
+        nodes = [node for node, _ in self._mailbox.late]
+        self._mailbox.late.clear()
+        return nodes
