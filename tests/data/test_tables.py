@@ -210,7 +210,7 @@ BAD = {
         r"row group 1, column x has rows of shape \(2,\), before \(1,\)",
     ),
     "text": (written({"user": [1], "x": ["one"]}), "column x has type string: give numbers"),
-    "an encoded picture": (written({"user": [1], "x": [{"bytes": b"PNG"}]}), "pictures decoded"),
+    "an encoded picture": (written({"user": [1], "x": [{"bytes": b"PNG"}]}), "images decoded"),
     "days": (written({"user": [1], "x": pa.array([1], pa.date32())}), "type date32"),
     "clients of broken numbers": (written({"user": [1.5], "x": [1]}), "ids are integers or text"),
     "not finite": (written({"user": [3, 7, 7], "x": [1, 2, np.nan]}), "7 holds a non-finite number in row 1"),

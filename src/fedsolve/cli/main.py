@@ -71,7 +71,7 @@ def reproduce(
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
 ) -> None:
-    """Run a paper's experiment: results, pictures, and a page of claim, theirs, ours and deviations."""
+    """Run a paper's experiment: results, plots, and a page of claim, theirs, ours and deviations."""
     from fedsolve.cli.commands.reproduce import reproduce_command
     from fedsolve.studies.experiment import command
 
@@ -182,7 +182,7 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
     as_json: arg.AsJson = False,
 ) -> None:
-    """Show the table of a run, a comparison or a sweep, finished or not, and where its pictures and page are."""
+    """Show the table of a run, a comparison or a sweep, finished or not, and where its plots and page are."""
     from fedsolve.cli.commands.show import show_command
 
     show_command(folder, as_json)

@@ -89,7 +89,7 @@ def read_idx(path: str | Path) -> np.ndarray:
         path: the file.
 
     Returns:
-        The shape and type that its header tells, such as uint8 (n, 28, 28) of pictures; writable.
+        The shape and type that its header tells, such as uint8 (n, 28, 28) of images; writable.
 
     Raises:
         InvalidInput: missing, damaged gzip, wrong magic number, or a length that is not the one its

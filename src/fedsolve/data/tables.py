@@ -166,7 +166,7 @@ def numbers(array: Any, where: str) -> np.ndarray:
         inner = numbers(array.flatten(), where)
         return inner.reshape(len(array), *lengths, *inner.shape[1:])
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
-        raise InvalidInput(f"{where} has type {kind}: give numbers, or lists of numbers (pictures decoded)")
+        raise InvalidInput(f"{where} has type {kind}: give numbers, or lists of numbers (images decoded)")
     return array.to_numpy(zero_copy_only=False)
 
 

@@ -79,7 +79,7 @@ class Finished(Records):
         return tuple(run.history for run in self.runs)
 
     def compare(self, *others: Result | Results) -> Results:
-        """It and others side by side, in one table and one picture; runs that differ in the seed alone are one method.
+        """It and others side by side, in one table and one plot; runs that differ in the seed alone are one method.
 
         Raises:
             InvalidInput: what is no result, or two methods under one label.
@@ -206,8 +206,8 @@ class Result(Finished):
 class Results(Finished):
     """Finished runs side by side: of one method with several seeds, or of several methods.
 
-    Tables and pictures show runs that differ in the seed alone as one method: the mean, with ± the standard deviation
-    over seeds in tables and the range of the seeds as a band in pictures.
+    Tables and plots show runs that differ in the seed alone as one method: the mean, with ± the standard deviation
+    over seeds in tables and the range of the seeds as a band in plots.
 
     Attributes:
         runs: one for each method and seed.

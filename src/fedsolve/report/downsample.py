@@ -1,4 +1,4 @@
-"""Fewer points where a picture has no room for more: those that are kept span what the others did."""
+"""Fewer points where a plot has no room for more: those that are kept span what the others did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usual picture of heterogeneous data: how many examples of each label every client holds."""
+"""The usual plot of heterogeneous data: how many examples of each label every client holds."""
 
 from __future__ import annotations
 

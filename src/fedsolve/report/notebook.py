@@ -35,7 +35,7 @@ def html_table(histories: Sequence[History]) -> str:
 
 
 def sparkline(history: History, metric: str, colour: str) -> str:
-    """A metric by round as a small SVG picture; '' if the run has fewer than two values of it."""
+    """A metric by round as a small SVG plot; '' if the run has fewer than two values of it."""
     values = np.asarray(history.evaluations.get(metric, ()), float)
     rounds = history.evaluations["round"][: len(values)]
     if wants_log(metric, [values]):

@@ -190,7 +190,7 @@ def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[st
 
 
 def _short(values: np.ndarray) -> list[Any]:
-    """Values with seven digits, enough for a picture."""
+    """Values with seven digits, enough for a plot."""
     return plain([v if isinstance(v, int) else float(f"{v:.7g}") for v in values.tolist()])
 
 

@@ -33,7 +33,7 @@ _ALONG = {"round": "rounds", "seconds": "time", "megabytes": "data sent", "time"
 
 
 def require_matplotlib() -> None:
-    """Raise `InvalidInput` if pictures cannot be drawn: to be called before what they show is computed."""
+    """Raise `InvalidInput` if plots cannot be drawn: to be called before what they show is computed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InvalidInput(_ABSENT)
 

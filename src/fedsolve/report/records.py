@@ -1,4 +1,4 @@
-"""What finished runs have in common for a reader: data frame, CSV, LaTeX and a notebook's picture of them."""
+"""What finished runs have in common for a reader: data frame, CSV, LaTeX and a notebook's plot of them."""
 
 from __future__ import annotations
 

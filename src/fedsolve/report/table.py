@@ -146,7 +146,7 @@ def spread_words(histories: Sequence[History]) -> str:
     """What ± means in the table of these runs, and bands beside it; '' if no method has several seeds."""
     counts = {len(m.runs) for m in over_seeds(histories) if m.several}
     which = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds"
-    return f"Mean ± standard deviation over {which}; bands in pictures are their range." if counts else ""
+    return f"Mean ± standard deviation over {which}; bands in plots are their range." if counts else ""
 
 
 _WHOLE = 24

@@ -1,6 +1,6 @@
 """Runs of one method that differ in the seed alone, as one: the mean by round, and how far the seeds lie apart.
 
-Tables say mean ± standard deviation (of a sample, n - 1); pictures draw the mean and, as a band, the range.
+Tables say mean ± standard deviation (of a sample, n - 1); plots draw the mean and, as a band, the range.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ _TASKS = {
     ),
     "voxels": TaskEntry(
         voxels,
-        "two kinds of pictures from 530 voxels of fMRI, 12 runs as clients (needs the data folder)",
+        "two kinds of images from 530 voxels of fMRI, 12 runs as clients (needs the data folder)",
         "haxby2001",
     ),
     "handwriting": TaskEntry(
@@ -91,12 +91,12 @@ _TASKS = {
     ),
     "femnist-autoencoder": TaskEntry(
         femnist_autoencoder,
-        "FEMNIST sample, 300 + 240 writers: pictures to compress and give back (needs the data folder)",
+        "FEMNIST sample, 300 + 240 writers: images to compress and give back (needs the data folder)",
         "reddi2021fedopt",
     ),
     "fashion-mnist": TaskEntry(
         fashion_mnist,
-        "Fashion-MNIST, 60,000 pictures, 100 clients, Dirichlet(0.3) or any partition (Debian's package, or the data "
+        "Fashion-MNIST, 60,000 images, 100 clients, Dirichlet(0.3) or any partition (Debian's package, or the data "
         "folder)",
         "xiao2017fashion",
     ),

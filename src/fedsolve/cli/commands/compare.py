@@ -1,4 +1,4 @@
-"""`fedsolve compare`: several methods on one task, a folder for each, one table, picture and page."""
+"""`fedsolve compare`: several methods on one task, a folder for each, one table, plot and page."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def how_to_resume(command: str, folder: Path, config: Config | None = None) -> s
 
 
 def print_notes_and_files(notes: list[str], folder: Path) -> None:
-    """Remarks on the result, and where its page and pictures are."""
+    """Remarks on the result, and where its page and plots are."""
     lines = [f"note: {note}" for note in notes]
     lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
     emit("\n".join(lines))

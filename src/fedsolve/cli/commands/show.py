@@ -1,4 +1,4 @@
-"""`fedsolve show`: how a run, a comparison or a sweep stands, and where its page and pictures are."""
+"""`fedsolve show`: how a run, a comparison or a sweep stands, and where its page and plots are."""
 
 from __future__ import annotations
 

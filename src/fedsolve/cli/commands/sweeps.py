@@ -1,4 +1,4 @@
-"""`fedsolve sweep`: every setting of a grid with every seed, into a folder with tables, pictures and a page."""
+"""`fedsolve sweep`: every setting of a grid with every seed, into a folder with tables, plots and a page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sweep_command(
     command = best_command(prepared, found)
     draw = importlib.util.find_spec("matplotlib") is not None
     if not draw:
-        say("note: no pictures, because matplotlib is not installed: install fedsolve[plot]")
+        say("note: no plots, because matplotlib is not installed: install fedsolve[plot]")
     write_report(folder, found, title=config.title, command=command, draw=draw)
     failure = all_diverged(found)
     if as_json:
@@ -146,7 +146,7 @@ def all_diverged(found: Sweep) -> str | None:
 
 
 def sweep_files(folder: Path) -> dict[str, str]:
-    """The page, tables and pictures that a folder has, by what they are."""
+    """The page, tables and plots that a folder has, by what they are."""
     names = {"page": PAGE, "lanes": TRIALS, "curves": CURVES, "summary": SUMMARY}
     found = {kind: folder / name for kind, name in names.items()}
     found |= {path.stem: path for path in sorted(folder.glob("*.png"))}

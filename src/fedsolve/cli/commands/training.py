@@ -35,7 +35,7 @@ def run(
     as_json: arg.AsJson = False,
     **options: Any,
 ) -> None:
-    """Run one method on one task, into a folder with its record, model, pictures and page."""
+    """Run one method on one task, into a folder with its record, model, plots and page."""
     names = [] if name is None else [name]
     resolved = _resolve(
         context, task, names, settings, task_set, config, data_dir, resume, options,
@@ -72,7 +72,7 @@ def compare(
     as_json: arg.AsJson = False,
     **options: Any,
 ) -> None:
-    """Run several methods on one task, into a folder with a table, a picture and a page of all."""
+    """Run several methods on one task, into a folder with a table, a plot and a page of all."""
     resolved = _resolve(
         context, task, names or [], settings, task_set, config, data_dir, resume, options, weighting,
         seeds, validation, trust,

@@ -1,4 +1,4 @@
-"""From a study's configuration to the study that is run: its problem, its methods with their grids, its pictures."""
+"""From a study's configuration to the study that is run: its problem, its methods with their grids, its plots."""
 
 from __future__ import annotations
 

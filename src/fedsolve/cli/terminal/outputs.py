@@ -1,4 +1,4 @@
-"""What a run or a comparison leaves in its folder: records, the final model, pictures and the page."""
+"""What a run or a comparison leaves in its folder: records, the final model, plots and the page."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def write_report(
     notes: Sequence[str] = (),
     timeline: Timeline | None = None,
 ) -> None:
-    """The pictures and the page of one run or of a comparison."""
+    """The plots and the page of one run or of a comparison."""
     several = len(config.method) > 1
     pictures = {}
     if importlib.util.find_spec("matplotlib") is None:
-        say("note: no pictures, because matplotlib is not installed: install fedsolve[plot]")
+        say("note: no plots, because matplotlib is not installed: install fedsolve[plot]")
     else:
         plots.save(plots.comparison(histories), folder / (COMPARISON if several else CURVES))
         if timeline is not None:
@@ -56,7 +56,7 @@ def write_report(
 
 
 def report_files(folder: Path) -> dict[str, str]:
-    """The pictures and the page that a folder has, by what they are."""
+    """The plots and the page that a folder has, by what they are."""
     names = {"page": PAGE, "picture": COMPARISON, "curves": CURVES, "fleet": FLEET, "clients": CLIENTS}
     names |= {"model": MODEL}
     found = {kind: folder / name for kind, name in names.items()}

@@ -11,7 +11,7 @@ from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.fleets.timeline import Tasks, Timeline
 
 SHOWN = 400
-"""Tasks that are kept for pictures."""
+"""Tasks that are kept for plots."""
 _MOST = 10**8  # places in the written cohorts of a run
 
 

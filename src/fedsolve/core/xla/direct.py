@@ -8,7 +8,7 @@ Here a convolution and its two gradients are one trilinear form,
 
     <y, x * kernel> = sum of y[n, p, o] x[n, stride p + dilation w - before, c] kernel[w, c, o].
 
-Any two arguments give its derivative in the third: the convolution (`y`), or the gradient of the pictures (`x`) or of
+Any two arguments give its derivative in the third: the convolution (`y`), or the gradient of the images (`x`) or of
 the kernel. Each is written with channels last, and the transposes of each are the other two, so that derivatives of any
 order, forward and backward, stay fast.
 """

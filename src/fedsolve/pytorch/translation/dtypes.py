@@ -48,7 +48,7 @@ _NARROW = (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32)
 def of_data(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A copy of data as PyTorch has them: floating numbers in a type, integers as int64; bytes and truths as they are.
 
-    PyTorch takes no narrower integers for labels and few for arithmetic; bytes may be pictures.
+    PyTorch takes no narrower integers for labels and few for arithmetic; bytes may be images.
     """
     t = torch.tensor(np.asarray(array))
     if t.is_floating_point():

@@ -1,1 +1,1 @@
-"""Tables, pictures and pages of sweeps."""
+"""Tables, plots and pages of sweeps."""

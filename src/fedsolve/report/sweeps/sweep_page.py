@@ -1,4 +1,4 @@
-"""What people see of a sweep: pictures as PNG, and one HTML file with everything in it that makes no request."""
+"""What people see of a sweep: plots as PNG, and one HTML file with everything in it that makes no request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAPS = 6
 
 
 def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
-    """The pictures of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
+    """The plots of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
 
     The result has captions and figures by the name of a file.
 
@@ -70,14 +70,14 @@ def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
 def write_report(
     folder: str | Path, sweep: Sweep, *, title: str = "", command: str = "", draw: bool = True
 ) -> list[Path]:
-    """Write the pictures (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
+    """Write the plots (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
 
     Args:
         folder: where.
         sweep: what.
         title: the heading; default method and task.
         command: what runs the best setting again, as one would type it.
-        draw: whether there are pictures; without, matplotlib is not needed.
+        draw: whether there are plots; without, matplotlib is not needed.
 
     Raises:
         InvalidInput: matplotlib is not installed, or the folder cannot be written.
@@ -94,7 +94,7 @@ def write_page(
 ) -> Path:
     """Write the page of a sweep to `path`, atomically, and return the path.
 
-    Pictures (figures or PNGs) come by their caption; texts are as those of `write_report`.
+    Plots (figures or PNGs) come by their caption; texts are as those of `write_report`.
     """
     settings, seeds = sweep.scores.shape
     axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())

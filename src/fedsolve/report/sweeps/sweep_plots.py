@@ -1,4 +1,4 @@
-"""Pictures of sweeps: a map over two axes, the best over the grid along one, the best setting, methods compared."""
+"""Plots of sweeps: a map over two axes, the best over the grid along one, the best setting, methods compared."""
 
 from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity
 from fedsolve.report.sweeps.sweep_map import heat_map, pairs

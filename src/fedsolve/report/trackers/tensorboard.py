@@ -41,7 +41,7 @@ class TensorBoard(Tracker):
         self._writer.flush()
 
     def keep(self, files: list[Path]) -> None:
-        """See `Tracker`: the picture."""
+        """See `Tracker`: the plot."""
         for path in files:
             if path.name == CURVES:
                 from matplotlib.image import imread

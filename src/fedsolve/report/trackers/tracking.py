@@ -135,7 +135,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def keep(self, files: list[Path]) -> None:
-        """Files of the result: its record, evaluations, model and a picture; they are gone afterwards.
+        """Files of the result: its record, evaluations, model and a plot; they are gone afterwards.
 
         Args:
             files: paths in a temporary folder.
@@ -151,7 +151,7 @@ class Tracker(ABC):
 
 
 def _files_of(result: Any, folder: Path) -> list[Path]:
-    """A result's files, saved in a folder, with a picture of its curves where matplotlib is installed."""
+    """A result's files, saved in a folder, with a plot of its curves where matplotlib is installed."""
     result.save(folder)
     if importlib.util.find_spec("matplotlib") is not None:
         shown = [result.history]

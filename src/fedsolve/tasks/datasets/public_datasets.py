@@ -131,7 +131,7 @@ _DATASETS = {
         remark=f"another draw of as many images: {_ANOTHER}",
     ),
     "fashion-mnist": DataSet(
-        title="Fashion-MNIST, 70,000 pictures of clothes; Debian has it as the package dataset-fashion-mnist",
+        title="Fashion-MNIST, 70,000 images of clothes; Debian has it as the package dataset-fashion-mnist",
         home="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
         megabytes=31,
@@ -139,10 +139,10 @@ _DATASETS = {
         files=tuple(f"{FOLDER}/{name}" for name in FASHION),
         originals=tuple(Original(_FASHION + name, 30_000_000) for name in FASHION),
         convert=fashion.convert,
-        remark="the same pictures as those behind Debian's package, zipped anew",
+        remark="the same images as those behind Debian's package, zipped anew",
     ),
     "voxels": DataSet(
-        title="fMRI of one subject who looked at pictures, 530 voxels of one slice",
+        title="fMRI of one subject who looked at images, 530 voxels of one slice",
         home="https://github.com/PyMVPA/PyMVPA",
         licence="CC BY-SA 3.0 (study), MIT (package)",
         megabytes=2,

@@ -1,1 +1,1 @@
-"""Ready tasks of pictures."""
+"""Ready tasks of images."""

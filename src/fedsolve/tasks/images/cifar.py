@@ -34,7 +34,7 @@ PACHINKO = Pachinko()
 
 
 def models(side: int, classes: int) -> dict[str, Any]:
-    """Models of the tasks by name, for pictures of side x side pixels."""
+    """Models of the tasks by name, for images of side x side pixels."""
     return {
         "resnet18": ResNet18(classes),
         "resnet18-16": ResNet18(classes, width=16, groups=8),
@@ -58,7 +58,7 @@ def cifar10(
     A random subset of the data set, 2,000 of the 5,000 training images of each class: accuracies are below those
     of papers that train on all. x is uint8 of shape (n, 32, 32, 3), red, green and blue, which the model takes as
     floats; y is int32 of shape (n,). 100 clients in a Dirichlet(0.3) split are those of Takakura et al. 2025. The
-    preprocessing (random crop of 24 x 24 and mirror in training, the middle in evaluation, each picture
+    preprocessing (random crop of 24 x 24 and mirror in training, the middle in evaluation, each image
     standardised), batches of 20 and 1 epoch are those of Reddi et al. 2021, who draw 10 clients a round and add
     1e-4 of weight decay.
 
@@ -70,7 +70,7 @@ def cifar10(
             dropout), "softmax", or any model of such inputs and 10 logits.
         seed: of the partition and of the drawn examples, at least 0.
         examples_per_client: after the partition each client keeps at most that many, drawn at random.
-        augment: the preprocessing above; without it models see all of a picture, as bytes, in training and after.
+        augment: the preprocessing above; without it models see all of an image, as bytes, in training and after.
 
     Returns:
         The task `cifar10-subset`, with `accuracy` as its metric.
@@ -110,7 +110,7 @@ def cifar100(
             dropout), "softmax", or any model of such inputs and 100 logits.
         seed: of the partition and of the drawn examples, at least 0.
         examples_per_client: after the partition each client keeps at most that many, drawn at random.
-        augment: the preprocessing of `cifar10`; without it models see all of a picture, as bytes.
+        augment: the preprocessing of `cifar10`; without it models see all of an image, as bytes.
 
     Returns:
         The task `cifar100-subset`, with `accuracy` and `top5_accuracy` as its metrics.

@@ -50,7 +50,7 @@ def fashion_mnist(
     model: Any = "cnn",
     seed: int = 0,
 ) -> Task:
-    """Fashion-MNIST, all 60,000 + 10,000 pictures of clothes, in any partition (Xiao et al. 2017).
+    """Fashion-MNIST, all 60,000 + 10,000 images of clothes, in any partition (Xiao et al. 2017).
 
     x is uint8 of shape (n, 28, 28, 1), which the model takes as floats; y int32 of shape (n,), 10 classes. The
     data have no clients of their own and none of the papers here uses them: the default split, Dirichlet(0.3) over
@@ -96,7 +96,7 @@ def _folder(data_dir: str | Path | None) -> Path:
 
 
 def _read(folder: Path, split: str) -> Examples:
-    """The pictures and labels of a split, whose content is the known one."""
+    """The images and labels of a split, whose content is the known one."""
     arrays = []
     for name in (f"{split}-images-idx3-ubyte.gz", f"{split}-labels-idx1-ubyte.gz"):
         a = sources.read_idx(folder / name)

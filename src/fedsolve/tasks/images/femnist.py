@@ -1,4 +1,4 @@
-"""FEMNIST by writer (Caldas et al. 2018): characters to recognise, and an autoencoder of the same pictures."""
+"""FEMNIST by writer (Caldas et al. 2018): characters to recognise, and an autoencoder of the same images."""
 
 from __future__ import annotations
 

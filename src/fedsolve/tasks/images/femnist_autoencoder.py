@@ -1,4 +1,4 @@
-"""The autoencoder of handwritten characters of Reddi et al. 2021, on the pictures of `femnist`."""
+"""The autoencoder of handwritten characters of Reddi et al. 2021, on the images of `femnist`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def femnist_autoencoder(
     flip: bool = True,
     dataset: str = "sample",
 ) -> Task:
-    """FEMNIST sample, 300 + 240 writers: pictures to compress and give back (Reddi et al. 2021).
+    """FEMNIST sample, 300 + 240 writers: images to compress and give back (Reddi et al. 2021).
 
     The loss is the mean square of the reconstruction's error in a pixel, the paper's measure, of training, test
-    and unseen writers. Writers and pictures are those of `femnist`, a sample: Reddi et al. have 3,400 writers with
-    671,585 pictures. x and y are both the picture, uint8 of shape (n, 28, 28, 1), of which the model and the loss
+    and unseen writers. Writers and images are those of `femnist`, a sample: Reddi et al. have 3,400 writers with
+    671,585 images. x and y are both the image, uint8 of shape (n, 28, 28, 1), of which the model and the loss
     take x / 255. Batches of 20 and 1 epoch are theirs; they draw 10 clients a round, for 3,000 rounds.
 
     Args:
@@ -67,6 +67,6 @@ def femnist_autoencoder(
 
 
 def _themselves(data: FederatedData) -> FederatedData:
-    """The same clients with the pictures as targets."""
+    """The same clients with the images as targets."""
     x = data.examples.x
     return FederatedData(Examples(x, x), data.counts, data.names)

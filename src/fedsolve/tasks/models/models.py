@@ -161,7 +161,7 @@ class CNN:
 
     Attributes:
         classes: outputs, at least 1.
-        height: of a picture in pixels, at least 6.
+        height: of an image in pixels, at least 6.
         width: likewise.
         channels: outputs of the two convolutions.
         hidden: units of the dense layer; at least 1.

@@ -1,4 +1,4 @@
-"""Augmentation inside the program: a model around a model crops, mirrors and standardises pictures of bytes."""
+"""Augmentation inside the program: a model around a model crops, mirrors and standardises images of bytes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fedsolve.tasks.models.layers import as_numbers
 
 @dataclass(frozen=True)
 class Augmented:
-    """A model of standardised pictures, given bytes: crop, flip, then zero mean and unit variance of each picture.
+    """A model of standardised images, given bytes: crop, flip, then zero mean and unit variance of each image.
 
-    With a key, in training, every picture is cropped at a random place and mirrored with probability 1/2; without,
+    With a key, in training, every image is cropped at a random place and mirrored with probability 1/2; without,
     in evaluation, the middle is taken as it is. Then each has its mean subtracted and is divided by its standard
     deviation, or by 1 / sqrt(numbers) where that is larger (TensorFlow's `per_image_standardization`). This is the
     preprocessing of CIFAR in the code of Reddi et al. 2021.
 
     Attributes:
-        model: with init and call, of pictures (n, crop, crop, channels) as floats.
-        crop: side of the crop in pixels, at least 1 and at most the picture's; None for the whole picture.
+        model: with init and call, of images (n, crop, crop, channels) as floats.
+        crop: side of the crop in pixels, at least 1 and at most the image's; None for the whole image.
         mirror: whether training mirrors.
 
     Raises:
@@ -65,7 +65,7 @@ class Augmented:
         return x[:, top : top + self.crop, left : left + self.crop]
 
     def _drawn(self, x: Array, key: Array) -> Array:
-        """Each picture cropped and mirrored by itself; rows and columns are chosen, which is one gather each."""
+        """Each image cropped and mirrored by itself; rows and columns are chosen, which is one gather each."""
         n, height, width, _ = x.shape
         place, mirror = jax.random.split(key)
         if self.crop is not None:
@@ -78,7 +78,7 @@ class Augmented:
 
 
 def standardised(x: Array, params: Params) -> Array:
-    """Each picture of bytes with zero mean and unit variance, as floats of the parameters' type."""
+    """Each image of bytes with zero mean and unit variance, as floats of the parameters' type."""
     x = as_numbers(x, jax.tree.leaves(params)[0])
     axes, numbers = tuple(range(1, x.ndim)), x[0].size
     centred = x - jnp.mean(x, axes, keepdims=True)

@@ -28,7 +28,7 @@ class ViT:
 
     Attributes:
         classes: outputs, at least 1.
-        image: side of a picture in pixels, a multiple of the patch's.
+        image: side of an image in pixels, a multiple of the patch's.
         patch: side of a patch, at least 1.
         inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
         width: numbers of a patch; the dense layers between have four times as many.
