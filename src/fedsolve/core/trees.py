@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar
+from fedsolve.core.xla import finite
 
 
 def add(a: Params, b: Params) -> Params:
@@ -73,22 +73,7 @@ def all_finite(a: Any) -> Array:
     # the largest leaf as it is, the others as one vector: each reduction costs compile time
     *rest, largest = sorted(floats, key=lambda x: x.size)
     parts = [largest, jnp.concatenate([jnp.ravel(x) for x in rest])] if rest else [largest]
-    return jnp.stack([_finite(x) for x in parts]).all()
-
-
-def _finite(x: Array) -> Array:
-    """By the bits without the sign: those of infinity and NaN are the largest integers.
-
-    A maximum of integers is exact and vectorised. One of floats drops NaN where XLA vectorises it on a CPU,
-    a sum cannot be reordered, and `isfinite(x).all()` is not vectorised.
-    """
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return _finite(jnp.stack([x.real, x.imag]))
-    width = jnp.finfo(x.dtype).bits
-    whole = jnp.dtype(f"int{width}")
-    bits = lax.bitcast_convert_type(x, whole) & jnp.iinfo(whole).max
-    infinity = lax.bitcast_convert_type(jnp.array(jnp.inf, x.dtype), whole)
-    return jnp.max(bits) < infinity
+    return jnp.stack([finite.all_finite(x) for x in parts]).all()
 
 
 def has_codes(a: Any) -> bool:

@@ -9,8 +9,8 @@ from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import chosen_leaves
 from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.xla.decompositions import singular_values
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
-from fedsolve.geometry.numerics.decompositions import singular_values
 
 
 def _vector(tree: Params, on: str) -> Array:

@@ -1,1 +1,1 @@
-"""Decompositions, singular pairs and roots inside compiled programs."""
+"""Singular pairs and roots inside compiled programs."""

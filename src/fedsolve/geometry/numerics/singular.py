@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from fedsolve.core.types import Scalar, module
-from fedsolve.geometry.numerics.decompositions import eigh
+from fedsolve.core.xla.decompositions import eigh
 
 _KEPT, _STEPS = 10, 6
 _NUDGE = 0.03

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Scalar, module
-from fedsolve.geometry.numerics.decompositions import singular_values, svd
+from fedsolve.core.xla.decompositions import singular_values, svd
 from fedsolve.geometry.regularizer import Penalty
 
 

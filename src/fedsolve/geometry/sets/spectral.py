@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Scalar, module, static
-from fedsolve.geometry.numerics.decompositions import singular_values, svd
+from fedsolve.core.xla.decompositions import singular_values, svd
 from fedsolve.geometry.numerics.singular import leading_pair
 from fedsolve.geometry.penalties.matrices import quiet
 from fedsolve.geometry.regularizer import ProjectableSet

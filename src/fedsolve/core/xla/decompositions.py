@@ -1,8 +1,8 @@
 """Decompositions of a matrix, which on a CPU are done one after another where they are vmapped.
 
-XLA spreads a batch of LAPACK calls over the threads of its pool and waits for them there. Where two programs do so at
-once, as batches of a sweep do on two cores, all threads wait and none works: the process stands still for good (JAX
-0.10). Derivatives are JAX's own.
+XLA spreads a batch of LAPACK calls over the threads of its pool and waits for them there. Where several programs do so
+at once, as batches of a sweep do on two cores, all threads wait and none works: the process stands still for good (JAX
+0.10.2). Derivatives are JAX's own.
 """
 
 from __future__ import annotations
