@@ -15,7 +15,7 @@ import fedsolve as fs
 
 images, labels = load_digits(return_X_y=True)
 x = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-# three channels of 16 x 16: so small a picture has no use for the later layers
+# three channels of 16 x 16: so small an image has no use for the later layers
 x = x.repeat(3, 1).repeat(2, 2).repeat(2, 3)
 rows = fs.data.Dirichlet(1.0)(labels[:1200], 12, seed=0)
 clients = [(x[i], labels[i]) for i in rows]

@@ -24,7 +24,7 @@ result.plot("accuracy")
 # %% [markdown]
 # ## Several seeds, several methods
 #
-# One seed says little. `seeds=3` runs three with the same compiled program, and every table and picture then shows
+# One seed says little. `seeds=3` runs three with the same compiled program, and every table and plot then shows
 # the mean with its spread. `fs.compare` puts methods side by side on the same cohorts; these rates come from the
 # sweep behind `make run`.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """The first tasks of a run, one row each, for pictures: all of shape (tasks,).
+    """The first tasks of a run, one row each, for plots: all of shape (tasks,).
 
     Attributes:
         client: who.

@@ -189,7 +189,7 @@ def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
     if several() and own % table[MODEL]:
         raise InvalidInput(
             f"mesh.model = {table[MODEL]} and a process has {own} devices: a model lies in one process, so that it can "
-            "judge and keep it; give each a multiple of as many devices"
+            "evaluate and save it; give each a multiple of as many devices"
         )
     row = first_devices(table[AXIS] * table[MODEL])
     return Mesh(row.devices.reshape(table[AXIS], table[MODEL]), (AXIS, MODEL))

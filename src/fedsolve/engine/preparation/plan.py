@@ -58,7 +58,7 @@ def plan(requested: Requested, placed: Placed) -> Plan:
     """The rounds of a run.
 
     Raises:
-        InvalidInput: verbs of a method that do not fit each other, a clock on which it cannot run, a chunk below 1,
+        InvalidInput: methods of an algorithm that do not fit each other, a clock on which it cannot run, a chunk below 1,
             cohorts that no memory holds.
     """
     options = requested.options

@@ -165,7 +165,7 @@ class CNN:
         width: likewise.
         channels: outputs of the two convolutions.
         hidden: units of the dense layer; at least 1.
-        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
+        inputs: channels of an image: 1 for grey, 3 for colours; at least 1.
         dropout: rates after the pooling and after the hidden layer, each at least 0 and below 1.
 
     Raises:

@@ -56,7 +56,7 @@ class ResNet18:
         classes: outputs, at least 1.
         width: channels of the first stage; 64 is the usual network (11,173,962 parameters with 10 classes).
         groups: of each norm, at most its channels; must divide them.
-        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
+        inputs: channels of an image: 1 for grey, 3 for colours; at least 1.
 
     Raises:
         InvalidInput: a number out of its range, or groups that do not divide the width.

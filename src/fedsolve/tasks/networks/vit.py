@@ -30,7 +30,7 @@ class ViT:
         classes: outputs, at least 1.
         image: side of an image in pixels, a multiple of the patch's.
         patch: side of a patch, at least 1.
-        inputs: channels of a picture: 1 for grey, 3 for colours; at least 1.
+        inputs: channels of an image: 1 for grey, 3 for colours; at least 1.
         width: numbers of a patch; the dense layers between have four times as many.
         layers: blocks of attention and dense layers; at least 1.
         heads: of attention; must divide the width; at least 1.
