@@ -14,7 +14,7 @@ from cli_small import SMALL
 from fedsolve.cli.commands import runs
 from fedsolve.cli.terminal.progress import Lines
 from fedsolve.folders.files import slug
-from fedsolve.results.seals import unsealed
+from fedsolve.folders.sealed_json import unsealed
 
 CONFIG = """
 task = "digits"
@@ -185,12 +185,13 @@ def test_a_weighting_that_not_all_can_have_is_one_line(call, names, more, told):
 def test_what_is_typed_replaces_the_weighting_of_a_file():
     from fedsolve.cli.configuration.options import from_options
     from fedsolve.cli.configuration.prepare import with_one_weighting
+    from fedsolve.cli.configuration.requests import CompareRequest
 
     weighed = {"weighting": "examples", "client_lr": 0.3}
     Path("c.toml").write_text(
         tomli_w.dumps({"task": "digits", "method": [{"name": "FedAvg", "settings": weighed}]})
     )
-    config = from_options(Path("c.toml"), None, [], [], [], {}, None, "uniform")
+    config = from_options(CompareRequest(config=Path("c.toml"), weighting="uniform"))
     assert config.method[0].settings == {"client_lr": 0.3}
     assert with_one_weighting(config).method[0].settings == {"client_lr": 0.3, "weighting": "uniform"}
 

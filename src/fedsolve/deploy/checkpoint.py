@@ -28,10 +28,12 @@ from fedsolve.deploy.server.server_state import ServerState, store_row
 from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.records.record_file import RecordFile
-from fedsolve.folders.files import slug
+from fedsolve.folders.files import errors_of_writing, slug
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, held_already
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 
+INTACT = "the checkpoint is intact: free space and resume"
+"""What errors say of a file that cannot be written, beside the checkpoint."""
 _KEPT = "checkpoint-round-"
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
 
@@ -251,16 +253,12 @@ def _kept(folder: Path) -> dict[int, Path]:
 
 def _link(source: Path, target: Path) -> None:
     """Give a file a second name; a file that has this name goes."""
-    try:
+    with errors_of_writing(target, INTACT):
         target.unlink(missing_ok=True)
         try:
             os.link(source, target)
         except OSError:  # a file system without links
             shutil.copyfile(source, target)
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot write {target}: {error.strerror}; the checkpoint is intact: free space and resume"
-        ) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -58,6 +58,19 @@ class AppendLog:
         return content
 
 
+def append_line(path: Path, line: str, remedy: str) -> None:
+    """Add a line to a file of lines; one before it that a killed process left without its end is ended first.
+
+    Raises:
+        InvalidInput: the file cannot be written; `remedy` says what to do.
+    """
+    with errors_of_writing(path, remedy), open(path, "ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        cut_short = file.read(1) not in (b"", b"\n")
+        file.write(("\n" if cut_short else "").encode() + line.encode() + b"\n")
+
+
 def open_to_append(path: Path, whole: int) -> BinaryIO:
     """A file behind its first `whole` bytes, what lies beyond cut off; a new one where there is none."""
     file = path.open("r+b" if path.exists() else "w+b")

@@ -16,6 +16,7 @@ from typing import Any
 from fedsolve.core.checks import check_path
 from fedsolve.core.errors import InvalidInput
 
+_REMEDY = "what was saved before is intact: free space or choose another folder"
 _BEGUN = time.time()
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.part")
@@ -63,15 +64,12 @@ def replace_atomically(path: str | Path, write: Callable[[Path], Any], *, privat
 
 
 @contextlib.contextmanager
-def errors_of_writing(path: Path) -> Iterator[None]:
-    """Raise `InvalidInput` in place of the system's errors while `path` is written."""
+def errors_of_writing(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
+    """Raise `InvalidInput` in place of the system's errors while `path` is written; `remedy` says what is left."""
     try:
         yield
     except OSError as error:
-        raise InvalidInput(
-            f"cannot write {path}: {error.strerror or error}; what was saved before is intact: "
-            "free space or choose another folder"
-        ) from None
+        raise InvalidInput(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
 
 
 def _clear(folder: Path) -> None:

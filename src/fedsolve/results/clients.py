@@ -11,11 +11,11 @@ import numpy as np
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.folders.untrusted import loads, read_bytes
+from fedsolve.folders.sealed_json import LARGEST, unsealed_values
+from fedsolve.folders.untrusted import read_bytes
 from fedsolve.results.columns import as_column
 from fedsolve.results.frames import frame
 from fedsolve.results.metrics import describe
-from fedsolve.results.seals import LARGEST, refuse_remains, unsealed
 
 CLIENT_METRICS = "client-metrics.jsonl"
 """What the clients of a federation found, in its folder: a line each time they were asked, and part of examples."""
@@ -115,7 +115,7 @@ def read_client_metrics(
         if b"}" not in line[-2:]:  # cut short: a whole one ends in two of them
             continue
         try:
-            entry = _entry(path, line)
+            entry, _ = unsealed_values(path, line)
             if (entry["steps"], entry["part"]) == wanted and entry["names"]:
                 metrics = {name: as_column(values).astype(float) for name, values in entry["metrics"].items()}
                 examples = as_column(entry["examples"])
@@ -126,12 +126,3 @@ def read_client_metrics(
                 "bring back a copy, or remove the line"
             ) from None
     return found
-
-
-def _entry(path: Path, line: bytes) -> Any:
-    """What a line says; `ValueError` where it is damaged. One of before there were checksums has none."""
-    text, files = unsealed(path, line)
-    entry = loads(text)
-    if files is None:
-        refuse_remains(path, entry)
-    return entry

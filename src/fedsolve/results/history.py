@@ -16,11 +16,11 @@ import numpy as np
 
 from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.folders.sealed_json import unsealed
 from fedsolve.folders.untrusted import loads
 from fedsolve.results.columns import Columns, as_column, checked_columns
 from fedsolve.results.encoding import dumps, number
 from fedsolve.results.metrics import describe, summary
-from fedsolve.results.seals import unsealed
 
 Setting = str | int | float | bool | None
 """A value of a resolved configuration."""

@@ -19,10 +19,10 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, write_arrays
+from fedsolve.folders.sealed_json import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
 from fedsolve.folders.untrusted import loads, read_bytes
 from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
-from fedsolve.results.seals import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
 
 CONFIG = "config.toml"
 HISTORY = "history.json"

@@ -16,17 +16,16 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import loads, read_bytes
-from fedsolve.results.encoding import dumps, number
-from fedsolve.results.seals import (
+from fedsolve.folders.sealed_json import (
     LARGEST,
     check_file,
     damaged,
-    refuse_remains,
     sealed,
-    unsealed,
+    unsealed_values,
     without_checksum,
 )
+from fedsolve.folders.untrusted import read_bytes
+from fedsolve.results.encoding import dumps, number
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 
@@ -91,16 +90,13 @@ def _summary(folder: Path) -> tuple[Any, dict[str, str] | None]:
     """What `sweep.json` says, and the checksums of the files beside it, if it has some."""
     path = folder / SUMMARY
     try:
-        text, files = unsealed(path, read_bytes(path, LARGEST))
-        data = loads(text)
+        return unsealed_values(path, read_bytes(path, LARGEST))
     except OSError as error:
         raise InvalidInput(f"{folder} holds no finished sweep: {SUMMARY}: {error.strerror}") from None
     except InvalidInput:
         raise
     except ValueError as error:
         raise InvalidInput(f"{path} is not the JSON of a sweep: {error}") from None
-    refuse_remains(path, data)
-    return data, files
 
 
 def summary(sweep: Sweep) -> dict[str, Any]:

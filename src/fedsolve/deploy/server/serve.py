@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
-from fedsolve.core.errors import FedsolveError, InvalidInput
+from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.deploy.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.checkpoint import INTACT, DeploymentCheckpoint
 from fedsolve.deploy.host_arrays import Buffers
 from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.messages.sanitize import sanitize
@@ -39,14 +38,15 @@ from fedsolve.engine.reacting import changes
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.result import Result
+from fedsolve.folders.append_log import append_line
 from fedsolve.folders.run_folder import check_rounds
+from fedsolve.folders.sealed_json import sealed
 from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import Callback, tell_ended
 from fedsolve.results.clients import CLIENT_METRICS
 from fedsolve.results.encoding import dumps
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_record
-from fedsolve.results.seals import sealed
 
 ROUNDS = "rounds.jsonl"
 """One line a round, written as the run goes."""
@@ -225,27 +225,14 @@ def _write_failure(folder: Path, reason: str) -> None:
 def _save_client_metrics(path: Path, result: EvaluationResult) -> None:
     """Add what clients measured to a file, client by client: a line for each part of their examples."""
     for part in PARTS:
-        _append(path, sealed(dumps(result.line(part))))
-
-
-def _append(path: Path, line: str) -> None:
-    try:
-        with open(path, "ab+") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(end - 1, 0))
-            cut_short = file.read(1) not in (b"", b"\n")  # by the end of the process before
-            file.write(("\n" if cut_short else "").encode() + line.encode() + b"\n")
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot write {path}: {error.strerror}; the checkpoint is intact: free space and resume"
-        ) from None
+        append_line(path, sealed(dumps(result.line(part))), INTACT)
 
 
 def _round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes one line a round, in words to the log and as data to a file that others may follow."""
 
     def report(entry: dict[str, Any]) -> None:
-        _append(folder / ROUNDS, dumps({**entry, "time": time.time()}))
+        append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}), INTACT)
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         norm = entry[LARGEST]
         largest = "" if norm is None else f", largest norm {norm:.4g} (client {entry[WHOSE]})"

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.sealed_arrays import checksum
-from fedsolve.folders.untrusted import read_bytes
+from fedsolve.folders.untrusted import loads, read_bytes
 
 LARGEST = 2**30
 """Bytes that a record has at most."""
@@ -54,10 +54,18 @@ def unsealed(where: object, content: bytes) -> tuple[str, dict[str, str] | None]
         raise damaged(where, str(error)) from None
 
 
-def refuse_remains(path: Path, data: Any) -> None:
-    """Raise `InvalidInput` if data read as if without a checksum have one that is damaged."""
-    if isinstance(data, dict) and not {"checksum", "files"}.isdisjoint(data):
-        raise damaged(path, "its checksum is not what was written")
+def unsealed_values(where: object, content: bytes) -> tuple[Any, dict[str, str] | None]:
+    """The values of the text that `sealed` was given, and what `unsealed` says of the files beside it.
+
+    Raises:
+        InvalidInput: a byte is not what was written, or it is no text; `where` it stands is named.
+        ValueError: it is no JSON.
+    """
+    text, files = unsealed(where, content)
+    data = loads(text)
+    if isinstance(data, dict) and not {"checksum", "files"}.isdisjoint(data):  # read as if without a checksum
+        raise damaged(where, "its checksum is not what was written")
+    return data, files
 
 
 def check_file(path: Path, files: Mapping[str, str] | None) -> bytes:
