@@ -12,7 +12,7 @@ from fedsolve.core.types import Params
 
 
 class Wrapper(Algorithm):
-    """A method around another. Verbs and traits that a subclass does not define are the inner method's.
+    """A method around another. Methods and traits that a subclass does not define are the inner method's.
 
     A subclass that keeps or sends more than `inner` (a server state, a message of its own) defines the methods that
     make it and take it apart; all others see the inner method's parts as they are.
