@@ -14,17 +14,17 @@ run: .venv/.run      ## train twelve methods on handwritten digits; table, pictu
 federate: .venv/.federate  ## a real federation on this machine: Flower, three nodes, PyTorch clients
 	@$(BIN)/fedsolve federate demo
 
-test: .venv/.dev     ## the gate: what a change must pass; about 9 minutes the first time
+test: .venv/.dev     ## the test suite: what a change must pass; about 9 minutes the first time
 	@$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone and not full"
 
 test-all: .venv/.dev .venv/.docs .venv/.families  ## everything, compiled as for users: full crosses, real federations with faults, quick experiments
 	@$(BIN)/python -m pytest --production-compile -n auto --dist loadgroup -m "not alone"
 	@$(BIN)/python -m pytest --production-compile -m alone tests/deploy
 
-mutants: .venv/.dev  ## whether the gate notices: single changes to src/, each against the tests that must fail
+mutants: .venv/.dev  ## whether the tests notice: single changes to src/, each against the tests that must fail
 	@$(BIN)/python tests/mutants/run.py --write tests/mutants/verdicts.md
 
-generate: .venv/.dev  ## what is made from the catalogue: the package's stub, the README's table, docs/communication.md
+generate: .venv/.dev  ## what is made from the catalogue and the imports: the package's stub, the README's table, pages, the diagram
 	@$(BIN)/python tools/generate.py
 
 lint: .venv/.dev     ## style

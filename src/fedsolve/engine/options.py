@@ -1,4 +1,4 @@
-"""What a run is told besides its method and its task: each option with its meaning, range and default, told once.
+"""The options of a run besides its method and its task: each with its meaning, range and default, written once.
 
 `fedsolve.run`, `fedsolve.sweep`, the section `[run]` of a configuration and the options of the command line are made
 from the fields of `RunOptions`: a new one is added here, where it acts, and in the docs. Nothing here imports JAX, so
@@ -44,7 +44,7 @@ _PARTICIPATION = About(
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Everything that a run is told besides its method and its task.
+    """All options of a run besides its method and its task.
 
     Attributes:
         **options: each field's own words.

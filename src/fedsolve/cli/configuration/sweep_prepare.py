@@ -55,7 +55,7 @@ class PreparedSweep:
         return build_at(self.method, values)
 
     def options(self) -> SweepOptions:
-        """What the sweep is told besides its method, task and grid."""
+        """The options of the sweep besides its method, task and grid."""
         section = self.section
         assert isinstance(section.seeds, list)
         return SweepOptions(

@@ -94,7 +94,7 @@ def trusted_parts(trusted: Collection[Any]) -> dict[str, Any]:
 
 
 def name_of(value: Any) -> str:
-    """The name under which a class or function is told.
+    """The name under which a class or function is sent.
 
     Raises:
         InvalidInput: it has none (a lambda, a class made inside a function).

@@ -62,7 +62,7 @@ class SweepProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What a sweep is told besides its method, task and grid.
+    """The options of a sweep besides its method, task and grid.
 
     Attributes:
         run: of every trial; its seed and devices are not looked at.
