@@ -55,7 +55,11 @@ def _import(name: str, home: str) -> str:
     if not inside:
         module, _, inside = f".{module}".rpartition(".")
         module = module.removeprefix(".")
-    return f"from fedsolve{f'.{module}' if module else ''} import {inside} as {name}"
+    module = f"fedsolve{f'.{module}' if module else ''}"
+    if inside == name:
+        return f"from {module} import {name} as {name}"
+    # a stub exports what is imported under its own name, and what is assigned
+    return f"from {module} import {inside} as _{name}\n{name} = _{name}"
 
 
 def with_table(readme: str) -> str:

@@ -6,7 +6,8 @@ from fedsolve import geometry as geometry
 from fedsolve import tasks as tasks
 from fedsolve.config import catalogue as catalogue
 from fedsolve.config.build import build as build
-from fedsolve.core import fleets as systems
+from fedsolve.core import fleets as _systems
+systems = _systems
 from fedsolve.core import sampling as sampling
 from fedsolve.core import schedules as schedules
 from fedsolve.core import wire as wire

@@ -21,6 +21,7 @@ own = fs.FedOpt(fs.client.SGD(0.1), fs.server.Adaptive(0.1))
 result = fs.run(method, task, rounds=3, callbacks=[fs.callbacks.EarlyStopping("train_loss", patience=2)])
 final = float(result.metrics["train_loss"][-1])
 figure = result.plot("loss")
+weights: dict[str, jnp.ndarray] = result.params
 found = fs.sweep("FedAvg", task, {"client_lr": [0.1, 0.2]}, rounds=3)
 best = found.best_settings
 several = fs.compare({"a": fs.FedAvg(0.1), "b": fs.FedFW(L1Ball(2.0))}, task, seeds=2, rounds=3)
@@ -32,3 +33,5 @@ rate = fs.schedules.Exponential(0.1, 0.99)
 cohorts = fs.sampling.Bernoulli(0.2)
 robust = fs.robust.Robust(fs.FedAvg(0.1), fs.robust.Median())
 tracker = fs.trackers.TensorBoard("board")
+fleet = fs.systems.profile("even", clients=10)
+built = fs.build("SCAFFOLD+FedDuAdam", {"client_lr": 0.1})

@@ -42,6 +42,29 @@ def wrong() -> None:
     fs.geometry.L1Ball([1.0])  # wrong
     fs.schedules.Exponential("x", 0.9)  # wrong
     fs.sampling.Bernoulli("x")  # wrong
+    fs.geometry.Box(0.0, "x")  # wrong
+    fs.geometry.PNorm("x")  # wrong
+    fs.FedAvg(0.1, weighting="all")  # wrong
+    fs.FedAdam(preset="keras")  # wrong
+    fs.FedDuA(L1(0.1))  # wrong
+    fs.FedDualAvg(L1(0.1), mirror=L1(0.1))  # wrong
+    fs.FedDR(L1(0.1), solver="newton")  # wrong
+    fs.FedFW(L1Ball(1.0), steps=3)  # wrong
+    fs.FedOpt(3, fs.server.Adaptive(0.1))  # wrong
+    fs.FedOpt(fs.client.SGD(0.1), 3)  # wrong
+    fs.privacy.LocalDifferentialPrivacy(fs.FedAvg(0.1), 1.0, "x", delta=0.1)  # wrong
+    fs.callbacks.EarlyStopping("train_loss", patience="x")  # wrong
+    fs.Task.from_arrays(3, {"w": np.zeros(3)}, [])  # wrong
+    fs.FederatedData.from_clients(3)  # wrong
+    fs.build(3)  # wrong
+    fs.load(3)  # wrong
+    task = fs.tasks.digits()
+    fs.run(fs.FedAvg, task, rounds=3)  # wrong
+    fs.run("FedAvg", task, rounds=3)  # wrong
+    fs.run(fs.FedAvg(0.1), task, rounds="3")  # wrong
+    fs.compare(fs.FedAvg(0.1), task, rounds=3)  # wrong
+    fs.sweep("FedAvg", task, {"client_lr": 0.1}, rounds=3)  # wrong
+    fs.run(fs.FedAvg(0.1), task, rounds=3).plot(3)  # wrong
 
 
 def right() -> None:
@@ -56,4 +79,6 @@ def right() -> None:
     fs.FedDR(L1(0.1))
     fs.Subgradient(fs.FedAvg(0.1), L1(0.1))
     fs.robust.Robust(fs.Proximal(fs.FedAvg(0.1), np.float32(0.1)), fs.robust.Krum(1))
+    fs.geometry.Box(0.0, [1.0, 2.0])
+    fs.geometry.Box(np.zeros(2), jnp.float32(1))
     fs.FedOpt(fs.client.SGD(halved), fs.server.Adaptive(0.1, beta1=jnp.float32(0.5)))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool
 from fedsolve.core import trees
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Scalar, module
+from fedsolve.core.types import Scalar, given, module
 from fedsolve.core.wire import Index
 from fedsolve.geometry.regularizer import ConvexSet, ProjectableSet
 from fedsolve.geometry.sets.simplex import first_largest, onto_simplex
@@ -156,6 +156,11 @@ class LInfBall(ProjectableSet):
         return jnp.clip(w, -self.radius, self.radius).astype(w.dtype)
 
 
+def _bound(bound: Scalar | np.ndarray | Sequence[float]) -> Any:
+    """As it is kept."""
+    return bound
+
+
 @module
 class Box(ProjectableSet):
     """lower <= w <= upper, each a number or an array of the leaf's shape. One bit a coordinate travels.
@@ -170,8 +175,8 @@ class Box(ProjectableSet):
         InvalidInput: a bound that is not finite, or lower not below upper.
     """
 
-    lower: Any
-    upper: Any
+    lower: Any = given(converter=_bound)
+    upper: Any = given(converter=_bound)
     separable: ClassVar[bool] = True
     propagates_nan: ClassVar[bool] = False
 
