@@ -18,8 +18,8 @@ from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.engine.checks.preflight import check_metrics
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
-from fedsolve.engine.evaluation.evaluate import Metrics
-from fedsolve.engine.evaluation.evaluate_blocks import means_of
+from fedsolve.engine.evaluation.evaluate import means_of
+from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.evaluation.personal_eval import Owned
 from fedsolve.tasks.task import Task
 

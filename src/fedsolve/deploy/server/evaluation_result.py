@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.deploy.messages.message import PARTS, PartMetrics
-from fedsolve.engine.evaluation.evaluate import as_part, by_client
+from fedsolve.engine.evaluation.client_percentiles import by_client
+from fedsolve.engine.evaluation.evaluate import as_part
 from fedsolve.methods.robust.outliers import FACTOR, usual_norm
 from fedsolve.results.clients import ClientMetrics
 

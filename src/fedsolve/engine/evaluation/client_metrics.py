@@ -14,8 +14,8 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import local_work
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.evaluation.blocks import Block
-from fedsolve.engine.evaluation.evaluate_blocks import Models, each_client
+from fedsolve.engine.evaluation.blocks import Block, Blocks
+from fedsolve.engine.evaluation.evaluate import Models, each_client
 from fedsolve.engine.evaluation.personal_eval import Owned, Tuned
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.streaming.window import Window
@@ -52,7 +52,8 @@ def by_client(
     tuned = check_integer("steps", steps) > 0
     if unseen:
         return _of_unseen(prepared, state)
-    blocks = _held_out(prepared, tuned) if validation else _training(prepared, tuned)
+    clients = _validated(prepared) if validation else prepared.training_clients
+    blocks = _blocks(prepared, clients, tuned)
     models: Models = (
         _tuned(prepared, state, steps, solver) if tuned else lambda b: prepared.own(state, b.owned)
     )
@@ -75,29 +76,26 @@ def _of_unseen(prepared: PreparedRun, state: RunState) -> ClientMetrics:
     return _measured(prepared, state, blocks, lambda _: None, task.unseen.names)
 
 
-def _training(prepared: PreparedRun, tuned: bool) -> Iterable[Block]:
-    """Those that the training metrics are of."""
-    blocks, stream, owned = prepared.blocks, prepared.stream, prepared.evaluated
-    if stream is None:
-        return [Block(owned, prepared.packed, owned.ids)]
-    if blocks is not None:
-        return blocks.after_training(stream.population) if tuned else blocks
-    window = Window.of_no_round(
-        owned.ids, prepared.task.data.num_clients
-    )  # a sample, which lies on the device
-    return [Block(owned, replace(owned.packed, window=window), np.arange(len(owned.ids)))]
-
-
-def _held_out(prepared: PreparedRun, tuned: bool) -> Iterable[Block]:
+def _validated(prepared: PreparedRun) -> Owned | Blocks:
     """Those with validation examples."""
-    owned, blocks, stream = prepared.owned, prepared.owned_blocks, prepared.stream
-    if owned is not None:
-        return [Block(owned, prepared.packed, owned.ids)]
-    if blocks is not None and stream is not None:
-        return blocks.after_training(stream.population) if tuned else blocks
-    raise InvalidInput(
-        f"task {prepared.task.name} has no validation examples of its clients' own: hold some out, task.hold_out(0.2)"
-    )
+    if prepared.validation_clients is None:
+        raise InvalidInput(
+            f"task {prepared.task.name} has no validation examples of its clients' own: hold some out, "
+            "task.hold_out(0.2)"
+        )
+    return prepared.validation_clients
+
+
+def _blocks(prepared: PreparedRun, clients: Owned | Blocks, tuned: bool) -> Iterable[Block]:
+    """The clients in blocks, with the examples that they train on where they are to be `tuned`."""
+    stream = prepared.stream
+    if isinstance(clients, Blocks):
+        return clients.after_training(stream.population) if tuned and stream is not None else clients
+    if stream is None:
+        return [Block(clients, prepared.packed, clients.ids)]
+    # a sample of a population, which lies on the device: it trains on the examples that it is measured on
+    window = Window.of_no_round(clients.ids, prepared.task.data.num_clients)
+    return [Block(clients, replace(clients.packed, window=window), np.arange(len(clients.ids)))]
 
 
 def _tuned(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> Models:

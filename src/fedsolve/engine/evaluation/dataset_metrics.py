@@ -14,7 +14,7 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params
 from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.engine.evaluation.evaluate import by_blocks
+from fedsolve.engine.evaluation.example_metrics import by_blocks
 from fedsolve.tasks.loss_arguments import call, mean_of
 from fedsolve.tasks.losses.dataset_metrics import Whole
 

@@ -17,7 +17,7 @@ from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import PackedClients, on_device, pack
 from fedsolve.engine.evaluation.blocks import Blocks
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
-from fedsolve.engine.evaluation.evaluate import Metrics
+from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic

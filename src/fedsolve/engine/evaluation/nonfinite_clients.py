@@ -20,7 +20,7 @@ from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.clients import Loss, PackedClients, pack
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.evaluation.evaluate import Metrics, on_all
+from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
 from fedsolve.engine.evaluation.pooling import by_clients
 from fedsolve.engine.prepared_run import PreparedRun
 

@@ -14,10 +14,9 @@ from fedsolve.core.fleets.timeline import Timeline
 from fedsolve.core.types import Batch, Params
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.round import RunState, client_state_bytes
-from fedsolve.engine.evaluation.blocks import Blocks
+from fedsolve.engine.evaluation.blocks import Block, Blocks
 from fedsolve.engine.evaluation.eval_sets import EvalSets
 from fedsolve.engine.evaluation.evaluate import as_part, evaluate, middle
-from fedsolve.engine.evaluation.evaluate_blocks import evaluate_blocks
 from fedsolve.engine.evaluation.objective import compute_diagnostics
 from fedsolve.engine.evaluation.personal_eval import Own, Owned, ordered_by_owner
 from fedsolve.engine.simulated_time import Timed
@@ -59,48 +58,53 @@ class RunEvaluation(EvalSets):
 
     def means(self, state: RunState) -> dict[str, float]:
         """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
-        model, sets = self.algorithm.export(state.server), self.sets
-        owned = (self.owned or self.owned_blocks) if self.algorithm.traits.personal else None
-        if owned is not None:
+        sets = self.sets
+        by_owner = self.validation_clients if self.algorithm.traits.personal else None
+        if by_owner is not None:
             del sets["validation"]
-        found = self._means_of(self.blocks or self.evaluated, sets, model, state)
-        if owned is not None:
-            found |= as_part("validation", self._means_of(owned, {}, model, state))
+        found = self._means_of(self.training_clients, sets, state)
+        if by_owner is not None:
+            found |= as_part("validation", self._means_of(by_owner, {}, state))
         if self.unseen is not None:
-            unseen = evaluate(self.metrics, self.unseen, {}, model, state.previous)
-            found |= as_part("unseen", unseen)
+            unseen = Owned.of(self.unseen, np.arange(len(self.unseen.counts)))
+            found |= as_part("unseen", self._means_of(unseen, {}, state, own=False))
         return found
 
-    def _means_of(self, who: Owned | Blocks, sets: dict[str, Batch], model: Params, state: RunState) -> Any:
-        if isinstance(who, Blocks):
-            given = (self.eval_clients, sets, model, state.previous)
-            return evaluate_blocks(self.metrics, who, *given, lambda block: self.own(state, block.owned))
-        return evaluate(self.metrics, who.packed, sets, model, state.previous, self.own(state, who))
+    def _means_of(
+        self, clients: Owned | Blocks, sets: dict[str, Batch], state: RunState, own: bool = True
+    ) -> dict[str, float]:
+        """Metrics of some clients; by their own models, where the method has such and `own` says so."""
+
+        def models(block: Block) -> Own | None:
+            return self.own(state, block.owned) if own else None
+
+        model = self.algorithm.export(state.server)
+        return evaluate(self.metrics, clients, self.eval_clients, sets, model, state.previous, models)
+
+    @cached_property
+    def training_clients(self) -> Owned | Blocks:
+        """The clients that the training metrics are of."""
+        return self.evaluated if self.blocks is None else self.blocks
 
     @cached_property
     def evaluated(self) -> Owned:
-        """The clients that the training metrics are of, where they are on the device."""
+        """The same where they are on the device."""
         ids = np.arange(self.task.data.num_clients) if self.eval_ids is None else self.eval_ids
         return Owned.of(self.eval_clients, ids)
 
     @cached_property
-    def owned(self) -> Owned | None:
-        """The validation examples by owner; None if they have none, or clients are streamed."""
-        if self.owners is None or self.validation is None or self.stream is not None:
+    def validation_clients(self) -> Owned | Blocks | None:
+        """The validation examples by owner; None if no client that trains has any."""
+        if self.owners is None or self.validation is None:
             return None
-        return Owned.by_owner(self.validation, self.owners, self.eval_clients.frozen)
-
-    @cached_property
-    def owned_blocks(self) -> Blocks | None:
-        """The same where clients are streamed; None where they are not."""
-        if self.owners is None or self.validation is None or self.stream is None:
-            return None
-        everyone, state = self.stream.population, 0
+        if self.stream is None:
+            return Owned.by_owner(self.validation, self.owners, self.eval_clients.frozen)
+        population, state_bytes = self.stream.population, 0
         examples, ids, counts = ordered_by_owner(self.task.validation, self.owners)
         if self.algorithm.traits.personal:
-            state = client_state_bytes(self.algorithm, self.params, everyone.data.num_clients)
-        judged = replace(everyone, data=FederatedData(examples, counts), steps=np.ones_like(counts))
-        return Blocks.of(judged, ids, state)
+            state_bytes = client_state_bytes(self.algorithm, self.params, population.data.num_clients)
+        validated = replace(population, data=FederatedData(examples, counts), steps=np.ones_like(counts))
+        return Blocks.of(validated, ids, state_bytes)
 
     def own(self, state: RunState, owned: Owned) -> Own | None:
         """The models of examples' owners; None where all have the server's."""

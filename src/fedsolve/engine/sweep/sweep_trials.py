@@ -18,6 +18,7 @@ from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import parallel_trials
 from fedsolve.engine.compute.round import RunState, on_all_devices, one_round
 from fedsolve.engine.evaluation.nonfinite_clients import leave_out
+from fedsolve.engine.evaluation.personal_eval import Owned
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.reacting import reacted, reacts
 from fedsolve.engine.sweep.trials import (
@@ -152,9 +153,9 @@ class RunningBatch:
         eval_clients, held_out, owned = prepared.eval_clients, prepared.held_out, {}
         if prepared.algorithm.traits.personal:
             owned = {"train": prepared.evaluated}
-            if prepared.owned is not None:
+            if isinstance(prepared.validation_clients, Owned):
                 del held_out["validation"]
-                owned["validation"] = prepared.owned
+                owned["validation"] = prepared.validation_clients
         given = (eval_clients, held_out, owned, self.algorithms, self.states)
         found = evaluate(self.what, self.diagnostics, *given)
         found |= self._on_whole_sets()

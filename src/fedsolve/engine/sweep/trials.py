@@ -22,7 +22,7 @@ from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState, initial, one_round
-from fedsolve.engine.evaluation.evaluate import Metrics, on_all, on_clients
+from fedsolve.engine.evaluation.example_metrics import Metrics, on_all, on_clients
 from fedsolve.engine.evaluation.objective import measured, objective
 from fedsolve.engine.evaluation.personal_eval import Own, Owned
 from fedsolve.engine.evaluation.pooling import counts_of, pooled
