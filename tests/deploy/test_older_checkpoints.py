@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_killed_while_older_ones_are_made(step, every_third, three_rounds, six_r
 
         return call
 
-    places = ((checkpoint.os, "link"), (checkpoint.RunFolder, "save"), (checkpoint.Path, "unlink"))
+    places = ((os, "link"), (checkpoint.RunFolder, "save"), (checkpoint.Path, "unlink"))
     with monkeypatch.context() as patched:
         for place, name in places:
             patched.setattr(place, name, counted(getattr(place, name)))

@@ -1,40 +1,35 @@
 """The server's checkpoint, replaced after every round, from which a run goes on with the same bits.
 
-The one before it stays beside it, for the day on which the newest cannot be read, and two older ones (`kept`), for the
-day on which a model turns out to be spoiled; the record of all is one file.
-States of clients that the server tracks have files of their own, one a client and round, so that a save costs what
-has changed. The names on disk ("used", "followed") are those of earlier versions, whose folders can be resumed.
+Those before it (`folders.older_checkpoints`) share its record, one file, and the states of clients that the server
+tracks. The names on disk ("used", "followed") are those of earlier versions, whose folders can be resumed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.kept import is_kept, pinned
+from fedsolve.deploy.kept import is_kept
 from fedsolve.deploy.messages.sanitize import reading
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.outliers import check_usual
-from fedsolve.deploy.server.server_state import ServerState, store_row
+from fedsolve.deploy.server.server_state import ServerState
+from fedsolve.deploy.tracked_states import TrackedStates
 from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.records.record_file import RecordFile
-from fedsolve.folders.files import errors_of_writing, slug
+from fedsolve.folders.files import slug
+from fedsolve.folders.older_checkpoints import INTACT as INTACT
+from fedsolve.folders.older_checkpoints import OlderCheckpoints
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, held_already
-from fedsolve.folders.store import load_tree, read_manifest, save_tree
+from fedsolve.folders.store import load_tree, read_manifest
 
-INTACT = "the checkpoint is intact: free space and resume"
-"""What errors say of a file that cannot be written, beside the checkpoint."""
-_KEPT = "checkpoint-round-"
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
 
 
@@ -43,27 +38,24 @@ class DeploymentCheckpoint:
 
     Attributes:
         experiment: the experiment's name: that of the checkpoint, or a new one.
-        notice: one line if the newest checkpoint could not be read and an older one was taken, else "".
     """
 
     def __init__(self, folder: RunFolder, label: str) -> None:
         where = folder.hold.folder
         self._folder, self._record = folder, RecordFile(where)
-        self._path, self._previous = folder.path, where / DEPLOYMENT.previous
+        self._older = OlderCheckpoints(folder.path, DEPLOYMENT.previous)
         self._tracked = TrackedStates(where / "followed")
         self._manifest: dict[str, Any] | None = None
-        self._older = [self._previous, *_kept(where).values()]
-        self._from, self.notice = self._path, ""
         self._keeps: int | None = None  # rounds done of the newest, where it is one that stays
         self._looks: Looks | None = None
         self._changes: list[str] = []
         if folder.resume:
             try:
-                self._manifest = _read(self._path)
+                self._manifest = _read(folder.path)
             except InvalidInput as error:
                 self._manifest = self._fall_back(error)
-            folder.check_same(self._from, self._manifest["identity"])
-        elif any(path.exists() for path in self._older):
+            folder.check_same(self._older.source, self._manifest["identity"])
+        elif self._older.any_exists:
             raise held_already(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
         manifest = self._manifest or {}
         self.experiment: str = manifest.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
@@ -80,6 +72,11 @@ class DeploymentCheckpoint:
         """
         with RunFolder.at(folder, DEPLOYMENT, identity, resume) as held:
             yield cls(held, label)
+
+    @property
+    def notice(self) -> str:
+        """One line if the newest checkpoint could not be read and an older one was taken, else ""."""
+        return self._older.notice
 
     def restore(self, coordinator: Coordinator) -> Recorder:
         """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none.
@@ -107,7 +104,7 @@ class DeploymentCheckpoint:
         manifest, self._looks = self._manifest or {}, looks
         self._changes = [str(line) for line in manifest.get("changes", ())]
         if "looks" in manifest and manifest["round"] < rounds:
-            self._changes += looks.changed(self._from, manifest["looks"], manifest["round"])
+            self._changes += looks.changed(self._older.source, manifest["looks"], manifest["round"])
         return self._changes
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
@@ -131,25 +128,15 @@ class DeploymentCheckpoint:
         tree = {"server": state.server, "buffers": state.buffers, "used": state.last_used_round}
         with coordinator.precision():
             self._tracked.save(state)
-            if self._from == self._path:  # else the newest is the one that could not be read
-                self._link_older()
+            self._older.add(self._keeps)
             self._folder.save(tree, manifest)
             self._tracked.remove_unneeded(state)
-            for done, path in _kept(self._path.parent).items():
-                if done > state.round:  # of before the run went back
-                    path.unlink(missing_ok=True)
-        self._from = self._path
+            self._older.replaced(state.round)
         self._note(state)
 
     def how_to_go_back(self, round: int) -> str:
         """How a run is gone on with from before an update that was used in a round, counted from 1."""
-        kept = _kept(self._path.parent)
-        good = next((path for done, path in kept.items() if done < round), None)
-        if good is None:
-            return "no checkpoint is older: start anew without that client"
-        newer = [self._path, self._previous, *(path for done, path in kept.items() if done >= round)]
-        names = ", ".join(path.name for path in newer)
-        return f"to go on from {good.name}, which is older, remove {names} and resume without that client"
+        return self._older.how_to_go_back(round)
 
     def _note(self, state: ServerState) -> None:
         """Whether the newest checkpoint is to stay: only if a reply of its last round counts, so that rounds that are
@@ -159,23 +146,20 @@ class DeploymentCheckpoint:
 
     def _fall_back(self, error: InvalidInput) -> dict[str, Any]:
         """The manifest of the next older checkpoint that can be read; that error if there is none."""
-        while self._older:
-            path = self._older.pop(0)
-            with contextlib.suppress(InvalidInput):
-                manifest = _read(path)
-                self._folder.check_same(path, manifest["identity"])
-                which = "the checkpoint before it" if path == self._previous else path.name
-                self.notice = f"{error}; {which} is taken, of round {manifest['round']}"
-                self._from = path
-                return manifest
-        raise error
+
+        def read(path: Path) -> dict[str, Any]:
+            manifest = _read(path)
+            self._folder.check_same(path, manifest["identity"])
+            return manifest
+
+        return self._older.fall_back(error, read)
 
     def _load(self, coordinator: Coordinator, manifest: Mapping[str, Any]) -> Recorder:
         state = coordinator.state
-        with coordinator.precision(), reading(f"the checkpoint {self._from}"):
+        with coordinator.precision(), reading(f"the checkpoint {self._older.source}"):
             buffers = {name: np.zeros(shape, dtype) for name, (shape, dtype) in manifest["buffers"].items()}
             like = {"server": state.server, "buffers": buffers, "used": state.last_used_round}
-            tree = load_tree(self._from, like)
+            tree = load_tree(self._older.source, like)
             last_used_round = np.array(tree["used"])
             tracked = self._tracked.load(state.tracked, last_used_round)
             recorder = self._record.restore(manifest["record"])
@@ -184,81 +168,6 @@ class DeploymentCheckpoint:
         server, done = tree["server"], manifest["round"]
         coordinator.state = ServerState(server, buffers, last_used_round, tracked, done, usual)
         return recorder
-
-    def _link_older(self) -> None:
-        """The newest checkpoint, about to be replaced, becomes the one before, and stays if it is one to keep."""
-        if not self._path.exists():
-            return
-        _link(self._path, self._previous)
-        if self._keeps is not None:
-            folder = self._path.parent
-            _link(self._path, folder / f"{_KEPT}{self._keeps}.safetensors")
-            for path in list(_kept(folder).values())[2:]:
-                path.unlink(missing_ok=True)
-
-
-class TrackedStates:
-    """The states of clients as the server tracks them, each in a file that says after which round it is."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._rounds: dict[int, set[int]] = {}
-        for path in folder.glob("client-*-round-*.safetensors"):
-            _, client, _, round = path.stem.split("-")
-            self._rounds.setdefault(int(client), set()).add(int(round))
-        self._previous: np.ndarray | None = None  # `last_used_round` of the checkpoint before
-
-    def save(self, state: ServerState) -> None:
-        """Write the states of those whose update the last round used."""
-        if not jax.tree.leaves(state.tracked):
-            return
-        round = state.round - 1
-        for client in np.flatnonzero(state.last_used_round == round).tolist():
-            path = self._path(client, round)
-            save_tree(path, state.tracked_state(client), {"client": client, "round": round})
-            self._rounds.setdefault(client, set()).add(round)
-
-    def remove_unneeded(self, state: ServerState) -> None:
-        """Remove what neither this checkpoint nor the one before it needs, nor an older one that is kept."""
-        last_used_round = state.last_used_round
-        previous = last_used_round if self._previous is None else self._previous
-        for client in np.flatnonzero(last_used_round != previous).tolist():
-            rounds = self._rounds.get(client, set())
-            needed = {int(last_used_round[client]), int(previous[client])} | pinned(rounds, state.round)
-            for round in rounds - needed:
-                self._path(client, round).unlink(missing_ok=True)
-                self._rounds[client].discard(round)
-        self._previous = last_used_round.copy()
-
-    def load(self, initial: Any, last_used_round: np.ndarray) -> Any:
-        """The states of all clients after the rounds in which they were last used, from those at the start."""
-        tracked = jax.tree.map(np.array, initial)
-        if jax.tree.leaves(tracked):
-            for client in np.flatnonzero(last_used_round >= 0).tolist():
-                row = jax.tree.map(lambda x, i=client: x[i], tracked)
-                path = self._path(client, int(last_used_round[client]))
-                store_row(tracked, client, load_tree(path, row))
-        self._previous = last_used_round.copy()
-        return tracked
-
-    def _path(self, client: int, round: int) -> Path:
-        return self._folder / f"client-{client}-round-{round}.safetensors"
-
-
-def _kept(folder: Path) -> dict[int, Path]:
-    """The older checkpoints that are kept by their rounds done, the newest first."""
-    found = {path.stem.removeprefix(_KEPT): path for path in folder.glob(f"{_KEPT}*.safetensors")}
-    return {int(n): found[n] for n in sorted((n for n in found if n.isdecimal()), key=int, reverse=True)}
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name; a file that has this name goes."""
-    with errors_of_writing(target, INTACT):
-        target.unlink(missing_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:  # a file system without links
-            shutil.copyfile(source, target)
 
 
 def _read(path: Path) -> dict[str, Any]:
