@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.data.partitioning.partition import Partition, begin, finish
-from fedsolve.tasks.task import Task
+from fedsolve.data import Partition
+from fedsolve.studies.author import begin, finish
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EqualDirichlet(Partition):
 
 
 @lru_cache(maxsize=20)
-def digits(alpha: float, clients: int, seed: int) -> Task:
+def digits(alpha: float, clients: int, seed: int) -> fs.Task:
     """8x8 digits, softmax regression from zero, without a test set: what is compared is the training loss.
 
     Args:

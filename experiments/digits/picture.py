@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.report.plots import log_scale, new_figure, save, tidy
+from fedsolve.studies.pictures import log_scale, new_figure, save, tidy
 from fedsolve.studies.pictures.styles import styles
 
 HERE = Path(__file__).parent
@@ -43,8 +43,9 @@ def main() -> None:
     figure = new_figure(7.6, 3.8)
     axes = figure.subplots()
     look, ends = styles(METHODS), {}
-    for name in METHODS:
-        rounds, losses = curves(name, config)
+    found = {name: curves(name, config) for name in METHODS}
+    rounds, _ = found[METHODS[0]]
+    for name, (_, losses) in found.items():
         colour, dash = look[name]
         middle = np.exp(np.log(losses).mean(axis=0))
         axes.fill_between(

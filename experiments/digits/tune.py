@@ -1,6 +1,6 @@
 """The sweep that chose the rates of `make run`: every method over a grid of two knobs, on the digits task.
 
-ServerOptimizer (Reddi et al. 2021): the smallest mean training loss over the last quarter of the evaluations, here the
+Selected as in Reddi et al. 2021: the smallest mean training loss over the last quarter of the evaluations, here the
 mean over two tuning seeds that are not the seed shown. The test examples play no part. Writes sweep.csv
 (every setting) and compare.toml (the winners) beside this file. About five minutes on 2 cores.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.progress import track
@@ -18,7 +19,7 @@ import fedsolve as fs
 
 HERE = Path(__file__).parent
 ROUNDS, COHORT, SEEDS = 200, 20, (1, 2)
-WORK = {"batch_size": 10, "local_steps": 10}
+WORK: dict[str, Any] = {"batch_size": 10, "local_steps": 10}
 
 CLIENT_LR = ("client_lr", (0.01, 0.03, 0.1, 0.3, 1.0))
 SERVER_LR = ("server_lr", (0.3, 1.0, 3.0, 10.0))

@@ -17,7 +17,6 @@ from experiments.fco.synthetic import (
     on_the_papers_grid,
 )
 from fedsolve.geometry import L1
-from fedsolve.geometry.diagnostics import Density
 from fedsolve.studies import Statement, Study
 from fedsolve.studies.pictures import Maps
 from fedsolve.studies.rules import (
@@ -29,7 +28,6 @@ from fedsolve.studies.rules import (
     by_metric,
     each_better,
 )
-from fedsolve.tasks.task import Task
 
 LAMBDA, ZERO, SEEDS = 0.1, 1e-2, tuple(range(10))
 PENALTY = L1(LAMBDA).on("weight")
@@ -47,10 +45,12 @@ MARGIN = 0.05
 
 
 @lru_cache(maxsize=len(SEEDS))
-def task(dataset: int, seed: int) -> Task:
+def task(dataset: int, seed: int) -> fs.Task:
     """The paper's problem on the data of a seed, with the sparsity and that of the centralised solution measured."""
     drawn = fs.tasks.lasso(dataset, seed)
-    drawn = replace(drawn, test=None, diagnostics=(*drawn.diagnostics, Density(ZERO, "weight")))
+    drawn = replace(
+        drawn, test=None, diagnostics=(*drawn.diagnostics, fs.diagnostics.Density(ZERO, "weight"))
+    )
     return replace(beside(drawn, {CENTRAL: solved(drawn, PENALTY)}), eval_examples=EVAL_EXAMPLES)
 
 

@@ -20,15 +20,12 @@ from experiments.fco.lowrank_statements import (
 )
 from experiments.fco.methods import CENTRAL, beside, solved
 from experiments.fco.synthetic import NUMERAL, curves, methods, on_both_grids
-from fedsolve.core.trees import chosen_leaves
-from fedsolve.core.types import module
 from fedsolve.geometry import NuclearNorm
-from fedsolve.geometry.diagnostics import Diagnostic, Objective, Point, Rank
-from fedsolve.geometry.numerics import decompositions
 from fedsolve.studies import Cells, Study
+from fedsolve.studies.author import module, trees
+from fedsolve.studies.author import singular_values as singular_values_of
 from fedsolve.studies.pictures import Line, Maps, Panel
 from fedsolve.studies.pictures.panels import panels
-from fedsolve.tasks.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,21 +39,26 @@ _FLOOR = 1e-4
 
 
 @module
-class SingularValues(Diagnostic):
+class SingularValues(fs.diagnostics.Diagnostic):
     """`singular_value_1` and on: all of the one matrix called weight, falling."""
 
-    def __call__(self, point: Point) -> dict[str, Array]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Array]:
         """In the units of the parameters."""
-        (matrix,) = chosen_leaves(point.params, "weight")
-        values = decompositions.singular_values(matrix)
+        (matrix,) = trees.chosen_leaves(point.params, "weight")
+        values = singular_values_of(matrix)
         return dict(zip(singular_values(), values, strict=True))
 
 
 @lru_cache(maxsize=len(SEEDS))
-def task(dataset: int, seed: int) -> Task:
+def task(dataset: int, seed: int) -> fs.Task:
     """The paper's problem on the data of a seed, with the measures of its figures and the singular values."""
     drawn = fs.tasks.lowrank(dataset, seed)
-    measures = (Rank(ZERO, "weight"), *drawn.diagnostics, Objective(PENALTY), SingularValues())
+    measures = (
+        fs.diagnostics.Rank(ZERO, "weight"),
+        *drawn.diagnostics,
+        fs.diagnostics.Objective(PENALTY),
+        SingularValues(),
+    )
     drawn = replace(drawn, diagnostics=measures)
     return beside(drawn, {CENTRAL: solved(drawn, PENALTY, tolerance=1e-4)})
 

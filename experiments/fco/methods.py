@@ -10,12 +10,9 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.types import module
 from fedsolve.geometry import Blocks
-from fedsolve.geometry.diagnostics import Diagnostic, Point
 from fedsolve.studies import Method
-from fedsolve.tasks.task import Task
+from fedsolve.studies.author import module
 
 PAPER_GRID = {
     "client_lr": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0),
@@ -25,7 +22,7 @@ PAPER_GRID = {
 GRID = PAPER_GRID | {"client_lr": (1e-4, 3e-4, *PAPER_GRID["client_lr"])}
 """With two smaller client rates, which its synthetic data as described need."""
 
-Builder = Callable[[Any, float, float], Algorithm]
+Builder = Callable[[Any, float, float], fs.Algorithm]
 METHODS: dict[str, Builder] = {
     "FedDualAvg": lambda psi, c, s: fs.FedDualAvg(psi, c, server_lr=s),
     "FedDualAvgOSP": lambda psi, c, s: fs.FedDualAvgOSP(psi, c, server_lr=s),
@@ -46,24 +43,24 @@ def method(build: Builder, psi: Blocks, grid: Mapping[str, tuple[float, ...]] = 
 
 
 @module
-class Known(Diagnostic):
+class Known(fs.diagnostics.Diagnostic):
     """Numbers that are the same at every model: what the centralised solution has."""
 
     numbers: dict[str, Any]
 
-    def __call__(self, point: Point) -> dict[str, Array]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Array]:
         """As they were given."""
         return dict(self.numbers)
 
 
-def solved(task: Task, psi: Blocks, iterations: int = 500, tolerance: float = 1e-7) -> dict[str, Array]:
+def solved(task: fs.Task, psi: Blocks, iterations: int = 500, tolerance: float = 1e-7) -> dict[str, Array]:
     """The task's diagnostics at its centralised solution, by FISTA."""
     best = fs.baselines.fista(task, psi, iterations=iterations, tolerance=tolerance)
-    point = Point(best.params, np.float32(best.value - float(psi.value(best.params))), None)
+    point = fs.diagnostics.Point(best.params, np.float32(best.value - float(psi.value(best.params))), None)
     return {name: x for measure in task.diagnostics for name, x in measure(point).items()}
 
 
-def beside(task: Task, known: Mapping[str, Mapping[str, Any]]) -> Task:
+def beside(task: fs.Task, known: Mapping[str, Mapping[str, Any]]) -> fs.Task:
     """The task with numbers of other solutions among its columns, under their names: `centralised_density`."""
     numbers = {f"{name}_{key}": np.float32(x) for name, one in known.items() for key, x in one.items()}
     return replace(task, diagnostics=(*task.diagnostics, Known(numbers)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged
+from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import (

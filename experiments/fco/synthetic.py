@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import fedsolve as fs
 from experiments.fco.methods import CENTRAL, METHODS, OTHERS, PAPER_GRID, method
 from fedsolve.geometry import Blocks
 from fedsolve.studies import Method, Problem, Statement
 from fedsolve.studies.pictures import Several
-from fedsolve.tasks.task import Task
 
 NUMERAL = {1: "I", 2: "II", 3: "III", 4: "IV"}
 """The data sets."""
@@ -17,7 +17,7 @@ ROUNDS = 500
 
 
 def on_both_grids(
-    kind: str, dataset: int, task: Callable[[int, int], Task], metric: str, every: int
+    kind: str, dataset: int, task: Callable[[int, int], fs.Task], metric: str, every: int
 ) -> tuple[Problem, Problem]:
     """A data set in the paper's size, drawn anew for each seed, on the wider grid and on the paper's.
 

@@ -10,11 +10,8 @@ from typing import Any, ClassVar
 import jax
 
 import fedsolve as fs
-from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.types import Params, module
-from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.studies import Method, Problem
-from fedsolve.tasks.task import Task
+from fedsolve.studies.author import Params, Wrapper, module
 
 
 def decades(first: float, last: float, step: float = 0.5) -> tuple[float, ...]:
@@ -26,7 +23,7 @@ def decades(first: float, last: float, step: float = 0.5) -> tuple[float, ...]:
     return tuple(float(f"{10 ** (first + k * step):.6g}") for k in range(round((last - first) / step) + 1))
 
 
-def regression(data_dir: Path | None, seed: int, **smaller: int) -> Task:
+def regression(data_dir: Path | None, seed: int, **smaller: int) -> fs.Task:
     """The regression on the data of a seed."""
     return fs.tasks.build("regression", seed=seed, **smaller)
 
@@ -51,17 +48,17 @@ class MeanOfTwo(Wrapper):
     """Any method, judged at the mean of its last two iterates; it never trains from that."""
 
     title: ClassVar[str] = "MeanOfTwo"
-    inner: Algorithm
+    inner: fs.Algorithm
 
     def init(self, params: Params) -> TwoServer:
         """The inner server; both iterates are the start."""
         return TwoServer(self.inner.init(params), params)
 
-    def broadcast(self, server: TwoServer, cohort: Cohort) -> Any:
+    def broadcast(self, server: TwoServer, cohort: fs.Cohort) -> Any:
         """The inner broadcast."""
         return self.inner.broadcast(server.inner, cohort)
 
-    def update(self, server: TwoServer, message: Any, cohort: Cohort) -> TwoServer:
+    def update(self, server: TwoServer, message: Any, cohort: fs.Cohort) -> TwoServer:
         """The inner update, and the model before it."""
         return TwoServer(self.inner.update(server.inner, message, cohort), self.inner.export(server.inner))
 
@@ -81,8 +78,8 @@ MOMENTUM = ("FedAvgM", "FedExPM", "FedAdam", "FedDuAdam")
 
 
 def making(
-    build: Callable[..., Algorithm], others: Mapping[str, Any], averaged: bool, decay: float = 1.0
-) -> Callable[..., Algorithm]:
+    build: Callable[..., fs.Algorithm], others: Mapping[str, Any], averaged: bool, decay: float = 1.0
+) -> Callable[..., fs.Algorithm]:
     """From a client rate and further settings by keyword to a method.
 
     Args:
@@ -92,7 +89,7 @@ def making(
         decay: of the client rate, a round.
     """
 
-    def make(client_lr: float, **settings: float) -> Algorithm:
+    def make(client_lr: float, **settings: float) -> fs.Algorithm:
         rate: Any = client_lr if decay == 1.0 else fs.schedules.Exponential(client_lr, decay)
         method = build(rate, **{**others, **settings})
         return MeanOfTwo(method) if averaged else method

@@ -12,10 +12,8 @@ import fedsolve as fs
 from experiments.fedfw.claims import title
 from experiments.fedfw.columns import BALLS
 from experiments.fedfw.linear import problem
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.sampling import Bernoulli
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Which
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import (
@@ -40,7 +38,7 @@ PENALTIES = (0.001, 0.01, 0.1, 1.0)
 FIRST = 10
 """Rounds that count as the first ones."""
 LINEAR = {f"MCLR, lam0 = {lam0:g}": lam0 for lam0 in (0.01, 0.001)}
-NETWORKS: dict[str, Callable[..., Algorithm]] = {"DNN, FedFW": fs.FedFW, "DNN, FedFWPlus": fs.FedFWPlus}
+NETWORKS: dict[str, Callable[..., fs.Algorithm]] = {"DNN, FedFW": fs.FedFW, "DNN, FedFWPlus": fs.FedFWPlus}
 FIXED = 1e-3
 """lambda_t of Figure 3."""
 
@@ -54,15 +52,15 @@ def data(name: str, ball: str, of: str, **options: Any) -> Problem:
 
 
 def _of_share(name: str, p: float) -> Method:
-    options = {"sampling": Bernoulli(p)}
+    options = {"sampling": fs.sampling.Bernoulli(p)}
     if name in LINEAR:
 
-        def linear(lam0: float) -> Algorithm:
+        def linear(lam0: float) -> fs.Algorithm:
             return fs.FedFW(BALLS["l1"], steps=fs.frank_wolfe.Convex(lam0, p))
 
         return Method(linear, {"lam0": LINEAR[name]}, options=options)
 
-    def network(weight: float) -> Algorithm:
+    def network(weight: float) -> fs.Algorithm:
         steps = fs.frank_wolfe.OwnSteps((p * ROUNDS + 1) ** (-2 / 3), weight, lam0=weight)
         return NETWORKS[name](BALLS["l2"], steps=steps, start="projected")
 
@@ -203,13 +201,13 @@ LABELS = tuple(f"lam0 = {lam0:g}" for lam0 in PENALTIES)
 
 def _panel(name: str) -> Problem:
     (ball, _, of), p = PANELS[name]
-    return data(f"{name}, p = {p:g}", ball, of, sampling=Bernoulli(p))
+    return data(f"{name}, p = {p:g}", ball, of, sampling=fs.sampling.Bernoulli(p))
 
 
 def _penalised(name: str) -> dict[str, Method]:
     (ball, _, of), p = PANELS[name]
 
-    def make(lam0: float) -> Algorithm:
+    def make(lam0: float) -> fs.Algorithm:
         convex = of == "mnist"
         steps = fs.frank_wolfe.Convex(lam0, p) if convex else fs.frank_wolfe.NonConvex(ROUNDS, lam0)
         return fs.FedFW(BALLS[ball], steps=steps, start="projected")

@@ -11,15 +11,10 @@ from typing import Any
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.core.errors import InvalidInput
-from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import IID, LabelsPerClient
-from fedsolve.geometry import L1Ball, L2Ball
-from fedsolve.geometry.blocks import as_blocks
-from fedsolve.geometry.diagnostics import FrankWolfeGap
-from fedsolve.tasks.choices import classification
-from fedsolve.tasks.models.models import CNN, MLP, Softmax
-from fedsolve.tasks.task import Examples, Task
+from fedsolve.data import IID, LabelsPerClient
+from fedsolve.geometry import L1Ball, L2Ball, as_blocks
+from fedsolve.studies.author import classification
+from fedsolve.tasks import CNN, MLP, Softmax
 
 RADIUS = 10.0
 BALLS: dict[str, Any] = {"l2": L2Ball(RADIUS), "l1": L1Ball(RADIUS)}
@@ -43,29 +38,33 @@ class Pictures:
         model: softmax regression with bias where None.
     """
 
-    load: Callable[[Path | None], tuple[Examples, Examples]]
+    load: Callable[[Path | None], tuple[fs.Examples, fs.Examples]]
     mean: float = 0.5
     deviation: float = 0.5
     classes: int = 10
     labels: int = 3
     model: Any = None
 
-    def __call__(self, data_dir: Path | None, seed: int, clients: int, iid: bool, most: int | None) -> Task:
+    def __call__(
+        self, data_dir: Path | None, seed: int, clients: int, iid: bool, most: int | None
+    ) -> fs.Task:
         """All examples dealt; each client keeps `most` of its own, drawn at random."""
         pool, test = self.load(data_dir)
         deal = IID() if iid else LabelsPerClient(self.labels)
         parts, rng = deal(pool.y, clients, seed), np.random.default_rng((seed, 1))
         if most is not None and (least := min(map(len, parts))) < most:
-            raise InvalidInput(f"a client has {least} of the {most} examples that it should keep: keep fewer")
+            raise fs.InvalidInput(
+                f"a client has {least} of the {most} examples that it should keep: keep fewer"
+            )
         parts = [part if most is None else rng.permutation(part)[:most] for part in parts]
         counts, rows = np.array([len(part) for part in parts]), np.concatenate(parts)
-        data = FederatedData(self._scaled(pool, rows), counts)
+        data = fs.FederatedData(self._scaled(pool, rows), counts)
         model = self.model or Softmax(int(np.prod(pool.x.shape[1:])), self.classes)
         return _task(model, data, self._scaled(test, slice(None)), self.classes)
 
-    def _scaled(self, examples: Examples, rows: Any) -> Examples:
+    def _scaled(self, examples: fs.Examples, rows: Any) -> fs.Examples:
         x = np.asarray(examples.x[rows], np.float32)
-        return Examples((x / 255 - self.mean) / np.float32(self.deviation), examples.y[rows])
+        return fs.Examples((x / 255 - self.mean) / np.float32(self.deviation), examples.y[rows])
 
 
 SYNTHETIC = Softmax(60, 10)
@@ -73,7 +72,7 @@ SYNTHETIC = Softmax(60, 10)
 
 def synthetic(
     data_dir: Path | None, seed: int, clients: int, iid: bool, most: int | None, model: Any = SYNTHETIC
-) -> Task:
+) -> fs.Task:
     """synthetic(0.5, 0.5) with 3 labels a client, or synthetic-iid; clients of `most` examples, or all as drawn.
 
     The public code draws at least 250 examples a client. So clients are those that have as many, of a population of
@@ -93,25 +92,29 @@ def synthetic(
     for k in range(clients):
         fitting = [i for i in large if i % 10 == k % 10 and i not in chosen]
         if not fitting:
-            raise InvalidInput(f"seed {seed} drew too few clients of {kept} examples: take another seed")
+            raise fs.InvalidInput(f"seed {seed} drew too few clients of {kept} examples: take another seed")
         chosen.append(fitting[0])
     mine = [whole.data.client(i) for i in chosen]
-    data = FederatedData.from_clients([Examples(e.x[held_out:kept], e.y[held_out:kept]) for e in mine])
-    test = Examples(
+    data = fs.FederatedData.from_clients([fs.Examples(e.x[held_out:kept], e.y[held_out:kept]) for e in mine])
+    test = fs.Examples(
         np.concatenate([e.x[:held_out] for e in mine]), np.concatenate([e.y[:held_out] for e in mine])
     )
     return _task(model, data, test, 10)
 
 
-def _task(model: Any, data: FederatedData, test: Examples, classes: int) -> Task:
+def _task(model: Any, data: fs.FederatedData, test: fs.Examples, classes: int) -> fs.Task:
     task = classification("frank-wolfe", model, classes, data, test, "dadras2024fedfw")
     return replace(task, eval_examples=None)
 
 
-def judged(task: Task, ball: str) -> Task:
+def judged(task: fs.Task, ball: str) -> fs.Task:
     """With the Frank-Wolfe gap of the set, whatever the method, and from the projection of the model's usual start."""
     set_, init = as_blocks(BALLS[ball]), task.init
-    return replace(task, init=lambda key: set_.project(init(key)), diagnostics=(FrankWolfeGap(BALLS[ball]),))
+    return replace(
+        task,
+        init=lambda key: set_.project(init(key)),
+        diagnostics=(fs.diagnostics.FrankWolfeGap(BALLS[ball]),),
+    )
 
 
 def halved(x: np.ndarray) -> np.ndarray:
@@ -120,43 +123,43 @@ def halved(x: np.ndarray) -> np.ndarray:
     return x.reshape(n, height // 2, 2, width // 2, 2, channels).mean((2, 4)).astype(np.float32)
 
 
-def _both(task: Task, change: Callable[[np.ndarray], np.ndarray]) -> tuple[Examples, Examples]:
+def _both(task: fs.Task, change: Callable[[np.ndarray], np.ndarray]) -> tuple[fs.Examples, fs.Examples]:
     """All training and all test examples of a task, their pictures changed."""
     both: Any = (task.data.examples, task.test)
-    pool, test = (Examples(change(e.x), e.y) for e in both)
+    pool, test = (fs.Examples(change(e.x), e.y) for e in both)
     return pool, test
 
 
 @lru_cache(maxsize=1)
-def _mnist(data_dir: Path | None) -> tuple[Examples, Examples]:
+def _mnist(data_dir: Path | None) -> tuple[fs.Examples, fs.Examples]:
     task = fs.tasks.mnist_by_writer(data_dir, "softmax", 1, 0, IID())
     return _both(task, lambda x: np.rint(255 * x).astype(np.uint8))
 
 
 @lru_cache(maxsize=1)
-def _small_mnist(data_dir: Path | None) -> tuple[Examples, Examples]:
+def _small_mnist(data_dir: Path | None) -> tuple[fs.Examples, fs.Examples]:
     pool, test = _mnist(data_dir)
-    return Examples(halved(pool.x), pool.y), Examples(halved(test.x[::5]), test.y[::5])
+    return fs.Examples(halved(pool.x), pool.y), fs.Examples(halved(test.x[::5]), test.y[::5])
 
 
 @lru_cache(maxsize=1)
-def _cifar(data_dir: Path | None) -> tuple[Examples, Examples]:
+def _cifar(data_dir: Path | None) -> tuple[fs.Examples, fs.Examples]:
     return _both(fs.tasks.cifar10(data_dir, 1, IID(), model="softmax", augment=False), halved)
 
 
 @lru_cache(maxsize=1)
-def _femnist(data_dir: Path | None) -> tuple[Examples, Examples]:
+def _femnist(data_dir: Path | None) -> tuple[fs.Examples, fs.Examples]:
     return _both(fs.tasks.femnist(data_dir, "softmax", flip=False), halved)
 
 
-def _digits(data_dir: Path | None) -> tuple[Examples, Examples]:
-    pool, test = (Examples(e.x[e.y < 10], e.y[e.y < 10]) for e in _femnist(data_dir))
+def _digits(data_dir: Path | None) -> tuple[fs.Examples, fs.Examples]:
+    pool, test = (fs.Examples(e.x[e.y < 10], e.y[e.y < 10]) for e in _femnist(data_dir))
     return pool, test
 
 
 EMNIST = 0.1307, 0.3081
 """Mean and deviation of the scaling."""
-DATA: dict[str, Callable[..., Task]] = {
+DATA: dict[str, Callable[..., fs.Task]] = {
     "mnist": Pictures(_mnist),
     "cifar": Pictures(_cifar),
     "synthetic": synthetic,

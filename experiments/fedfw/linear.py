@@ -29,7 +29,6 @@ from experiments.fedfw.public_code import (
 )
 from fedsolve.studies import Method, Problem, Study
 from fedsolve.studies.pictures import Curves
-from fedsolve.tasks.task import Task
 
 LAM0 = {"lam0": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)}
 RATES = {"mnist": (0.01, 0.03, 0.1, 0.3)}
@@ -37,7 +36,7 @@ OTHER_RATES = (0.03, 0.1, 0.3, 1.0)
 """FedDR's client rates, with eta 1 and 10: as many settings as the others have."""
 
 
-def task(data_dir: Path | None, seed: int, column: Column, clients: int, most: int | None) -> Task:
+def task(data_dir: Path | None, seed: int, column: Column, clients: int, most: int | None) -> fs.Task:
     """The data of a seed in a column."""
     ball, deal, data = column
     return judged(DATA[data](data_dir, seed, clients, deal == "iid", most), ball)

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort
-from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Scalar, module, replace
-from fedsolve.geometry.blocks import Geometry
-from fedsolve.methods.algorithms.feddr import DouglasRachford, FedDRMessage, FedDRServer
-from fedsolve.methods.client.sgd import SGD
-from fedsolve.methods.frank_wolfe.method import (
-    FedFWBroadcast,
-    FedFWChange,
-    FedFWClient,
-    FedFWMessage,
-    FrankWolfe,
-)
-from fedsolve.methods.frank_wolfe.steps import Convex
+from typing import Any
+
+import fedsolve as fs
+from fedsolve.geometry import Geometry
+from fedsolve.studies.author import DouglasRachford, Scalar, module, replace, trees
 
 CLIENT_LR, PENALTY = 0.05, 0.01
 """FedDR's in the public code, throughout; PENALTY stands for alpha and for 1 / eta."""
 
 
 @module
-class OverwrittenFrankWolfe(FrankWolfe):
+class OverwrittenFrankWolfe(fs.frank_wolfe.FrankWolfe):
     """Each client begins its round at xbar, so that the penalty and FedFW+'s dual stay 0: Frank-Wolfe steps averaged.
 
     With one step a round this is the method that Appendix A proves wrong; lambda_0 has no effect.
     """
 
-    def train(
-        self, broadcast: FedFWBroadcast, client: FedFWClient, oracle: Oracle
-    ) -> tuple[FedFWMessage, FedFWClient]:
+    def train(self, broadcast: Any, client: Any, oracle: fs.Oracle) -> tuple[Any, Any]:
         """A Frank-Wolfe step from xbar."""
         return super().train(broadcast, replace(client, params=broadcast.params), oracle)
 
-    def receive(
-        self, broadcast: FedFWBroadcast, message: FedFWMessage, client: FedFWClient
-    ) -> tuple[FedFWChange, FedFWClient]:
+    def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         """s_i - xbar."""
         return super().receive(broadcast, message, replace(client, params=broadcast.params))
 
@@ -46,11 +32,11 @@ class OverwrittenFrankWolfe(FrankWolfe):
 class AccumulatedDouglasRachford(DouglasRachford):
     """The server adds the mean change of xhat_i to the projected model, where FedDR adds it to the mean of xhat_i."""
 
-    def update(self, server: FedDRServer, message: FedDRMessage, cohort: Cohort) -> FedDRServer:
+    def update(self, server: Any, message: Any, cohort: fs.Cohort) -> Any:
         """xbar <- project(xbar + (1/n) sum over S of (xhat_i+ - xhat_i))."""
         moved = trees.axpy(cohort.size / cohort.population, message.delta, server.params)
         model = self.psi.prox(moved, self.eta)
-        return FedDRServer(model, model)
+        return replace(server, params=model, mean=model)
 
 
 def public_feddr(psi: Geometry, client_lr: float = CLIENT_LR) -> AccumulatedDouglasRachford:
@@ -60,11 +46,11 @@ def public_feddr(psi: Geometry, client_lr: float = CLIENT_LR) -> AccumulatedDoug
         psi: the set, projected on exactly; the code scales a vector down where it projects on an l1 ball.
         client_lr: of the gradient step, > 0.
     """
-    return AccumulatedDouglasRachford(psi, SGD(client_lr), eta=1 / PENALTY, alpha=PENALTY)
+    return AccumulatedDouglasRachford(psi, fs.client.SGD(client_lr), eta=1 / PENALTY, alpha=PENALTY)
 
 
 @module
-class MinibatchSteps(Convex):
+class MinibatchSteps(fs.frank_wolfe.Convex):
     """The convex steps for minibatches, each taken as it is: the public code keeps no running mean of gradients."""
 
     def rho(self, t: Scalar) -> Scalar:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged
+from fedsolve.studies.author import describe
 from fedsolve.studies.rules import Difference, difference, grade, interval, rule
 
 Pair = tuple[str, str, str]

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Study
+from fedsolve.studies.author import Sweep, describe, wants_log
 from fedsolve.studies.cells import ends
-from fedsolve.studies.kept_sweeps import fixed
+from fedsolve.studies.parts import fixed
 from fedsolve.studies.pictures import Line, Panel, Panelled
 
 

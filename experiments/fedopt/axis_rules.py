@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from experiments.fedopt.axes import Reached, along, edges, grid_of
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged
+from fedsolve.studies.author import describe
 from fedsolve.studies.cells import ends
 from fedsolve.studies.experiment import Verdict
-from fedsolve.studies.kept_sweeps import fixed
+from fedsolve.studies.parts import fixed
 from fedsolve.studies.rules import (
     Interval,
     around,

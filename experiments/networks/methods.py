@@ -7,7 +7,6 @@ from typing import Any
 
 import fedsolve as fs
 from experiments.feddua.methods import making
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.studies import Method
 
 Pairs = Mapping[str, tuple[float, float]]
@@ -69,7 +68,7 @@ def of_feddua(best: Pairs, decay: float = 1.0, **client: Any) -> dict[str, Metho
     return methods
 
 
-def _method(make: Callable[..., Algorithm], client_lr: float, second: Mapping[str, float]) -> Method:
+def _method(make: Callable[..., fs.Algorithm], client_lr: float, second: Mapping[str, float]) -> Method:
     rates = around(client_lr)
     grid = {"client_lr": rates} | {axis: (value,) for axis, value in second.items()}
     return Method(make, {"client_lr": rates[1], **second}, grid)

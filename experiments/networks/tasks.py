@@ -12,7 +12,6 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.studies import Problem
-from fedsolve.tasks.task import Task
 
 AS_IN_FEDDUA: Mapping[str, Any] = {
     "rounds": 500, "clients_per_round": 20, "batch_size": 50, "local_steps": 20, "eval_every": 5, "validation": 0.1,
@@ -26,7 +25,9 @@ TRAIN_EXAMPLES = 1_000
 """Of the training clients, that an evaluation of the small forms looks at."""
 
 
-def judged_on(test: int | None, build: Callable[..., Task], **options: Any) -> Callable[[Path | None], Task]:
+def judged_on(
+    test: int | None, build: Callable[..., fs.Task], **options: Any
+) -> Callable[[Path | None], fs.Task]:
     """From the data folder to a task without unseen clients, with so many test examples.
 
     Args:
@@ -36,21 +37,21 @@ def judged_on(test: int | None, build: Callable[..., Task], **options: Any) -> C
         **options: its arguments.
     """
 
-    def task(data_dir: Path | None) -> Task:
+    def task(data_dir: Path | None) -> fs.Task:
         made = replace(build(data_dir, **options), unseen=None)
         return made if test is None else few(made, test, TRAIN_EXAMPLES)
 
     return task
 
 
-def few(task: Task, test: int, train: int) -> Task:
+def few(task: fs.Task, test: int, train: int) -> fs.Task:
     """The task judged on `test` of its test examples, drawn at random, and on clients of `train` examples."""
     total = len(jax.tree.leaves(task.test)[0])
     rows = np.sort(np.random.default_rng(0).permutation(total)[:test])
     return replace(task, test=jax.tree.map(lambda a: a[rows], task.test), eval_examples=train)
 
 
-def small_digits(data_dir: Path | None = None) -> Task:
+def small_digits(data_dir: Path | None = None) -> fs.Task:
     """Ten clients of scikit-learn's digits, for the quick forms."""
     return fs.tasks.build("digits", num_clients=10)
 

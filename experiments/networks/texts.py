@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.data.federated import FederatedData
-from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.task import Examples, Task
-from fedsolve.tasks.text.sequences import next_token
-from fedsolve.tasks.text.shakespeare import shakespeare
+import fedsolve as fs
+from fedsolve.studies.author import next_token
+from fedsolve.tasks import LSTM, shakespeare
 
 TINY = LSTM(8, 4, 8, 1)
 """The network of `tiny_text`."""
 
 
-def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], Task]:
+def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], fs.Task]:
     """From the data folder to Shakespeare's roles, judged on so many sequences of either kind.
 
     Args:
@@ -28,19 +26,19 @@ def roles(model: Any, judged: int, **options: Any) -> Callable[[Path | None], Ta
         **options: other arguments of `fedsolve.tasks.text.shakespeare`.
     """
 
-    def task(data_dir: Path | None) -> Task:
+    def task(data_dir: Path | None) -> fs.Task:
         made = shakespeare(data_dir, model, test_examples=judged, **options)
         return replace(made, eval_examples=judged)
 
     return task
 
 
-def tiny_text(data_dir: Path | None = None, model: Any = TINY) -> Task:
+def tiny_text(data_dir: Path | None = None, model: Any = TINY) -> fs.Task:
     """Six clients who count to seven in steps of their own, for the quick forms: 8 tokens, sequences of 6."""
 
-    def counted(step: int, rows: int) -> Examples:
+    def counted(step: int, rows: int) -> fs.Examples:
         at = 1 + (np.arange(rows)[:, None] + step * np.arange(7)) % 7
-        return Examples(at[:, :-1].astype(np.int32), at[:, 1:].astype(np.int32))
+        return fs.Examples(at[:, :-1].astype(np.int32), at[:, 1:].astype(np.int32))
 
-    data = FederatedData.from_clients([counted(1 + i, 12) for i in range(6)])
+    data = fs.FederatedData.from_clients([counted(1 + i, 12) for i in range(6)])
     return replace(next_token("counting", model, 8, data, counted(1, 8), "caldas2018leaf"), batch_size=4)

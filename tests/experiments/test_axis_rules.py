@@ -17,7 +17,7 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell, ends
 from fedsolve.studies.intervals import rank_correlation
-from fedsolve.studies.kept_sweeps import fixed
+from fedsolve.studies.parts import fixed
 from fedsolve.studies.pictures import Maps
 
 SEEDS = (0, 1, 2, 3, 4)

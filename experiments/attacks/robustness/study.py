@@ -20,17 +20,11 @@ from experiments.attacks.robustness.robustness_statements import (
     at,
     statements,
 )
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.data.partitioning.partition import Partition
-from fedsolve.data.partitioning.partitions import IID, Shards
-from fedsolve.methods.attacks import Attack, Collusion
-from fedsolve.report.heatmap import draw_map
-from fedsolve.report.plots import new_figure
-from fedsolve.results.metrics import describe
+from fedsolve.data import IID, Partition, Shards
 from fedsolve.studies import Cells, Method, Problem, Study
-from fedsolve.studies.pictures import Line, Panel
+from fedsolve.studies.author import describe
+from fedsolve.studies.pictures import Line, Panel, draw_map, new_figure
 from fedsolve.studies.pictures.panels import panels
-from fedsolve.tasks.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +41,7 @@ REDUCTIONS: dict[str, Any] = {
     "norm clipping": fs.robust.NormClipping(),
     "centred clipping": fs.robust.CentredClipping(),
 }
-SENT: dict[str, Attack | Collusion | None] = {
+SENT: dict[str, fs.attacks.Attack | fs.attacks.Collusion | None] = {
     "noise": fs.attacks.GaussianNoise(1.0),
     "label flip": None,
     "little": fs.attacks.ALittleIsEnough(),
@@ -74,22 +68,22 @@ class Case:
     attackers: int
     partition: Partition
 
-    def task(self, data_dir: Path | None, seed: int) -> Task:
+    def task(self, data_dir: Path | None, seed: int) -> fs.Task:
         """The digits with held-out examples and a partition of the seed."""
         drawn = fs.tasks.digits(num_clients=CLIENTS, partition=self.partition, model="softmax", seed=seed)
         if self.attack == "label flip":
             return fs.attacks.flip_labels(drawn, range(self.attackers), CLASSES)
         return drawn
 
-    def method(self, reduction: Any) -> Callable[[float], Algorithm]:
+    def method(self, reduction: Any) -> Callable[[float], fs.Algorithm]:
         """From the client rate to FedAvg with a reduction among the attackers."""
         attack = SENT.get(self.attack)
         # equally many numbers, -1 for nobody, so that all shares of attackers are one program
         numbers = (*range(self.attackers), *(-1,) * (WORST - self.attackers))
 
-        def make(client_lr: float) -> Algorithm:
+        def make(client_lr: float) -> fs.Algorithm:
             honest = fs.FedAvg(client_lr, weighting="uniform")
-            if isinstance(attack, Collusion):
+            if isinstance(attack, fs.attacks.Collusion):
                 inner = honest if reduction is None else fs.robust.Robust(honest, reduction)
                 return fs.attacks.Colluding(inner, attack, numbers)
             alone = fs.attacks.Attacked(honest, attack or NOBODY, numbers)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 
-from fedsolve.core import trees
-from fedsolve.core.algorithm import Cohort
-from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Traced, module, reported
-from fedsolve.methods.client.solver import Solution
-from fedsolve.methods.server.adaptive import quotient
-from fedsolve.methods.server.dua import Spread
-from fedsolve.methods.server.server_optimizer import ServerOptimizer
+import fedsolve as fs
+from fedsolve.studies.author import Params, Spread, Traced, module, quotient, reported, trees
 
 
 @module
@@ -34,27 +27,29 @@ class Measured:
 
 
 @module
-class WithDiversity(ServerOptimizer):
+class WithDiversity(fs.server.ServerOptimizer):
     """Any optimiser that steps by a mean displacement, with  diversity = mean |D_i|^2 / |D|^2  reported each round.
 
     It is 1 if all displacements are equal. FedExP's step is half of it (Jhunjhunwala et al. 2023); for gradients in
     place of displacements it is the gradient diversity of Yin et al. 2018.
     """
 
-    weighting: ClassVar[Weighting] = "uniform"
-    inner: ServerOptimizer
+    weighting = "uniform"
+    inner: fs.server.ServerOptimizer
 
     def init(self, params: Params) -> DiversityState:
         """The inner state, and 0."""
         return DiversityState(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
 
-    def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Measured:
+    def client_stats(
+        self, delta: Params, solution: fs.client.Solution, start: Params, oracle: fs.Oracle
+    ) -> Measured:
         """The inner optimiser's, and |D_i|^2."""
         inner = self.inner.client_stats(delta, solution, start, oracle)
         return Measured(inner, Spread(trees.squared_norm(delta)))
 
     def step(
-        self, params: Params, state: DiversityState, delta: Params, measured: Measured, cohort: Cohort
+        self, params: Params, state: DiversityState, delta: Params, measured: Measured, cohort: fs.Cohort
     ) -> tuple[Params, DiversityState]:
         """The inner step."""
         new, inner = self.inner.step(params, state.inner, delta, measured.inner, cohort)

@@ -10,9 +10,7 @@ import numpy as np
 import fedsolve as fs
 from experiments.client_drift import label_skew
 from experiments.client_drift.control_variates.diversity import WithDiversity
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.methods import client, server
-from fedsolve.methods.server.server_optimizer import ServerOptimizer
+from fedsolve import client, server
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Along, Curves
@@ -57,7 +55,7 @@ def problem(alpha: float, steps: int, work: float = 1.0) -> Problem:
 
 CELLS = {name_of(alpha, steps): (alpha, steps, 1.0) for alpha in ALPHAS for steps in STEPS}
 LONGER = {name_of(0.1, 10, work): (0.1, 10, work) for work in WORK[1:]}
-STEPPING: dict[str, Callable[[], ServerOptimizer]] = {
+STEPPING: dict[str, Callable[[], fs.server.ServerOptimizer]] = {
     "FedAvg": lambda: server.ServerSGD(1.0),
     "FedExP": server.DoublyAdaptive,
     "FedDuAdagrad": lambda: server.DoublyAdaptive(preconditioner="adagrad"),
@@ -65,7 +63,7 @@ STEPPING: dict[str, Callable[[], ServerOptimizer]] = {
 CORRECTED = {step: "SCAFFOLD" if step == "FedAvg" else f"SCAFFOLD+{step}" for step in STEPPING}
 
 
-def method(step: str, corrected: bool, client_lr: float) -> Algorithm:
+def method(step: str, corrected: bool, client_lr: float) -> fs.Algorithm:
     """A server step with its diversity logged, on plain local steps or with control variates."""
     made = fs.FedOpt(client.SGD(client_lr), WithDiversity(STEPPING[step]()), weighting="uniform", name=step)
     return fs.ControlVariates(made) if corrected else made

@@ -10,7 +10,6 @@ import fedsolve as fs
 from experiments.client_drift import label_skew
 from experiments.client_drift.phase_diagram.winners import WinnerMap, winner
 from experiments.feddua.methods import MeanOfTwo
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import around_factor, better_in_each, decided, elsewhere, interval, rule
@@ -45,7 +44,7 @@ def problem(alpha: float, steps: int) -> Problem:
     )  # fmt: skip
 
 
-def _mean_of_two(build: Callable[..., Algorithm]) -> Method:
+def _mean_of_two(build: Callable[..., fs.Algorithm]) -> Method:
     return Method(lambda client_lr: MeanOfTwo(build(client_lr)), grid={"client_lr": CLIENT_LR})
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.report.plots import new_figure
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Study
+from fedsolve.studies.author import describe
+from fedsolve.studies.pictures import new_figure
 from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.rules import difference
 

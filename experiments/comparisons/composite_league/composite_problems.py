@@ -10,13 +10,11 @@ from typing import Any
 
 import fedsolve as fs
 from experiments.fco.fmri.study import task as voxels
-from fedsolve.data.partitioning.partitions import Shards
+from fedsolve.data import Shards
 from fedsolve.geometry import L1, Blocks, ElasticNet, GroupL1, NuclearNorm
-from fedsolve.geometry.diagnostics import Objective, Rank, Support
 from fedsolve.studies import Problem
-from fedsolve.tasks.task import Task
 
-Draw = Callable[[Path | None, int], Task]
+Draw = Callable[[Path | None, int], fs.Task]
 QUICK = "LASSO III"
 
 
@@ -88,12 +86,12 @@ SPARSE = ("LASSO I", "LASSO III", "LASSO IV", "elastic net")
 LOW_RANK = {name: one.rank for name, one in COMPOSITES.items() if one.rank is not None}
 
 
-def task(data_dir: Path | None, seed: int, one: Composite) -> Task:
+def task(data_dir: Path | None, seed: int, one: Composite) -> fs.Task:
     """The data of a seed, judged by F + psi and by what is known of the truth."""
     drawn = one.draw(data_dir, seed)
-    known = [d for d in drawn.diagnostics if isinstance(d, Support)]
-    known += [Rank(1e-2, "weight")] if one.rank is not None else []
-    return replace(drawn, diagnostics=(*known, Objective(one.penalty)), test=None)
+    known = [d for d in drawn.diagnostics if isinstance(d, fs.diagnostics.Support)]
+    known += [fs.diagnostics.Rank(1e-2, "weight")] if one.rank is not None else []
+    return replace(drawn, diagnostics=(*known, fs.diagnostics.Objective(one.penalty)), test=None)
 
 
 def problem(name: str, one: Composite) -> Problem:

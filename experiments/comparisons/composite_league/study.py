@@ -17,7 +17,6 @@ from experiments.comparisons.composite_league.composite_problems import (
 )
 from experiments.fco.methods import METHODS as RATED
 from experiments.fco.methods import Builder
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.studies import Cells, Judged, Method, Statement, Study
 from fedsolve.studies.budgets import budget, budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
@@ -42,7 +41,7 @@ def methods(name: str) -> dict[str, Method]:
 def _method(build: Builder, psi: Any) -> Method:
     """Tuned alone: at the default the regressions diverge, with all seeds."""
 
-    def of_rates(client_lr: float, server_lr: float) -> Algorithm:
+    def of_rates(client_lr: float, server_lr: float) -> fs.Algorithm:
         return build(psi, client_lr, server_lr)
 
     return replace(budgeted(of_rates, DEFAULT, RANGES, BUDGETS[-1]), published={})

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import fedsolve as fs
 from experiments.networks.tasks import few
-from fedsolve.data.partitioning.partitions import Shards
+from fedsolve.data import Shards
 from fedsolve.studies import Problem
-from fedsolve.tasks.models.models import CNN, Softmax
-from fedsolve.tasks.networks.recurrent import GRU
-from fedsolve.tasks.task import Task
-from fedsolve.tasks.text.shakespeare import VOCABULARY
+from fedsolve.studies.author import VOCABULARY
+from fedsolve.tasks import CNN, GRU, Softmax
 
 ROUNDS, CLIENTS, STEPS, BATCH = 30, 10, 5, 10
 MOST_EXAMPLES, MOST_SEQUENCES = 2_000, 200
@@ -21,7 +19,7 @@ MOST_EXAMPLES, MOST_SEQUENCES = 2_000, 200
 
 
 def _problem(
-    title: str, size: str, task: Callable[[Path | None], Task], metric: str = "test_accuracy", rounds: int = ROUNDS,
+    title: str, size: str, task: Callable[[Path | None], fs.Task], metric: str = "test_accuracy", rounds: int = ROUNDS,
     clients: int = CLIENTS, most: int = MOST_EXAMPLES,
 ) -> Problem:  # fmt: skip
     options = {
@@ -38,12 +36,12 @@ def _problem(
     )
 
 
-def _judged(task: Task, most: int) -> Task:
+def _judged(task: fs.Task, most: int) -> fs.Task:
     """The task, evaluated on at most so many examples of either set, without further diagnostics."""
     return replace(few(task, most, most), diagnostics=())
 
 
-def _libsvm(dataset: str) -> Callable[[Path | None], Task]:
+def _libsvm(dataset: str) -> Callable[[Path | None], fs.Task]:
     return lambda data_dir: fs.tasks.libsvm(data_dir, dataset, partition=Shards(2))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from experiments.comparisons.tuning_free_league.problems import BATCH, MOST_EXAMPLES, PROBLEMS, QUICK, STEPS
 from experiments.comparisons.tuning_free_league.statements import STATEMENTS
-from fedsolve.config.build import build
+from fedsolve import build
 from fedsolve.studies import Method, Study
 from fedsolve.studies.budgets import budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference

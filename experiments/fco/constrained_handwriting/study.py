@@ -13,16 +13,12 @@ from jaxtyping import Array
 import fedsolve as fs
 from experiments.fco.methods import METHODS, method
 from experiments.fco.rules import reaches, within_a_factor
-from fedsolve.core.trees import chosen_leaves
-from fedsolve.core.types import Scalar, module, static
-from fedsolve.geometry import L1Ball, L2Ball
-from fedsolve.geometry.blocks import Blocks
-from fedsolve.geometry.diagnostics import Density, Diagnostic, Feasibility, Point
+from fedsolve.geometry import Blocks, L1Ball, L2Ball
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.author import Scalar, module, static, trees
 from fedsolve.studies.pictures import Maps, Several
 from fedsolve.studies.rules import better_than_all, by_metric, each_better, rule, together
-from fedsolve.tasks.models.models import MLP
-from fedsolve.tasks.task import Task
+from fedsolve.tasks import MLP
 
 L1, L2 = "digits, l1 <= 300", "digits, l2 <= 10"
 NETWORK = "62 classes, network, l1 <= 250"
@@ -37,11 +33,11 @@ ROUNDING = 1e-5
 """Of the radius: a violation up to this is rounding of 32-bit sums."""
 GRID = {"client_lr": (0.03, 0.1, 0.3), "server_lr": (0.3, 1.0, 3.0)}
 NETWORK_GRID = {"client_lr": (0.03, 0.1, 0.3), "server_lr": (1.0,)}
-Data = Callable[[Path | None], Task]
+Data = Callable[[Path | None], fs.Task]
 
 
 @module
-class NormShare(Diagnostic):
+class NormShare(fs.diagnostics.Diagnostic):
     """`norm_share`: the largest l1 or l2 norm of a leaf called weight, as a share of the radius.
 
     Attributes:
@@ -52,9 +48,11 @@ class NormShare(Diagnostic):
     radius: Scalar
     order: int = static(default=1)
 
-    def __call__(self, point: Point) -> dict[str, Array]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Array]:
         """At most 1 in the ball."""
-        norms = [jnp.linalg.norm(jnp.ravel(w), self.order) for w in chosen_leaves(point.params, "weight")]
+        norms = [
+            jnp.linalg.norm(jnp.ravel(w), self.order) for w in trees.chosen_leaves(point.params, "weight")
+        ]
         return {"norm_share": jnp.max(jnp.stack(norms)) / self.radius}
 
 
@@ -70,19 +68,23 @@ class Ball:
         """As the methods take it."""
         return (L1Ball if self.order == 1 else L2Ball)(self.radius).on("weight")
 
-    def around(self, task: Task) -> Task:
+    def around(self, task: fs.Task) -> fs.Task:
         """The task, started at the projection of its usual start, with what says how the ball acts."""
         psi = self.psi
-        measures = (NormShare(self.radius, self.order), Feasibility(psi), Density(0.0, "weight"))
+        measures = (
+            NormShare(self.radius, self.order),
+            fs.diagnostics.Feasibility(psi),
+            fs.diagnostics.Density(0.0, "weight"),
+        )
         return replace(task, init=lambda key: psi.project(task.init(key)), diagnostics=measures)
 
 
-def digits(data_dir: Path | None) -> Task:
+def digits(data_dir: Path | None) -> fs.Task:
     """The writers of digits."""
     return fs.tasks.handwriting(data_dir, classes=10)
 
 
-def letters(data_dir: Path | None) -> Task:
+def letters(data_dir: Path | None) -> fs.Task:
     """All writers and classes, by a network of two hidden layers of 50."""
     return fs.tasks.handwriting(data_dir, classes=62, model=MLP((784, 50, 50, 62)))
 

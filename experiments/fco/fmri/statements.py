@@ -6,8 +6,8 @@ import numpy as np
 
 from experiments.fco.methods import CENTRAL
 from experiments.fco.rules import times, with_known
-from fedsolve.results.sweep import Sweep
 from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies.author import Sweep
 from fedsolve.studies.rules import Rule, at_least_as_good, better, by_metric, each_better, together
 
 NAME, ROUNDS = "face against house", 300

@@ -15,18 +15,12 @@ from jaxtyping import Array
 import fedsolve as fs
 from experiments.fco.fmri.statements import ALONE, NAME, ROUNDS, SHOWN, shown, statements
 from experiments.fco.methods import CENTRAL, METHODS, PAPER_GRID, beside, method, solved
-from fedsolve.core.types import module, static
-from fedsolve.data.federated import FederatedData
 from fedsolve.geometry import L1
-from fedsolve.geometry.diagnostics import Density, Diagnostic, Point
-from fedsolve.report.plots import new_figure, tidy
 from fedsolve.studies import Cells, Problem, Study
-from fedsolve.studies.pictures import Several
+from fedsolve.studies.author import module, static
+from fedsolve.studies.pictures import Several, new_figure, tidy
 from fedsolve.studies.pictures.styles import styles
-from fedsolve.tasks.losses.accuracies import BinaryAccuracy
-from fedsolve.tasks.losses.losses import Logistic
-from fedsolve.tasks.models.models import Linear
-from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks import BinaryAccuracy, Linear, Logistic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,14 +34,14 @@ _AT = (10, 30, 100, 300)
 
 
 @module
-class HeldOut(Diagnostic):
+class HeldOut(fs.diagnostics.Diagnostic):
     """`NAME_objective`, mean logistic loss plus penalty, and `NAME_accuracy`, on examples that train nothing."""
 
     name: str = static()
-    examples: Examples
+    examples: fs.Examples
     model: Linear = static()
 
-    def __call__(self, point: Point) -> dict[str, Array]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Array]:
         """The loss in nats, the accuracy as a share of 1."""
         loss, accuracy = Logistic(self.model), BinaryAccuracy(self.model)
         return {
@@ -56,19 +50,20 @@ class HeldOut(Diagnostic):
         }
 
 
-def split(runs: Sequence[Any], number: int) -> Task:
+def split(runs: Sequence[Any], number: int) -> fs.Task:
     """Of the examples of runs, four runs validate in every split, one other is tested, and the rest are clients."""
     order = np.random.default_rng(0).permutation(len(runs))
     validation = jax.tree.map(lambda *x: np.concatenate(x), *(runs[i] for i in order[:VALIDATION]))
     tested = order[VALIDATION + number]
     clients = sorted(set(order[VALIDATION:].tolist()) - {int(tested)})
     model = Linear(runs[0].x.shape[1], bias=True)
-    task = Task(
+    task = fs.Task(
         name="voxels", init=model.init, loss=Logistic(model),
-        data=FederatedData.from_clients([runs[i] for i in clients], [f"run {i}" for i in clients]),
+        data=fs.FederatedData.from_clients([runs[i] for i in clients], [f"run {i}" for i in clients]),
         batch_size=1, epochs=1, citation="haxby2001",
         diagnostics=(
-            Density(ZERO, "weight"), HeldOut("validation", validation, model), HeldOut("test", runs[tested], model),
+            fs.diagnostics.Density(ZERO, "weight"),
+            HeldOut("validation", validation, model), HeldOut("test", runs[tested], model),
         ),
     )  # fmt: skip
     own = [solved(fs.baselines.alone(task, i), PENALTY) for i in range(task.data.num_clients)]
@@ -77,20 +72,20 @@ def split(runs: Sequence[Any], number: int) -> Task:
 
 
 @lru_cache(maxsize=8)
-def task(data_dir: Path | None, seed: int) -> Task:
+def task(data_dir: Path | None, seed: int) -> fs.Task:
     """One split of the subject's twelve runs."""
     found = fs.tasks.build("voxels", **({"data_dir": data_dir} if data_dir else {}), test_runs=1)
     return split([*map(found.data.client, range(found.data.num_clients)), found.test], seed)
 
 
-def made_up(data_dir: Path | None, seed: int) -> Task:
+def made_up(data_dir: Path | None, seed: int) -> fs.Task:
     """A split of ten runs of noise in which three voxels tell the classes apart."""
     rng = np.random.default_rng(0)
     y = np.tile(np.arange(2, dtype=np.int32), 9)
     shift = np.zeros(40)
     shift[:3] = 1.0
     x = [(rng.standard_normal((18, 40)) + (2 * y[:, None] - 1) * shift).astype(np.float32) for _ in range(10)]
-    return split([Examples(one, y) for one in x], seed)
+    return split([fs.Examples(one, y) for one in x], seed)
 
 
 @dataclass(frozen=True)

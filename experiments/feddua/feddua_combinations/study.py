@@ -7,9 +7,8 @@ from functools import partial
 
 import fedsolve as fs
 from experiments.feddua.methods import SMALL, MeanOfTwo, decades, regression
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
+from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
 from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, in_decades, together
 
@@ -17,7 +16,7 @@ ROUNDS, SEEDS, MU = 200, (0, 1, 2, 3, 4), (0.01, 0.1)
 LOCALS = ("", "SCAFFOLD", "FedProx")
 """Local trainings: plain steps, with control variates, with a proximal term."""
 REGRESSION, DIGITS = "regression", "digits"
-STEPS: dict[str, Callable[..., Algorithm]] = {
+STEPS: dict[str, Callable[..., fs.Algorithm]] = {
     "FedAvg": lambda eps, c, s: fs.FedAvg(c, server_lr=s),
     "FedAdagrad": lambda eps, c, s: fs.FedAdagrad(c, server_lr=s, tau=eps),
     "FedAdam": lambda eps, c, s: fs.FedAdam(c, server_lr=s, tau=eps),
@@ -45,7 +44,7 @@ def named(step: str, local: str = "") -> str:
 
 def combined(
     step: str, local: str, eps: float, client_lr: float, server_lr: float = 1.0, mu: float = 0.0
-) -> Algorithm:
+) -> fs.Algorithm:
     """A server step with a local training, judged as the paper does."""
     method = STEPS[step](eps, client_lr, server_lr)
     if local == "SCAFFOLD":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from experiments.feddua.methods import MOMENTUM, PLAIN
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Study
+from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
 
 

@@ -11,12 +11,10 @@ from jaxtyping import Array
 import fedsolve as fs
 from experiments.fedfw.public_code import OverwrittenFrankWolfe
 from experiments.fedfw.theorems import Constants, theorem_1
-from fedsolve.core.types import Batch, Params, Scalar, module
 from fedsolve.geometry import L1Ball
-from fedsolve.geometry.diagnostics import Diagnostic, Point, Suboptimality
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.author import Batch, Params, Scalar, module
 from fedsolve.studies.pictures import Several
-from fedsolve.tasks.task import Task
 
 LAM0, ROUNDS, EVERY = 1.0, 4000, 10
 CENTRES = (3.0, -1.0)
@@ -31,10 +29,10 @@ EXACT = "exact arithmetic decides: no chance enters"
 
 
 @module
-class Iterate(Diagnostic):
+class Iterate(fs.diagnostics.Diagnostic):
     """`iterate`: the model, a single number."""
 
-    def __call__(self, point: Point) -> dict[str, Array]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Array]:
         """x."""
         return {"iterate": point.params[0]}
 
@@ -44,11 +42,11 @@ def squared_distance(x: Params, batch: Batch) -> Scalar:
     return ((x - batch) ** 2).mean()
 
 
-def task(data_dir: Path | None) -> Task:
+def task(data_dir: Path | None) -> fs.Task:
     """Two clients of one example each, from x = 0."""
     clients = [np.array([[c]]) for c in CENTRES]
     made = fs.Task.from_arrays(squared_distance, np.zeros(1), clients, local_steps=1, batch_size=None)
-    return replace(made, diagnostics=(Iterate(), Suboptimality(None, 4.0)))
+    return replace(made, diagnostics=(Iterate(), fs.diagnostics.Suboptimality(None, 4.0)))
 
 
 def bound(rounds: np.ndarray) -> np.ndarray:

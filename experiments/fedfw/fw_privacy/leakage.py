@@ -26,8 +26,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from fedsolve.core.types import Params
-from fedsolve.geometry.sets.balls import L1Ball, L2Ball
+from fedsolve.geometry import L1Ball, L2Ball
+from fedsolve.studies.author import Params
 
 _TINY = 1e-30
 

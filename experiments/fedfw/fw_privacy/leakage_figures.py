@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.report.plots import new_figure
-from fedsolve.report.style import LIGHT
+from fedsolve.studies.pictures import LIGHT, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.fedfw.fw_privacy.leakage import SIGNALS, SmoothNet, attack, gradient
 from experiments.fedfw.fw_privacy.leakage_figures import GREY, Leak, curves, gallery
-from fedsolve.report.markup import PageTable
+from fedsolve.studies.author import PageTable
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome, Verdict
 from fedsolve.studies.rules import Difference, decided, elsewhere, grade, interval
 
@@ -62,11 +62,11 @@ def run(context: Context) -> Outcome:
 def _pictures(context: Context) -> tuple[np.ndarray, np.ndarray]:
     """Test images of CIFAR-10 at half size, in [0, 1], and labels; 8 x 8 digits in a quick run."""
     if context.quick:
-        from fedsolve.tasks.images.digits import digits
+        from fedsolve.tasks import digits
 
         digit: Any = digits(num_clients=1).test
         return digit.x.reshape(-1, 8, 8, 1), digit.y
-    from fedsolve.tasks.images.cifar import cifar10
+    from fedsolve.tasks import cifar10
 
     test: Any = cifar10(context.data_dir, num_clients=1).test
     return np.divide(test.x, 255, dtype=np.float32).reshape(-1, 16, 2, 16, 2, 3).mean((2, 4)), test.y

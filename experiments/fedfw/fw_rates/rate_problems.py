@@ -14,13 +14,10 @@ from jaxtyping import Array
 import fedsolve as fs
 from experiments.fco.methods import Known
 from experiments.fedfw.theorems import Constants
-from fedsolve.data.federated import FederatedData
 from fedsolve.geometry import L1Ball, L2Ball
-from fedsolve.geometry.diagnostics import FrankWolfeGap, Suboptimality
 from fedsolve.studies import Cells
-from fedsolve.tasks.losses.losses import OfOutputs, SquaredError
-from fedsolve.tasks.models.models import Linear
-from fedsolve.tasks.task import Examples, Task
+from fedsolve.studies.author import OfOutputs
+from fedsolve.tasks import Linear, SquaredError
 
 CLIENTS, EXAMPLES, FEATURES, BATCH = 8, 40, 20, 4
 CONVEX = {"sphere": L2Ball(0.5), "face": L1Ball(0.5), "vertex": L1Ball(0.05)}
@@ -50,24 +47,24 @@ def constants(cells: Cells, problem: str, method: str) -> Constants:
     return Constants(clients=CLIENTS, diameter=2 * ball.radius, **found)
 
 
-def clients_of(seed: int) -> list[Examples]:
+def clients_of(seed: int) -> list[fs.Examples]:
     """Clients with their own truths: w_i = w + N(0, I), y = <w_i, x> + 0.5 N(0, 1), x ~ N(0, I)."""
     rng = np.random.default_rng(seed)
     shared, clients = rng.standard_normal(FEATURES), []
     for _ in range(CLIENTS):
         own = shared + rng.standard_normal(FEATURES)
         x = rng.standard_normal((EXAMPLES, FEATURES))
-        clients.append(Examples(x, x @ own + 0.5 * rng.standard_normal(EXAMPLES)))
+        clients.append(fs.Examples(x, x @ own + 0.5 * rng.standard_normal(EXAMPLES)))
     return clients
 
 
 @cache
-def convex(data_dir: Path | None, seed: int, name: str) -> Task:
+def convex(data_dir: Path | None, seed: int, name: str) -> fs.Task:
     """Least squares of clients that disagree, with F* and the constants at the solution."""
     ball, clients = CONVEX[name], clients_of(seed)
     free = np.linalg.lstsq(np.concatenate([e.x for e in clients]), np.concatenate([e.y for e in clients]))[0]
     size = np.linalg.norm(free, 2 if isinstance(ball, L2Ball) else 1)
-    clients = [Examples(e.x, e.y / size) for e in clients]
+    clients = [fs.Examples(e.x, e.y / size) for e in clients]
     plain = _task(SquaredError(Linear(FEATURES)), "least-squares", clients)
     best = fs.baselines.fista(plain, ball, iterations=20_000, tolerance=1e-14, dtype="float64")
     w = np.asarray(best.params.weight)
@@ -79,16 +76,23 @@ def convex(data_dir: Path | None, seed: int, name: str) -> Task:
         variance=max(_variance(e, float(ball.radius)) for e in clients),
         height=0.0,
     )
-    return replace(plain, diagnostics=(FrankWolfeGap(ball), Suboptimality(None, best.value), known))
+    return replace(
+        plain,
+        diagnostics=(
+            fs.diagnostics.FrankWolfeGap(ball),
+            fs.diagnostics.Suboptimality(None, best.value),
+            known,
+        ),
+    )
 
 
-def _variance(examples: Examples, radius: float) -> float:
+def _variance(examples: fs.Examples, radius: float) -> float:
     """Above that of a minibatch's gradient anywhere in the ball: the mean square of an example's over its size."""
     size = np.linalg.norm(examples.x, axis=1)
     return float(np.mean((2 * (size * radius + np.abs(examples.y)) * size) ** 2)) / BATCH
 
 
-def bounded(data_dir: Path | None, seed: int, name: str) -> Task:
+def bounded(data_dir: Path | None, seed: int, name: str) -> fs.Task:
     """The same data, not scaled, under a bounded loss; |f''| <= 1 and |f'| <= exp(-1/2) in an output, f >= 0."""
     clients = clients_of(seed)
     plain = _task(Welsch(Linear(FEATURES)), "welsch", clients)
@@ -100,13 +104,13 @@ def bounded(data_dir: Path | None, seed: int, name: str) -> Task:
         variance=0.0,
         height=np.mean([1 - np.exp(-0.5 * e.y**2) for e in clients]),
     )
-    return replace(plain, diagnostics=(FrankWolfeGap(OTHER[name]), known))
+    return replace(plain, diagnostics=(fs.diagnostics.FrankWolfeGap(OTHER[name]), known))
 
 
 def _known(**numbers: Any) -> Known:
     return Known({name: np.asarray(numbers[name]) for name in KNOWN})
 
 
-def _task(loss: Any, name: str, clients: list[Examples]) -> Task:
-    data = FederatedData.from_clients(clients)
-    return Task(name, Linear(FEATURES).init, loss, data, batch_size=None, epochs=None, local_steps=1)
+def _task(loss: Any, name: str, clients: list[fs.Examples]) -> fs.Task:
+    data = fs.FederatedData.from_clients(clients)
+    return fs.Task(name, Linear(FEATURES).init, loss, data, batch_size=None, epochs=None, local_steps=1)

@@ -9,8 +9,8 @@ import numpy as np
 
 from experiments.fedfw.fw_rates.rate_problems import constants
 from experiments.fedfw.theorems import Constants
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged, Study
+from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
 from fedsolve.studies.rules import Difference, beyond, grade, interval, intervals, rule
 

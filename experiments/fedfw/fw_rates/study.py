@@ -19,8 +19,6 @@ from experiments.fedfw.fw_rates.rate_problems import (
     convex,
 )
 from experiments.fedfw.fw_rates.rate_rules import by_length, by_round, falls, least, nearer, within
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.sampling import Bernoulli
 from fedsolve.studies import Method, Problem, Statement, Study
 
 ROUNDS, EVERY, P = 10_000, 20, 0.5
@@ -28,7 +26,7 @@ HORIZONS = (100, 316, 1000, 3162, 10_000)
 LAM0, LARGE = 0.1, 1.0
 PENALTIES = (0.03, 0.1)
 """lam0 of the runs that are not convex."""
-PARTIAL = {"sampling": Bernoulli(P)}
+PARTIAL = {"sampling": fs.sampling.Bernoulli(P)}
 
 
 def _problem(name: str, task: Any, rounds: int, every: int, metric: str) -> Problem:
@@ -40,7 +38,7 @@ def _problem(name: str, task: Any, rounds: int, every: int, metric: str) -> Prob
 
 
 def _convex(ball: Any) -> dict[str, Method]:
-    def frank_wolfe(lam0: float, p: float = 1.0) -> Algorithm:
+    def frank_wolfe(lam0: float, p: float = 1.0) -> fs.Algorithm:
         return fs.FedFW(ball, steps=fs.frank_wolfe.Convex(lam0, p))
 
     return {
@@ -56,7 +54,7 @@ def _convex(ball: Any) -> dict[str, Method]:
 
 
 def _horizon(ball: Any, rounds: int) -> dict[str, Method]:
-    def frank_wolfe(lam0: float, p: float | None = None) -> Algorithm:
+    def frank_wolfe(lam0: float, p: float | None = None) -> fs.Algorithm:
         return fs.FedFW(ball, steps=fs.frank_wolfe.NonConvex(rounds, lam0, p))
 
     whole = {f"lam0 = {lam0:g}": Method(frank_wolfe, {"lam0": lam0}) for lam0 in PENALTIES}

@@ -12,15 +12,12 @@ import numpy as np
 from jaxtyping import Array
 
 import fedsolve as fs
-from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.types import Batch, Params, Scalar, module
 from fedsolve.geometry import Box, LInfBall
-from fedsolve.geometry.diagnostics import Diagnostic, Feasibility, Point
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.author import Batch, Params, Scalar, module
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Several
 from fedsolve.studies.rules import around, better, by_metric, decided, elsewhere, interval, rule
-from fedsolve.tasks.task import Task
 
 CLIENTS, OWN = 10, 2
 FEATURES, EXAMPLES, NOISE = CLIENTS * OWN, 40, 0.5
@@ -31,12 +28,12 @@ ROUNDS = 2000
 
 
 @module
-class ObjectiveError(Diagnostic):
+class ObjectiveError(fs.diagnostics.Diagnostic):
     """`objective_error` = |F - F*|: an iterate outside the set may have a smaller F than its solution."""
 
     optimum: Scalar
 
-    def __call__(self, point: Point) -> dict[str, Array]:
+    def __call__(self, point: fs.diagnostics.Point) -> dict[str, Array]:
         """How far F is from F*, on either side."""
         return {"objective_error": jnp.abs(point.loss - self.optimum)}
 
@@ -48,7 +45,7 @@ def half_squares(w: Params, batch: Batch) -> Scalar:
 
 
 @cache
-def task(data_dir: Path | None, seed: int) -> Task:
+def task(data_dir: Path | None, seed: int) -> fs.Task:
     """Least squares of clients whose truths differ: w_i = w + N(0, I) / 2, y = <w_i, x> + N(0, 1) / 2, x ~ N(0, I)."""
     rng = np.random.default_rng(seed)
     shared, clients = rng.standard_normal(FEATURES), []
@@ -59,7 +56,7 @@ def task(data_dir: Path | None, seed: int) -> Task:
     start = np.zeros(FEATURES, np.float32)
     made = fs.Task.from_arrays(half_squares, start, clients, local_steps=1, batch_size=None)
     best = fs.baselines.fista(made, BOX, iterations=3000, tolerance=1e-8)
-    return replace(made, diagnostics=(ObjectiveError(best.value), Feasibility(BOX)))
+    return replace(made, diagnostics=(ObjectiveError(best.value), fs.diagnostics.Feasibility(BOX)))
 
 
 def own_box(client: int) -> Box:
@@ -73,10 +70,10 @@ SPLIT = fs.frank_wolfe.SplitSets(tuple(own_box(i) for i in range(CLIENTS)), tupl
 WHOLE, APART = "all bounds", "own bounds"
 
 
-def method(make: Callable[..., Algorithm], lam0: float, split: bool) -> Method:
+def method(make: Callable[..., fs.Algorithm], lam0: float, split: bool) -> Method:
     """A variant on the intersection, or with each client's own set."""
 
-    def build(lam0: float) -> Algorithm:
+    def build(lam0: float) -> fs.Algorithm:
         return make(BOX, steps=fs.frank_wolfe.Convex(lam0), split=SPLIT if split else None)
 
     return Method(build, {"lam0": lam0})

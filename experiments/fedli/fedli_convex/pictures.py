@@ -8,8 +8,8 @@ import numpy as np
 
 from experiments.fedli.fedli_convex import theorems
 from experiments.fedli.fedli_convex.problems import L2, ONES, STEPS, smoothness
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Study
+from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
 
 BOUND = "Theorem 2's bound"

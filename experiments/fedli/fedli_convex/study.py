@@ -23,7 +23,6 @@ from experiments.fedli.fedli_convex.problems import (
 from experiments.fedli.fedli_convex.theorems import constants
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.rules import at_least_as_good, together
-from fedsolve.tasks.task import Task
 
 SEEDS = (0, 1, 2, 3, 4)
 EXACT = {"rounds": 60, "batch_size": "full"}
@@ -43,7 +42,7 @@ DRAWN = _names(", sampled", ("iid", "unequal"))
 
 
 def _problem(name: str, dataset: str, kind: str, options: dict[str, Any], last: int = 1) -> Problem:
-    def task(data_dir: Path | None, seed: int) -> Task:
+    def task(data_dir: Path | None, seed: int) -> fs.Task:
         made = problem(dataset, kind, seed, data_dir)
         return from_minimiser(made) if name in FROM_MINIMISER else made
 

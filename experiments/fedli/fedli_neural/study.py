@@ -10,16 +10,12 @@ from typing import Any
 import fedsolve as fs
 from experiments.networks.tasks import QUICK, judged_on
 from experiments.networks.texts import roles
-from fedsolve.data.partitioning.partitions import Dirichlet
+from fedsolve.data import Dirichlet
 from fedsolve.studies import Method, Problem, Statement, Study
+from fedsolve.studies.author import VOCABULARY
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import Rule, better_than_all, by_metric, close, each_better, together
-from fedsolve.tasks.images.cifar import cifar10, cifar100
-from fedsolve.tasks.images.femnist import femnist
-from fedsolve.tasks.models.models import CNN
-from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.task import Task
-from fedsolve.tasks.text.shakespeare import VOCABULARY
+from fedsolve.tasks import CNN, LSTM, cifar10, cifar100, femnist
 
 CIFAR10, CIFAR100, FEMNIST, SHAKESPEARE = "CIFAR-10", "CIFAR-100", "FEMNIST", "Shakespeare"
 NAMES = ("FedLiLU", "FedLiLS", "FedAdam", "FedAvg", "FedProx", "SCAFFOLD", "FedExP")
@@ -57,7 +53,7 @@ ACCURACY = {
 """Table 1."""
 
 
-def _problem(name: str, title: str, size: str, task: Callable[[Path | None], Task]) -> Problem:
+def _problem(name: str, title: str, size: str, task: Callable[[Path | None], fs.Task]) -> Problem:
     return Problem(
         title=f"{name}: {title}",
         size=size,
@@ -91,7 +87,7 @@ def _cnn(side: int, inputs: int, classes: int) -> CNN:
     return CNN(classes, side, side, (8, 16), 64, inputs, (0.25, 0.5))
 
 
-def _small(name: str, title: str, model: str, task: Callable[[Path | None], Task]) -> Problem:
+def _small(name: str, title: str, model: str, task: Callable[[Path | None], fs.Task]) -> Problem:
     """Fifty rounds, the sweep twenty, on another network."""
     full = FULL[name]
     options = {**full.options, "rounds": 50, "eval_every": 5}

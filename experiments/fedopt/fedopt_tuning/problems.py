@@ -15,10 +15,8 @@ import fedsolve as fs
 from experiments.feddua.methods import decades
 from experiments.networks.tasks import few
 from fedsolve.studies import Method, Problem
-from fedsolve.tasks.images.handwriting import handwriting
-from fedsolve.tasks.models.models import CNN, CNNParams
-from fedsolve.tasks.task import Task
-from fedsolve.tasks.text.news import news
+from fedsolve.studies.author import CNNParams
+from fedsolve.tasks import CNN, handwriting, news
 
 SEEDS = (0, 1, 2, 3, 4)
 TAU, TAUS = 1e-3, (1e-5, 1e-3, 1e-1)
@@ -52,18 +50,18 @@ class SmallCNN:
         return self.inner(params, jnp.mean(jnp.reshape(x, shape), axis=(2, 4)))
 
 
-def _handwriting(data_dir: Path | None) -> Task:
+def _handwriting(data_dir: Path | None) -> fs.Task:
     return few(handwriting(data_dir, classes=10, model=SmallCNN()), 1_000, 1_000)
 
 
-def _news(data_dir: Path | None) -> Task:
+def _news(data_dir: Path | None) -> fs.Task:
     return few(news(data_dir), 2_000, 1_000)
 
 
 def _problem(
     title: str,
     size: str,
-    task: Callable[[Path | None], Task],
+    task: Callable[[Path | None], fs.Task],
     options: dict[str, Any],
     tested: int,
     metric: str = "test_accuracy",

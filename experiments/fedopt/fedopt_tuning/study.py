@@ -19,7 +19,7 @@ from experiments.fedopt.fedopt_tuning.problems import (
     methods,
 )
 from fedsolve.studies import Cells, Statement, Study
-from fedsolve.studies.kept_sweeps import fixed
+from fedsolve.studies.parts import fixed
 from fedsolve.studies.pictures import Curves, Maps
 from fedsolve.studies.rules import Rule, at_least_as_good, better_than_all, each_better, together
 

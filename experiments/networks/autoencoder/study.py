@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import fedsolve as fs
 from experiments.networks.methods import of_fedopt
 from experiments.networks.rules import times_lower
 from experiments.networks.tasks import judged_on, small_digits
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import better_than_all, each_better, early
-from fedsolve.tasks.images.femnist_autoencoder import femnist_autoencoder
-from fedsolve.tasks.losses.reconstruction import ReconstructionError
-from fedsolve.tasks.networks.autoencoder import Autoencoder
-from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks import Autoencoder, ReconstructionError, femnist_autoencoder
 
 NAME = "autoencoder"
 
@@ -42,12 +40,12 @@ _FULL = Problem(
 )
 
 
-def _quick_task(data_dir: Path | None) -> Task:
+def _quick_task(data_dir: Path | None) -> fs.Task:
     """The pictures of small digits through a small autoencoder."""
     digits = small_digits()
     model = Autoencoder((64, 16, 4))
-    data = replace(digits.data, examples=Examples(digits.data.examples.x, digits.data.examples.x))
-    return Task("digits-autoencoder", model.init, ReconstructionError(model), data)
+    data = replace(digits.data, examples=fs.Examples(digits.data.examples.x, digits.data.examples.x))
+    return fs.Task("digits-autoencoder", model.init, ReconstructionError(model), data)
 
 
 STUDY = Study(

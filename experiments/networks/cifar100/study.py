@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from experiments.networks.methods import DECAY, IMAGE_EXTRAS, of_feddua, of_fedopt
 from experiments.networks.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judged_on
-from fedsolve.data.partitioning.partitions import Dirichlet
+from fedsolve.data import Dirichlet
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import better_than_all, each_better, early
-from fedsolve.tasks.images.cifar import cifar100
-from fedsolve.tasks.networks.resnet import ResNet18
+from fedsolve.tasks import ResNet18, cifar100
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"
 NARROW = ResNet18(100, width=8, groups=8)

@@ -9,12 +9,11 @@ import optax
 import fedsolve as fs
 from experiments.networks.rules import across
 from experiments.networks.texts import roles, tiny_text
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.studies import Method, Problem, Statement, Study
+from fedsolve.studies.author import VOCABULARY
 from fedsolve.studies.pictures import Along, Curves
 from fedsolve.studies.rules import at_least_as_good, better, together
-from fedsolve.tasks.networks.causal import CausalTransformer
-from fedsolve.tasks.text.shakespeare import VOCABULARY
+from fedsolve.tasks import CausalTransformer
 
 STEPS, EVERY = 1_000, (1, 5, 20, 100, 500)
 """Local steps in all, and how many of them between two rounds."""
@@ -25,28 +24,28 @@ MARGIN = 0.05
 SYNCHRONOUS = "AdamW in every step"
 
 
-def _diloco(rule: fs.server.ServerOptimizer) -> Algorithm:
+def _diloco(rule: fs.server.ServerOptimizer) -> fs.Algorithm:
     """DiLoCo with its inner rate by local step and any rule outside."""
     inner = fs.client.Optax(optax.adamw, keep=True, learning_rate=RATE, weight_decay=0.1)
     return fs.FedOpt(inner, rule, weighting="uniform", name="DiLoCo")
 
 
-def nesterov(server_lr: float) -> Algorithm:
+def nesterov(server_lr: float) -> fs.Algorithm:
     """The paper's: Nesterov's momentum outside."""
     return _diloco(fs.server.ServerSGD(server_lr, momentum=0.9, nesterov=True))
 
 
-def adam(server_lr: float) -> Algorithm:
+def adam(server_lr: float) -> fs.Algorithm:
     """FedAdam's rule outside."""
     return _diloco(fs.server.Adaptive(server_lr))
 
 
-def doubly_adaptive(eps_g: float) -> Algorithm:
+def doubly_adaptive(eps_g: float) -> fs.Algorithm:
     """FedDuAdam's rule outside, which has no rate."""
     return _diloco(fs.server.DoublyAdaptive(beta1=0.9, preconditioner="adam", eps_g=eps_g))
 
 
-def synchronous(weight_decay: float) -> Algorithm:
+def synchronous(weight_decay: float) -> fs.Algorithm:
     """Clients send gradients, the server alone runs AdamW: what DiLoCo is compared with."""
     adamw = fs.server.Optax(optax.adamw, learning_rate=RATE, weight_decay=weight_decay)
     return fs.FedOpt(fs.client.SGD(1.0), adamw, weighting="uniform", name="synchronous")

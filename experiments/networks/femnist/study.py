@@ -9,7 +9,7 @@ from experiments.networks.tasks import AS_IN_FEDDUA, LESS_OF_FEDDUA, QUICK, judg
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import at_least_as_good, better_than_all, close, each_better, together
-from fedsolve.tasks.images.femnist import femnist
+from fedsolve.tasks import femnist
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"
 

@@ -13,20 +13,16 @@ import numpy as np
 
 import fedsolve as fs
 from experiments.networks.rules import across
-from fedsolve.core import introspect, wire
-from fedsolve.core.algorithm import Cohort
+from fedsolve import wire
 from fedsolve.geometry import L2Ball, NuclearBall, NuclearNorm
-from fedsolve.results.metrics import describe
 from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies.author import MATRICES, Tuning, UpdatedParams, describe, fine_tuning, message_shape
 from fedsolve.studies.budgets import budgeted
 from fedsolve.studies.pictures import Line, Panel
 from fedsolve.studies.pictures.panels import panels
 from fedsolve.studies.rules import Rule, at_least_as_good
 from fedsolve.studies.tables import words
-from fedsolve.tasks.models.updates import Updated, UpdatedParams
-from fedsolve.tasks.networks.encoder import Encoder
-from fedsolve.tasks.task import Examples, Task
-from fedsolve.tasks.text.newsgroups_minilm import MATRICES, Tuning, fine_tuning, newsgroups_minilm
+from fedsolve.tasks import Encoder, Updated, newsgroups_minilm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,16 +65,16 @@ def methods(problem: str) -> dict[str, Method]:
     return {"FedFW": drawn, "FedDualAvg": Method(dual, grid=rates)}
 
 
-def finetuning(data_dir: Path | None, tuning: Tuning, judged: int, **options: Any) -> Task:
+def finetuning(data_dir: Path | None, tuning: Tuning, judged: int, **options: Any) -> fs.Task:
     """The task in one way; its training metrics are of few posts, since they cost as much as the rounds."""
     return replace(newsgroups_minilm(data_dir, tuning, **options), eval_examples=judged)
 
 
-def made(data_dir: Path | None) -> Task:
+def made(data_dir: Path | None) -> fs.Task:
     """Random sequences and a random tiny encoder, by updates: of the quick form, which reads nothing."""
     rng = np.random.default_rng(0)
     clients = [
-        Examples(rng.integers(1, 40, (9, 8)).astype(np.int32), rng.integers(0, 5, 9)) for _ in range(6)
+        fs.Examples(rng.integers(1, 40, (9, 8)).astype(np.int32), rng.integers(0, 5, 9)) for _ in range(6)
     ]
     data = fs.FederatedData.from_clients(clients)
     return fine_tuning(TINY, TINY.init(jax.random.key(0)), data, clients[0], "update")
@@ -110,10 +106,10 @@ def bytes_up(problem: str, algorithm: fs.Algorithm, layers: int = LAYERS) -> int
     tuning, model = ("update", TINY) if problem == "quick" else (problem, Encoder(layers=layers))
     params = jax.eval_shape(partial(_trained, model, tuning), jax.random.key(0))
     server = jax.eval_shape(algorithm.init, params)
-    cohort = Cohort(jnp.int32(0), jnp.int32(4), 40)
+    cohort = fs.Cohort(jnp.int32(0), jnp.int32(4), 40)
     down = jax.eval_shape(lambda server: algorithm.broadcast(server, cohort), server)
     client = jax.eval_shape(algorithm.init_client, down)
-    return wire.size(introspect.message_shape(algorithm, down, client))
+    return wire.size(message_shape(algorithm, down, client))
 
 
 def _trained(model: Encoder, tuning: str, key: Any) -> Any:

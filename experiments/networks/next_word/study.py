@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fedsolve as fs
 from experiments.networks.methods import of_fedopt
 from experiments.networks.texts import tiny_text
 from fedsolve.studies import Problem, Statement, Study
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import better, better_than_all, each_better
-from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.task import Task
-from fedsolve.tasks.text.next_word import next_word
+from fedsolve.tasks import LSTM, next_word
 
 NAME = "next word"
 WORDS = 1_000
@@ -30,10 +29,10 @@ METHODS = of_fedopt(
 """At the rates of the documentation of the paper's code."""
 
 
-def chats(model: Any, judged: int, vocabulary: int) -> Callable[[Path | None], Task]:
+def chats(model: Any, judged: int, vocabulary: int) -> Callable[[Path | None], fs.Task]:
     """The task, judged on so many messages of either kind; its data come with a package, not with the data folder."""
 
-    def task(data_dir: Path | None) -> Task:
+    def task(data_dir: Path | None) -> fs.Task:
         return replace(next_word(model, vocabulary=vocabulary, test_examples=judged), eval_examples=judged)
 
     return task

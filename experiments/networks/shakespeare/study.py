@@ -8,10 +8,10 @@ from experiments.networks.methods import of_feddua, of_fedopt
 from experiments.networks.tasks import AS_IN_FEDDUA
 from experiments.networks.texts import roles, tiny_text
 from fedsolve.studies import Problem, Statement, Study
+from fedsolve.studies.author import VOCABULARY
 from fedsolve.studies.pictures import Against, Curves
 from fedsolve.studies.rules import at_least_as_good, better_than_all, close, early, together
-from fedsolve.tasks.networks.recurrent import LSTM
-from fedsolve.tasks.text.shakespeare import VOCABULARY
+from fedsolve.tasks import LSTM
 
 FEDDUA, FEDOPT = "as in FedDuA", "as in FedOpt"
 SMALL = LSTM(VOCABULARY, 8, 64, 1)

@@ -9,13 +9,11 @@ import fedsolve as fs
 from experiments.networks.cifar100.study import FEDDUA, FULL, PROBLEMS
 from experiments.networks.methods import DECAY, IMAGE_EXTRAS, of_feddua
 from experiments.networks.tasks import QUICK, judged_on
-from fedsolve.data.partitioning.partitions import Dirichlet
+from fedsolve.data import Dirichlet
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import at_least_as_good, better, close
-from fedsolve.tasks.images.cifar import cifar100
-from fedsolve.tasks.networks.vit import ViT
-from fedsolve.tasks.task import Task
+from fedsolve.tasks import ViT, cifar100
 
 RESNET, VIT = "ResNet", "ViT"
 SMALL_VIT = ViT(100, image=24, patch=4, width=64, layers=4, heads=4)
@@ -52,7 +50,7 @@ _FULL, _SMALL = (resnet(size[FEDDUA]) for size in (FULL, PROBLEMS))
 _SMALL_VIT_ROUNDS = 120
 
 
-def _quick_task(data_dir: Path | None) -> Task:
+def _quick_task(data_dir: Path | None) -> fs.Task:
     """A tiny ViT on small digits."""
     return fs.tasks.build(
         "digits", num_clients=10, model=ViT(10, image=8, patch=4, inputs=1, width=8, layers=1, heads=2)

@@ -9,7 +9,6 @@ import fedsolve as fs
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import at_least_as_good, sooner
-from fedsolve.tasks.task import Task
 
 WRITERS, AT_WORK, ROUNDS, SEEDS = 100, 10, 100, (0, 1, 2, 3, 4)
 TARGET, NEIGHBOURS, RATE = 0.55, (0.5, 0.56), 0.1
@@ -19,13 +18,13 @@ FLEETS = {
 }
 
 
-def task(data_dir: Path | None, seed: int) -> Task:
+def task(data_dir: Path | None, seed: int) -> fs.Task:
     """Softmax regression on writers that are drawn by the seed."""
     drawn = fs.tasks.femnist(data_dir, "softmax", num_clients=WRITERS, seed=seed, flip=False)
     return replace(drawn, unseen=None)
 
 
-def quick_task(data_dir: Path | None, seed: int) -> Task:
+def quick_task(data_dir: Path | None, seed: int) -> fs.Task:
     """The same sizes without the data folder."""
     return fs.tasks.digits(num_clients=WRITERS, seed=seed)
 

@@ -20,7 +20,7 @@ from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
-from fedsolve.studies.kept_sweeps import joined, packed, unpacked, within
+from fedsolve.studies.parts import joined, packed, unpacked, within
 from fedsolve.studies.problem import Method, Problem, check_tested
 from fedsolve.studies.study import Study
 from fedsolve.studies.tables import settings, tables

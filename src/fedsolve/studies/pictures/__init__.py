@@ -1,5 +1,8 @@
 """Pictures of studies: a method has one colour and line on every page; seeds are bands or points."""
 
+from fedsolve.report.heatmap import draw_map
+from fedsolve.report.plots import log_scale, new_figure, save, tidy
+from fedsolve.report.style import LIGHT
 from fedsolve.studies.pictures.against import Against
 from fedsolve.studies.pictures.budgets import Budgets
 from fedsolve.studies.pictures.curves import Along, Curves, Several
@@ -8,6 +11,7 @@ from fedsolve.studies.pictures.panels import Line, Panel, Panelled
 from fedsolve.studies.pictures.ranks import CriticalDifference
 
 __all__ = [
+    "LIGHT",
     "Against",
     "Along",
     "Budgets",
@@ -18,4 +22,9 @@ __all__ = [
     "Panel",
     "Panelled",
     "Several",
+    "draw_map",
+    "log_scale",
+    "new_figure",
+    "save",
+    "tidy",
 ]

@@ -13,7 +13,7 @@ from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cells, ends
-from fedsolve.studies.kept_sweeps import fixed
+from fedsolve.studies.parts import fixed
 from fedsolve.studies.study import Study
 
 if TYPE_CHECKING:

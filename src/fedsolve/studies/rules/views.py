@@ -9,7 +9,7 @@ import numpy as np
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.kept_sweeps import until
+from fedsolve.studies.parts import until
 from fedsolve.studies.rules.comparisons import Rule, rule
 from fedsolve.studies.study import Judged
 
