@@ -1,4 +1,4 @@
-"""The states of clients as a deployment's server tracks them: a file a client and round, so a save costs what changed."""
+"""The states of clients as a deployment tracks them: a file a client and round, so that a save costs what changed."""
 
 from __future__ import annotations
 
