@@ -102,7 +102,7 @@ _ALGORITHMS = {
     "DiLoCo": Entry(
         "methods.server.diloco:DiLoCo",
         "douillard2023diloco",
-        "AdamW kept by clients, Nesterov momentum on the server",
+        "AdamW with moments that clients keep, Nesterov momentum on the server",
     ),
     "FedNova": Entry(
         "methods.server.fednova:FedNova",
