@@ -32,7 +32,7 @@ GUIDES = {
     "Runs": ("command-line", "sweep", "scale", "studies"),
     "Deployment": ("deployment", "communication", "privacy"),
 }
-"""The pages of docs/ by what a reader looks for; `architecture` and `figures` stand alone."""
+"""The pages of docs/ by what a reader looks for; `architecture`, `glossary` and `figures` stand alone."""
 
 
 TYPES = (
@@ -66,7 +66,7 @@ def assemble() -> None:
     groups = {"Learn": [*(notebook(name, f"tutorials/{name}") for name in TUTORIALS), notebook("gallery")]}
     groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
     groups |= {"Every method": list(method_pages()), "Reference": list(reference_pages())}
-    groups |= {"The project": ["figures.md", "architecture.md", "changelog.md"]}
+    groups |= {"The project": ["figures.md", "architecture.md", "glossary.md", "changelog.md"]}
     for name, pages in groups.items():
         home += f"\n```{{toctree}}\n:hidden:\n:caption: {name}\n\n" + "\n".join(pages) + "\n```\n"
     (PAGES / "index.md").write_text(home, encoding="utf-8")
