@@ -135,8 +135,8 @@ class RunOptions:
     systems: Fleet | str | None = field(
         default=None,
         metadata=_about(
-            "the fleet whose clock the run is on: a `fedsolve.systems.Fleet`, or one by name, drawn by the seed",
-            "no clock",
+            "device profiles, for simulated time: a `fedsolve.systems.Fleet`, or one by name, drawn by the seed",
+            "no simulated time",
             words=FLEETS,
             objects=True,
         ),
@@ -144,7 +144,7 @@ class RunOptions:
     quorum: int | None = field(
         default=None,
         metadata=_about(
-            "messages that end a round on the clock of `systems`: who comes later does not count",
+            "stop a round after this many messages, later ones are dropped; needs `systems`",
             "all",
             least=1,
         ),
@@ -152,7 +152,7 @@ class RunOptions:
     deadline: float | None = field(
         default=None,
         metadata=_about(
-            "seconds after which a round ends on the clock of `systems`: who comes later does not count",
+            "stop a round after this many simulated seconds, later messages are dropped; needs `systems`",
             "none",
             positive=True,
         ),
