@@ -132,6 +132,7 @@ def test_readme_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, ca
     pytest.importorskip("sklearn")
     from fedsolve.cli.commands.compare import untuned
     from fedsolve.cli.configuration.options import from_options
+    from fedsolve.cli.configuration.requests import CompareRequest
     from fedsolve.cli.main import main
 
     found = importlib.util.find_spec  # as where matplotlib is not installed, which saves seconds
@@ -148,7 +149,7 @@ def test_readme_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, ca
     (compare,) = [words for words in readme_commands() if words[0] == "compare"]
     at = compare.index("--config")
     tuned = ROOT / compare[at + 1]
-    config = from_options(tuned, compare[1], compare[2:at], [], [], {}, None)
+    config = from_options(CompareRequest(config=tuned, task=compare[1], names=compare[2:at]))
     assert (config.run.rounds, config.run.clients_per_round, untuned(config)) == (200, 20, [])
     assert len(config.how_tuned) > 100
     last = config.method[-1].name

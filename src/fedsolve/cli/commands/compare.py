@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.commands.runs import (
+    begun,
     check_trackers,
     how_to_resume,
     print_notes_and_files,
@@ -17,16 +18,10 @@ from fedsolve.cli.commands.runs import (
 )
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import Prepared, prepare
+from fedsolve.cli.configuration.requests import CompareRequest
 from fedsolve.cli.configuration.values import resolve_settings
 from fedsolve.cli.terminal.console import emit_json, emit_rich, say
-from fedsolve.cli.terminal.folders import (
-    ended,
-    new_folder,
-    read_failure,
-    run_folders,
-    save_config,
-    undone_if_refused,
-)
+from fedsolve.cli.terminal.folders import ended, read_failure, run_folders, save_config
 from fedsolve.cli.terminal.outputs import report_files, write_report
 from fedsolve.cli.terminal.progress import ProgressDisplay, open_display
 from fedsolve.cli.watch.commands import watched
@@ -58,14 +53,7 @@ class Outcome:
         return [f"{name}: {why}" for of_method in self.failures.values() for name, why in of_method.items()]
 
 
-def compare_command(
-    config: Config,
-    out: Path | None,
-    resume: Path | None,
-    as_json: bool,
-    watch: bool = False,
-    track: Sequence[str] = (),
-) -> int:
+def compare_command(config: Config, request: CompareRequest) -> int:
     """Run what is not finished of a comparison, write its folder and print the table.
 
     Returns:
@@ -75,22 +63,19 @@ def compare_command(
         raise InvalidInput(
             f"only {config.method[0].shown} to compare: name two methods or use `fedsolve run`"
         )
+    track = request.track or ()
     check_trackers(track)
     prepared = prepare(config)
     check_all_begin(prepared.algorithms, prepared.task, prepared.options)
     config = prepared.config
-    folder = resume or new_folder(out, f"{config.task}-comparison", "compare")
-    fresh = out is None and resume is None
-    with undone_if_refused(folder, fresh), locked(folder):
-        save_config(folder, config, provenance())
-        if not as_json:
-            say(f"{len(config.method)} methods on {config.task}, into {folder}")
-        with watched(folder, watch):
+    what = f"{len(config.method)} methods on {config.task}"
+    with begun(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
+        with watched(folder, request.watch):
             outcome = _run_all(prepared, folder, track)
         histories, failures = outcome.all_histories, outcome.lines
         failures += untuned(config) + objectives(config, prepared.algorithms)
         write_report(folder, config, prepared.task, histories, failures)
-    if as_json:
+    if request.as_json:
         emit_json(_document(config, folder, outcome) | {"notes": failures})
     else:
         emit_rich(result_table(histories))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import Prepared, prepare
+from fedsolve.cli.configuration.requests import Request, RunRequest
 from fedsolve.cli.configuration.trust import trust_words
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.terminal.folders import new_folder, run_folders, save_config, undone_if_refused
+from fedsolve.cli.terminal.folders import command_of, new_folder, run_folders, save_config, undone_if_refused
 from fedsolve.cli.terminal.outputs import report_files, write_report
 from fedsolve.cli.terminal.progress import ProgressDisplay, open_display
 from fedsolve.cli.watch.commands import watched
@@ -30,42 +32,57 @@ from fedsolve.results.metrics import summary
 from fedsolve.results.seeds import over_seeds
 
 
-def run_command(
-    config: Config,
-    out: Path | None,
-    resume: Path | None,
-    as_json: bool,
-    watch: bool = False,
-    track: Sequence[str] = (),
-) -> int:
+@contextlib.contextmanager
+def begun(request: Request, config: Config, stem: str, what: str = "") -> Iterator[Path]:
+    """The folder of what is begun within, with its configuration; as it was found if that is refused.
+
+    Args:
+        request: what was typed: the folder to write or to go on in, and whether words are printed.
+        config: the resolved configuration.
+        stem: the name of a new folder in `runs`, without its number.
+        what: what is begun, in words that are printed; '' for none.
+
+    Raises:
+        InvalidInput: the folder holds a run already, or cannot be made.
+    """
+    folder = request.resume or new_folder(request.out, stem, command_of(config))
+    with undone_if_refused(folder, fresh=request.out is None and request.resume is None):
+        with locked(folder):
+            save_config(folder, config, provenance())
+        if what and not request.as_json:
+            say(f"{what}, into {folder}")
+        yield folder
+
+
+def run_command(config: Config, request: RunRequest) -> int:
     """Run or continue a configuration of one method; write its folder and print its result.
 
     Returns:
         The exit code: 3 if a seed diverged; where all did, `Diverged` is raised.
     """
+    track = request.track or ()
     check_trackers(track)
     prepared = prepare(config)
     config = prepared.config
     method = config.method[0]
     if not is_first():
-        return _follow(prepared, resume)
-    folder = resume or new_folder(out, f"{config.task}-{method.shown}", "run")
-    with undone_if_refused(folder, fresh=out is None and resume is None):
-        with locked(folder):
-            save_config(folder, config, provenance())
-        if not as_json:
-            say(f"{method.shown} on {config.task}, into {folder}")
-        with watched(folder, watch), open_display([method.shown], rounds_of(prepared)) as display:
-            try:
-                results = run_method(prepared, 0, folder, display, track)
-                results.check_alive()
-            except (Interrupted, KeyboardInterrupt):
-                how = how_to_resume("run", folder, config)
-                raise Interrupted(f"interrupted {where(display)}; {how}") from None
+        return _follow(prepared, request.resume)
+    what = f"{method.shown} on {config.task}"
+    with (
+        begun(request, config, f"{config.task}-{method.shown}", what) as folder,
+        watched(folder, request.watch),
+        open_display([method.shown], rounds_of(prepared)) as display,
+    ):
+        try:
+            results = run_method(prepared, 0, folder, display, track)
+            results.check_alive()
+        except (Interrupted, KeyboardInterrupt):
+            how = how_to_resume("run", folder, config)
+            raise Interrupted(f"interrupted {where(display)}; {how}") from None
     histories, failures = results.histories, list(results.failures)
     write_report(folder, config, prepared.task, histories, failures, results.runs[0].timeline)
     notes = [*failures, *dict.fromkeys(note for h in histories for note in h.notes)]
-    if as_json:
+    if request.as_json:
         emit_json(
             {
                 "status": "diverged" if failures else "finished",

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.commands.command_line import run_command_line
-from fedsolve.cli.commands.runs import how_to_resume
+from fedsolve.cli.commands.runs import begun, how_to_resume
 from fedsolve.cli.configuration.config import Config
+from fedsolve.cli.configuration.requests import SweepRequest
 from fedsolve.cli.configuration.sweep_prepare import PreparedSweep, best_setting, prepare_sweep
 from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.terminal.folders import new_folder, save_config, undone_if_refused
 from fedsolve.cli.terminal.progress_file import ProgressFile
 from fedsolve.cli.terminal.sweep_progress import how_far, open_sweep_display
 from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
-from fedsolve.engine.records.identity import provenance
 from fedsolve.engine.sweep.sweep import SweepProgress, run_sweep
-from fedsolve.folders.lock import locked
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.sweeps.sweep_page import PAGE, write_report
 from fedsolve.report.sweeps.sweep_table import outcome_lines, setting_rows, setting_table
@@ -30,9 +28,7 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, require_parquet, save, summary
 
 
-def sweep_command(
-    config: Config, out: Path | None, resume: Path | None, as_json: bool, watch: bool = False
-) -> int:
+def sweep_command(config: Config, request: SweepRequest) -> int:
     """Run or continue a sweep, write its folder and print the best settings.
 
     Returns:
@@ -41,15 +37,12 @@ def sweep_command(
     require_parquet()
     prepared = prepare_sweep(config)
     config = prepared.config
-    folder = resume or new_folder(out, f"{config.task}-{prepared.method.shown}-sweep", "sweep")
-    with undone_if_refused(folder, fresh=out is None and resume is None):
-        with locked(folder):
-            save_config(folder, config, provenance())
+    with begun(request, config, f"{config.task}-{prepared.method.shown}-sweep") as folder:
         if (folder / SUMMARY).exists():
             found = load(folder)
         else:
-            with watched(folder, watch):
-                found = _run(prepared, folder, as_json)
+            with watched(folder, request.watch):
+                found = _run(prepared, folder, request.as_json)
             save(found, folder)
     command = best_command(prepared, found)
     draw = importlib.util.find_spec("matplotlib") is not None
@@ -57,7 +50,7 @@ def sweep_command(
         say("note: no plots, because matplotlib is not installed: install fedsolve[plot]")
     write_report(folder, found, title=config.title, command=command, draw=draw)
     failure = all_diverged(found)
-    if as_json:
+    if request.as_json:
         emit_json(document(folder, found, command))
     else:
         print_sweep(folder, found, command)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from fedsolve.cli.terminal.help import complete_algorithm, complete_task
 from fedsolve.engine.options import WrittenOption, written_options
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _folder(text: str | Path) -> Path:
@@ -89,9 +86,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that follows it, on this machine alone.")]
 Track = Annotated[
     list[str] | None,
-    typer.Option(
-        "--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."
-    ),
+    typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."),
 ]
 Grid = Annotated[
     list[str] | None,
@@ -129,27 +124,13 @@ ResumeSweep = Annotated[
 ]
 
 
-def with_run_options(*, swept: bool = False) -> Callable[[Command], Command]:
-    """Give a command the options of a run (those of a sweep with `swept`) in place of its `**options`.
-
-    They come after its own up to `config`, as they are in help.
-    """
-
-    def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        at = 1 + [p.name for p in own].index("config")
-        options = [
-            inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(o))
-            for o in written_options()
-            if (o.about.swept or not swept) and not o.about.axes  # tables are for a file
-        ]
-        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        parameters = [*own[:at], *options, *own[at:]]
-        command.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportFunctionMemberAccess]
-        return command
-
-    return decorate
+def run_options(*, swept: bool = False) -> list[inspect.Parameter]:
+    """The options of a run (those of a sweep with `swept`) as parameters of a command."""
+    return [
+        inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(o))
+        for o in written_options()
+        if (o.about.swept or not swept) and not o.about.axes  # tables are for a file
+    ]
 
 
 def _annotation(option: WrittenOption) -> Any:

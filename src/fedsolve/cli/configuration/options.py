@@ -19,6 +19,7 @@ from fedsolve.cli.configuration.config import (
     to_table,
 )
 from fedsolve.cli.configuration.grids import parse_seeds
+from fedsolve.cli.configuration.requests import Request
 from fedsolve.cli.configuration.trust import admit
 from fedsolve.cli.configuration.values import parse_assignments
 from fedsolve.config.catalogue import current_name
@@ -30,84 +31,83 @@ from fedsolve.tasks.catalogue import entry
 _HERE = "command line"
 
 
-def from_options(
-    path: Path | None,
-    task: str | None,
-    names: Sequence[str],
-    settings: Sequence[str],
-    options: Sequence[str],
-    run: Mapping[str, Any],
-    data_dir: Path | None,
-    weighting: str | None = None,
-    seeds: str | None = None,
-    validation: float | None = None,
-    trust: Sequence[str] | None = None,
-) -> Config:
+def from_options(request: Request) -> Config:
     """The configuration in a file (if any) with everything typed laid over it.
-
-    Args:
-        path: the TOML file.
-        task: name of the task; another than the file's drops the options of the file's task.
-        names: methods; of those that the file has, by label or name, its settings are kept.
-        settings: `key=value` for every method that has the key, or `label.key=value` for one.
-        options: `key=value` for the task.
-        run: keys of the section `[run]`; None where not typed.
-        data_dir: the data folder, for tasks that read files.
-        weighting: how all methods weigh clients; it replaces what the file has, of each method too.
-        seeds: how many or which, in place of the file's seed or seeds.
-        validation: share of every client's examples that is held out of training.
-        trust: modules that the file may name though they do not lie beside it.
 
     Raises:
         InvalidInput: no task or method, something unknown or ill-typed, or code named by the file that may not run.
     """
-    if path is None and trust:
+    path = request.config
+    if path is None and request.trust:
         raise InvalidInput(
             "--trust says which modules a file may name: give it with --config, or leave it out"
         )
-    table = {} if path is None else read_toml(path / CONFIG if path.is_dir() else path)
-    origin = _HERE if path is None else str(path)
-    if "task" not in table and not task:
+    file = {} if path is None else read_toml(path / CONFIG if path.is_dir() else path)
+    config = _named(request, file)
+    table = to_table(config)
+    task_options = {} if request.task not in (None, file.get("task")) else table.get("task_options", {})
+    table["task_options"] = task_options | _typed_task_options(request, config.task)
+    methods = _chosen(config.method, request.methods)
+    if path is not None:
+        used = config.model_copy(update={"method": [MethodSection(**method) for method in methods]})
+        admit(used, path, request.trust, [*([request.task] if request.task else []), *request.methods])
+    if request.weighting is not None:
+        table["weighting"] = request.weighting
+        for method in methods:
+            method.get("settings", {}).pop("weighting", None)
+    table["method"] = _with_settings(methods, parse_assignments(request.settings or (), "--set"))
+    table = _with_seeds(table | {"run": _with_run(table.get("run", {}), request.run)}, request)
+    if request.validation is not None:
+        table["validation"] = request.validation
+    return parse(table, _HERE)
+
+
+def _named(request: Request, file: Mapping[str, Any]) -> Config:
+    """What a file has, with the task and the methods that were named where it has none, checked.
+
+    Raises:
+        InvalidInput: neither has a task or a method, or what the file has cannot be run.
+    """
+    names = request.methods
+    if "task" not in file and not request.task:
         raise InvalidInput("no task: give TASK or a --config with one (see `fedsolve list tasks`)")
-    if "method" not in table and not names:
+    if "method" not in file and not names:
         raise InvalidInput(
             "no method: name one after the task or give a --config with one (see `fedsolve list algorithms`)"
         )
-    typed = {"task": task or table.get("task"), "method": table.get("method") or [{"name": n} for n in names]}
-    config = check_runnable(parse({**table, **typed}, origin), Path(origin))
-    result = to_table(config)
-    if path is not None and task not in (None, table.get("task")):
-        result["task_options"] = {}
-    result["task_options"] = result.get("task_options", {}) | parse_assignments(options, "--task-set")
-    if data_dir is not None:
-        _check_reads_files(result["task"])
-        result["task_options"]["data_dir"] = str(data_dir)
-    methods = _chosen(config.method, names)
-    if path is not None:
-        used = config.model_copy(update={"method": [MethodSection(**method) for method in methods]})
-        admit(used, path, trust, [*([task] if task else []), *names])
-    if weighting is not None:
-        result["weighting"] = weighting
-        for method in methods:
-            method.get("settings", {}).pop("weighting", None)
-    result["method"] = _with_settings(methods, parse_assignments(settings, "--set"))
-    if seeds is not None and run.get("seed") is not None:
-        raise InvalidInput("give --seed or --seeds, not both")
-    result["run"] = _with_run(result.get("run", {}), run)
-    if seeds is not None:
-        result["seeds"] = parse_seeds(seeds)
-        result["run"].pop("seed", None)
-    if validation is not None:
-        result["validation"] = validation
-    if seeds is None and run.get("seed") is not None:
-        result.pop("seeds", None)
-    return parse(result, _HERE)
+    origin = _HERE if request.config is None else str(request.config)
+    methods = file.get("method") or [{"name": name} for name in names]
+    table = {**file, "task": request.task or file.get("task"), "method": methods}
+    return check_runnable(parse(table, origin), Path(origin))
 
 
-def _check_reads_files(task: str) -> None:
-    """Raise `InvalidInput` if a task of the catalogue reads no data files, to which --data-dir would lead."""
+def _typed_task_options(request: Request, task: str) -> dict[str, Any]:
+    """Options of the task from `--task-set` and `--data-dir`.
+
+    Raises:
+        InvalidInput: a text that is none, or a data folder for a task of the catalogue that reads no files.
+    """
+    found = parse_assignments(request.task_set or (), "--task-set")
+    if request.data_dir is None:
+        return found
     if not is_reference(task) and "data_dir" not in inspect.signature(entry(task).builder).parameters:
         raise InvalidInput(f"--data-dir: the task {task} reads no data files: leave it out")
+    return found | {"data_dir": str(request.data_dir)}
+
+
+def _with_seeds(table: dict[str, Any], request: Request) -> dict[str, Any]:
+    """A configuration with the seed or the seeds that were typed in place of what it has.
+
+    Raises:
+        InvalidInput: both were typed, or seeds that cannot be read.
+    """
+    one = request.run.get("seed")
+    if request.seeds is not None and one is not None:
+        raise InvalidInput("give --seed or --seeds, not both")
+    if request.seeds is not None:
+        run = {key: value for key, value in table["run"].items() if key != "seed"}
+        return table | {"run": run, "seeds": parse_seeds(request.seeds)}
+    return table if one is None else {key: value for key, value in table.items() if key != "seeds"}
 
 
 def to_resume(folder: Path, rounds: int | None, trust: Sequence[str] | None = None) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedsolve.cli.configuration.grid_checks import build_at, checked_grid, metri
 from fedsolve.cli.configuration.grids import EXAMPLE, parse_grid, parse_seeds, with_values
 from fedsolve.cli.configuration.options import from_options, to_resume
 from fedsolve.cli.configuration.prepare import Prepared, prepare, run_options, with_one_weighting
+from fedsolve.cli.configuration.requests import SweepRequest
 from fedsolve.cli.configuration.values import parse_assignments
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
@@ -90,32 +92,19 @@ def best_setting(config: Config, values: Mapping[str, Any]) -> Config:
     return config.model_copy(update={"method": [method], "run": run, "sweep": None})
 
 
-def sweep_from_options(
-    path: Path | None,
-    task: str | None,
-    name: str | None,
-    settings: Sequence[str],
-    options: Sequence[str],
-    run: Mapping[str, Any],
-    data_dir: Path | None,
-    sweep: Mapping[str, Any],
-    trust: Sequence[str] | None = None,
-) -> Config:
+def sweep_from_options(request: SweepRequest) -> Config:
     """The configuration of a sweep: what a file has, and over it what was typed.
-
-    Args:
-        path, task, settings, options, run, data_dir, trust: as `from_options`.
-        name: the method.
-        sweep: `grid`, `seeds`, `select`, `validation`, `parallel_trials` as typed; None or empty where not.
 
     Raises:
         InvalidInput: no grid, several methods, or something unknown or ill-typed.
     """
-    grid = parse_grid(sweep["grid"] or [])
+    grid = parse_grid(request.grid or [])
     for axis in grid:
-        if axis in parse_assignments(settings, "--set"):
+        if axis in parse_assignments(request.settings or [], "--set"):
             raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
-    config = from_options(path, task, [name] if name else [], settings, options, run, data_dir, trust=trust)
+    config = from_options(
+        dataclasses.replace(request, seeds=None, validation=None)
+    )  # here they are of [sweep]
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)
         raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
@@ -125,10 +114,12 @@ def sweep_from_options(
         section["grid"] = grid
     if "grid" not in section:
         raise InvalidInput(f"no grid: give at least one axis, such as {EXAMPLE}")
-    if sweep["seeds"] is not None:
-        section["seeds"] = parse_seeds(sweep["seeds"])
-    section |= {k: sweep[k] for k in ("select", "validation", "parallel_trials") if sweep[k] is not None}
-    return parse(table | {"sweep": section}, "command line" if path is None else str(path))
+    if request.seeds is not None:
+        section["seeds"] = parse_seeds(request.seeds)
+    typed = {name: getattr(request, name) for name in ("select", "validation", "parallel_trials")}
+    section |= {name: value for name, value in typed.items() if value is not None}
+    origin = "command line" if request.config is None else str(request.config)
+    return parse(table | {"sweep": section}, origin)
 
 
 def sweep_to_resume(folder: Path, trust: Sequence[str] | None = None) -> Config:

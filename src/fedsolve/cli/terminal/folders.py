@@ -118,9 +118,13 @@ def _done(folder: Path) -> dict[Path, int]:
 
 def save_config(folder: Path, config: Config, comment: str) -> None:
     """Write the resolved configuration of a run, a comparison or a sweep into its folder."""
-    command = "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
-    again = f"run again with: fedsolve {command} --config {CONFIG}{trust_words(config, folder)}"
+    again = f"run again with: fedsolve {command_of(config)} --config {CONFIG}{trust_words(config, folder)}"
     write_atomically(folder / CONFIG, to_toml(config, f"{comment}; {again}"))
+
+
+def command_of(config: Config) -> str:
+    """The command that runs a configuration."""
+    return "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
 
 
 def read_failure(folder: Path) -> str | None:
