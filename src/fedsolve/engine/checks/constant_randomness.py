@@ -43,7 +43,7 @@ def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params
         )
     if found == "a key":
         raise InvalidInput(
-            f"{name} draws with a key that is the same at every step, so that every step would use one draw: {_REMEDY}"
+            f"{name} draws with a key that is the same at every step, so that one draw would serve every step: {_REMEDY}"
         )
 
 
