@@ -70,15 +70,8 @@ def deploy(
     grid.slow |= dict(slow)
     grid.keys |= dict(keys)
     params = start() if params is None else params
-    deployment = Deployment.of(
-        algorithm,
-        params,
-        Settings(**given),
-        sampling=sampling,
-        buffers=buffers,
-        evaluate=evaluate,
-        callbacks=callbacks,
-    )
+    given |= {"sampling": sampling, "buffers": buffers, "evaluate": evaluate, "callbacks": callbacks}
+    deployment = Deployment.of(algorithm, params, Settings(**given))
     found, history = serve(grid, deployment)
     return found, history, grid
 

@@ -15,17 +15,30 @@ TEMPLATE = Path(fs.__file__).parent / "cli/federation/templates/pyproject.toml.t
 MODEL = {"w": np.zeros(2, np.float32)}
 
 
-def test_the_signature_has_every_setting_with_its_type_and_default():
-    """`Settings` checks what `server_app` is given: neither has an option, a type or a default of its own."""
+def test_the_signature_is_that_of_the_settings():
+    """Each option is written once, in `Settings`: its type, default, words and check."""
     arguments = inspect.signature(fs.flower.server_app).parameters
-    for field in dataclasses.fields(Settings):
+    options = dataclasses.fields(Settings)
+    assert list(arguments) == ["algorithm", "params", *(field.name for field in options)]
+    for field in options:
         argument = arguments[field.name]
         required = field.default is dataclasses.MISSING
         assert argument.kind is inspect.Parameter.KEYWORD_ONLY
         assert argument.annotation == field.type
         assert argument.default == (inspect.Parameter.empty if required else field.default)
-    beside = {"algorithm", "params", "sampling", "buffers", "evaluate", "callbacks", "label"}
-    assert set(arguments) == {field.name for field in dataclasses.fields(Settings)} | beside
+
+
+def test_a_configuration_changes_plain_data_alone():
+    settings = Settings(rounds=1, population=3, label="mine")
+    beside = {"sampling", "buffers", "evaluate", "callbacks", "label"}
+    assert set(settings.configurable()) == {field.name for field in dataclasses.fields(Settings)} - beside
+    changed = settings.overridden({"rounds": 2, "label": "theirs", "evaluate": "x", "out": "there"})
+    assert (changed.rounds, changed.label, changed.evaluate, changed.out) == (2, "mine", None, "there")
+
+
+def test_without_an_option_that_must_be_given():
+    with pytest.raises(TypeError, match=r"^server_app\(\) missing .*'population'"):
+        fs.flower.server_app(fs.FedAvg(0.1), MODEL, rounds=1)
 
 
 @pytest.mark.parametrize("app", [fs.flower.server_app, fs.flower.client_app])

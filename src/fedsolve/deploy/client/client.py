@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import FedsolveError, InvalidInput
+from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.measure import measure_client
 from fedsolve.deploy.client.worker import train_client
@@ -23,7 +24,6 @@ from fedsolve.deploy.messages.fact_checks import check_request
 from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, Reply, TrainReply, TrainRequest
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.messages.strict_kwargs import named_arguments
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.threads import share_threads
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
-
-import numpy as np
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.types import Params
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
+from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.records.record import Recorder
-from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
+from fedsolve.results.callbacks import Evaluated, why_it_ends
 from fedsolve.results.clients import ClientMetrics
-
-Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
-"""(model, buffers) -> metrics, with the names that simulations use, such as test_accuracy."""
 
 
 class EvaluatesOnClients(Protocol):
@@ -36,11 +31,8 @@ class Evaluation:
     Args:
         coordinator: the method and its state.
         recorder: the record so far.
-        label: the method's name.
-        rounds: of the whole run.
-        evaluate: metrics of the model on the server, None for none.
+        settings: rounds, label, metrics of the model on the server, and what is called after each evaluation.
         clients: asks the clients; None if they measure nothing.
-        callbacks: called after each evaluation.
         result: gives the `fedsolve.Result` so far.
 
     Attributes:
@@ -51,23 +43,18 @@ class Evaluation:
         self,
         coordinator: Coordinator,
         recorder: Recorder,
-        *,
-        label: str,
-        rounds: int,
-        evaluate: Evaluate | None,
+        settings: Settings,
         clients: EvaluatesOnClients | None,
-        callbacks: Sequence[Callback],
         result: Callable[[], Any],
     ) -> None:
-        self._coordinator, self._recorder, self._label, self._rounds = coordinator, recorder, label, rounds
-        self._evaluate, self._clients = evaluate, clients
-        self._callbacks, self._result = callbacks, result
+        self._coordinator, self._recorder, self._settings = coordinator, recorder, settings
+        self._clients, self._result = clients, result
         self.measures_loss = False
 
     @property
     def measures(self) -> bool:
         """Whether there is more to an evaluation than the losses of local steps."""
-        return self._evaluate is not None or self._clients is not None
+        return self._settings.evaluate is not None or self._clients is not None
 
     def record(self, seconds: Callable[[], float], client_loss: float = float("nan")) -> None:
         """Record the model's metrics, or where nobody measures any the loss of local steps alone; react to them.
@@ -87,23 +74,23 @@ class Evaluation:
 
     def why_the_run_ends(self) -> str:
         """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on."""
-        if not self._callbacks or self._recorder.latest["round"] != self._coordinator.state.round:
+        if not self._settings.callbacks or self._recorder.latest["round"] != self._coordinator.state.round:
             return ""
         at = Evaluated(
-            self._label,
+            self._settings.label or "",
             self._coordinator.state.round,
-            self._rounds,
+            self._settings.rounds,
             self._recorder.evaluations.arrays(),
             self._result,
             self._each_client,
         )
-        return why_it_ends(self._callbacks, at)
+        return why_it_ends(self._settings.callbacks, at)
 
     def _measured_here(self) -> dict[str, float]:
-        if self._evaluate is None:
+        if self._settings.evaluate is None:
             return {}
         try:
-            return dict(self._evaluate(self._coordinator.model, self._coordinator.state.buffers))
+            return dict(self._settings.evaluate(self._coordinator.model, self._coordinator.state.buffers))
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             done = self._coordinator.state.round

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
@@ -19,7 +18,6 @@ from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import INTACT, DeploymentCheckpoint
-from fedsolve.deploy.host_arrays import Buffers
 from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
@@ -27,12 +25,11 @@ from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.simulation import watched_engine
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.evaluation import Evaluate
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
-from fedsolve.deploy.server.training_loop import TrainingLoop
+from fedsolve.deploy.server.training_loop import Reports, TrainingLoop
 from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.reacting import changes
 from fedsolve.engine.records.identity import describe, digest
@@ -42,7 +39,7 @@ from fedsolve.folders.append_log import append_line
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.folders.sealed_json import sealed
 from fedsolve.report.page import write_page
-from fedsolve.results.callbacks import Callback, tell_ended
+from fedsolve.results.callbacks import tell_ended
 from fedsolve.results.clients import CLIENT_METRICS
 from fedsolve.results.encoding import dumps
 from fedsolve.results.history import History
@@ -61,39 +58,36 @@ _SECRET = (
 
 @dataclass(frozen=True)
 class Deployment:
-    """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed."""
+    """What runs on a federation: the arguments of `server_app`, with what the run's configuration changed.
+
+    Attributes:
+        algorithm: the method.
+        params: the initial model.
+        settings: the options.
+        sampling: how cohorts are drawn.
+    """
 
     algorithm: Algorithm
     params: Params
     settings: Settings
     sampling: Sampling
-    buffers: Buffers
-    evaluate: Evaluate | None
-    callbacks: Sequence[Callback]
-    label: str
 
     @classmethod
-    def of(
-        cls,
-        algorithm: Algorithm,
-        params: Params,
-        settings: Settings,
-        *,
-        sampling: Sampling | None = None,
-        buffers: Mapping[str, np.ndarray] | None = None,
-        evaluate: Evaluate | None = None,
-        callbacks: Sequence[Callback] = (),
-        label: str | None = None,
-    ) -> Deployment:
+    def of(cls, algorithm: Algorithm, params: Params, settings: Settings) -> Deployment:
         """A deployment with what follows from the rest: its sampling and its label.
 
         Raises:
             InvalidInput: settings that contradict one another or the method.
         """
-        drawn = settings.sampling(sampling, algorithm)
+        sampling = settings.cohort_sampling(algorithm)
         check_rates(algorithm, settings.rounds)
-        label = label or name_of(algorithm)
-        return cls(algorithm, params, settings, drawn, dict(buffers or {}), evaluate, tuple(callbacks), label)
+        label = settings.label or name_of(algorithm)
+        return cls(algorithm, params, dataclasses.replace(settings, label=label), sampling)
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables."""
+        return self.settings.label or ""
 
     @property
     def folder(self) -> Path:
@@ -121,7 +115,7 @@ class Deployment:
             sampling=self.sampling,
             seed=self.settings.seed,
             experiment=experiment,
-            buffers=self.buffers,
+            buffers=dict(self.settings.buffers or {}),
             norm_bound=self.settings.norm_bound,
             max_share=self.settings.max_share,
             reply_store=ReplyStore(self.folder),
@@ -154,9 +148,9 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
         say(f"error: {reason}")
         if checkpoint is not None:  # else the folder belongs to another run
             _write_failure(folder, reason)
-        tell_ended(deployment.callbacks, None)
+        tell_ended(settings.callbacks, None)
         raise
-    tell_ended(deployment.callbacks, result)
+    tell_ended(settings.callbacks, result)
     return result.params, result.history
 
 
@@ -167,7 +161,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     coordinator = deployment.coordinator(checkpoint.experiment)
     recorder = checkpoint.restore(coordinator)
     check_rounds(f"the run in {folder}", coordinator.state.round, settings.rounds)
-    looks = Looks.of(settings.eval_every, deployment.algorithm, deployment.callbacks)
+    looks = Looks.of(settings.eval_every, deployment.algorithm, settings.callbacks)
     looked = checkpoint.looked_at(looks, settings.rounds)
     if checkpoint.notice:
         say(checkpoint.notice)
@@ -181,13 +175,8 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         checkpoint,
         recorder,
         NodeBindings(folder / BINDINGS, checkpoint.experiment),
-        evaluate=deployment.evaluate,
-        callbacks=deployment.callbacks,
-        label=deployment.label,
-        result=lambda: result(),
-        report=_round_reporter(folder),
-        keep=partial(_save_client_metrics, folder / CLIENT_METRICS),
-        log=say,
+        lambda: result(),
+        Reports(_round_reporter(folder), partial(_save_client_metrics, folder / CLIENT_METRICS), say),
     )
 
     def result() -> Result:
@@ -197,16 +186,16 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         notes += tuple(looked)
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (loop.ended,) if loop.ended else ()
-        options = {**deployment.identity, **dataclasses.asdict(settings), "experiment": checkpoint.experiment}
+        options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
         history = recorder.history(deployment.label, "federation", options, 0.0, notes)
         return Result(coordinator.model, history, dict(coordinator.state.buffers) or None)
 
     loop.run()
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
-    found = result()
-    write_record(folder, found.history, {"model": found.params, "buffers": coordinator.state.buffers})
-    write_page(folder / "page.html", [found.history], title=f"{deployment.label} on a federation")
-    return found
+    final = result()
+    write_record(folder, final.history, {"model": final.params, "buffers": coordinator.state.buffers})
+    write_page(folder / "page.html", [final.history], title=f"{deployment.label} on a federation")
+    return final
 
 
 def say(line: str) -> None:

@@ -1,76 +1,195 @@
-"""What a run on a federation can be told, by its app and anew by the configuration of each run."""
+"""What `server_app` can be told, also anew by the configuration of each run: each option is a field, written once."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_flag, check_integer, check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling, Uniform
+from fedsolve.core.types import Params
+from fedsolve.deploy.app_options import option, options_class, spec_of
 from fedsolve.deploy.messages.fact_checks import check_metric_names, check_unprotected
 from fedsolve.methods.robust.cohorts import fewest_messages
+from fedsolve.results.callbacks import Callback, check_callbacks
+
+Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]
+"""(model, buffers) -> metrics, with the names that simulations use, such as test_accuracy."""
 
 
-@dataclass(frozen=True, kw_only=True)
+def _whole(least: int, none: str = "") -> Callable[[str, Any], Any]:
+    return lambda name, value: check_integer(name, value, least, none=none)
+
+
+def _number(*, infinite: bool = False, **bounds: Any) -> Callable[[str, Any], Any]:
+    """A check of a number in its bounds; where it may be infinite, None passes too."""
+
+    def check(name: str, value: Any) -> Any:
+        if not (infinite and (value is None or value == math.inf)):
+            check_range(name, value, **bounds)
+        return value
+
+    return check
+
+
+def _flag(name: str, value: Any) -> Any:
+    check_flag(name, value)
+    return value
+
+
+def _folder(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{name} = {value!r} must be the name of a folder")
+    return value
+
+
+def _shortfall(name: str, value: Any) -> Any:
+    if value not in ("repeat", "skip"):
+        raise InvalidInput(f"{name} = {value!r} must be 'repeat' or 'skip'")
+    return value
+
+
+@options_class
 class Settings:
-    """The options of `server_app` that a run's configuration may change: see there what each means."""
+    """The options of `server_app`: see there what each means."""
 
-    rounds: int
-    population: int
-    clients_per_round: int | None = None
-    seed: int = 0
-    out: str = "fedsolve-run"
-    resume: bool = False
-    eval_every: int = 1
-    client_metrics: str | Sequence[str] = ()
-    quorum: int | None = None
-    connect_seconds: float = 120.0
-    round_seconds: float = 600.0
-    min_replies: int | None = None
-    grace: float | None = None
-    shortfall: Literal["repeat", "skip"] = "repeat"
-    repeats: int = 3
-    over_select: float = 0.0
-    takeover: bool = True
-    norm_bound: float | None = None
-    max_share: float | None = None
+    rounds: int = option("communication rounds in all, >= 1.", _whole(1))
+    population: int = option(
+        "number of clients, >= 1; they are numbered from 0 by their nodes' `client-id`.", _whole(1)
+    )
+    clients_per_round: int | None = option(
+        "clients drawn uniformly for a round, 1 .. population; None for all.",
+        _whole(1, none="all"),
+        default=None,
+    )
+    sampling: Sampling | None = option(
+        "how cohorts are drawn otherwise, in place of `clients_per_round`.", default=None, configurable=False
+    )
+    seed: int = option(">= 0; cohorts and the clients' shuffles follow from it.", _whole(0), default=0)
+    buffers: Mapping[str, np.ndarray] | None = option(
+        "tensors that are averaged plainly beside the model, by name, such as BatchNorm's "
+        "statistics: `torch_buffers(module)`.",
+        default=None,
+        configurable=False,
+    )
+    evaluate: Evaluate | None = option(
+        '(model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for what '
+        "clients measure, or the losses of their local steps.",
+        default=None,
+        configurable=False,
+    )
+    eval_every: int = option("rounds between evaluations, >= 1.", _whole(1), default=1)
+    client_metrics: str | Sequence[str] = option(
+        "what all connected clients measure the model by at each evaluation, on the examples that "
+        "they train on and on those that they hold out: names of metrics of their oracles, such "
+        'as ("loss", "accuracy") or "loss, accuracy"; () asks them nothing. Evaluations then have '
+        "the columns that simulations have: train_NAME, client_NAME_mean, _p10, _p90 and _worst, "
+        "validation_NAME, and `clients_measured`, how many answered. Refused with private "
+        "methods.",
+        lambda _, names: check_metric_names(names),
+        default=(),
+    )
+    callbacks: Sequence[Callback] = option(
+        "called after each evaluation, as those of `fs.run`: `fs.callbacks.EarlyStopping`, "
+        "`KeepBest`, with `client_metrics` also `EachClient` and `FineTuning`, functions of an "
+        "`fs.callbacks.Evaluated`.",
+        lambda _, callbacks: tuple(check_callbacks(callbacks)),
+        default=(),
+        configurable=False,
+    )
+    label: str | None = option(
+        "the method's name in tables; default its own.", default=None, configurable=False
+    )
+    out: str = option(
+        "the run's folder; a relative one is below the folder that the SuperLink was started in.",
+        _folder,
+        default="fedsolve-run",
+    )
+    resume: bool = option(
+        "whether to go on from the checkpoint in `out`; without it a folder that holds a run is refused.",
+        _flag,
+        default=False,
+    )
+    quorum: int | None = option(
+        "clients that must be connected before the first round, 1 .. population; None for all.",
+        _whole(1, none="all"),
+        default=None,
+    )
+    connect_seconds: float = option(
+        "seconds to wait for them, and in a round for those of its cohort, > 0.",
+        _number(above=0),
+        default=120.0,
+    )
+    round_seconds: float = option(
+        "seconds to wait for the replies of a round, > 0.", _number(above=0), default=600.0
+    )
+    min_replies: int | None = option(
+        "replies that must count for a round to be used, 1 .. population; None for half of its "
+        "cohort, rounded up, or what a robust reduction needs where that is more.",
+        _whole(1, none="half of a cohort"),
+        default=None,
+    )
+    grace: float | None = option(
+        "seconds that a round stays open once `min_replies` count, >= 0; None for all of `round_seconds`.",
+        _number(at_least=0, infinite=True),
+        default=None,
+    )
+    shortfall: Literal["repeat", "skip"] = option(
+        'what becomes of a round of fewer: "repeat" asks again those whose reply is missing or '
+        'did not count, "skip" leaves the model as it is and goes on to the next round.',
+        _shortfall,
+        default="repeat",
+    )
+    repeats: int = option(
+        "how often one round is asked for again before the run ends, >= 0.", _whole(0), default=3
+    )
+    over_select: float = option(
+        "share of clients asked beyond `clients_per_round`, >= 0: of 0.3 three tenths more, of "
+        "which the first replies count.",
+        _number(at_least=0),
+        default=0.0,
+    )
+    takeover: bool = option(
+        "whether a client's number may go to another node once the node that had it is no longer "
+        "connected. A node without a key of its own (`--auth-supernode-private-key`) is another "
+        "one after each start.",
+        _flag,
+        default=True,
+    )
+    norm_bound: float | None = option(
+        "largest Euclidean norm of a message that counts, > 0; None leaves out messages with a "
+        "norm that is more than 100,000 times what is usual in this round and in earlier ones "
+        "(docs/deployment.md).",
+        _number(above=0, infinite=True),
+        default=None,
+    )
+    max_share: float | None = option(
+        "largest share of a round's weights that one client may have, in (0, 1], where a method "
+        "weighs by examples; None for any.",
+        _number(above=0, at_most=1, optional=True),
+        default=None,
+    )
 
     def __post_init__(self) -> None:
-        for name, least, none in (
-            ("rounds", 1, ""),
-            ("population", 1, ""),
-            ("seed", 0, ""),
-            ("eval_every", 1, ""),
-            ("repeats", 0, ""),
-            ("clients_per_round", 1, "all"),
-            ("quorum", 1, "all"),
-            ("min_replies", 1, "half of a cohort"),
-        ):
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), least, none=none))
-        object.__setattr__(self, "client_metrics", check_metric_names(self.client_metrics))
-        check_range("connect_seconds", self.connect_seconds, above=0)
-        check_range("round_seconds", self.round_seconds, above=0)
-        check_range("over_select", self.over_select, at_least=0)
-        check_range("max_share", self.max_share, above=0, at_most=1, optional=True)
-        if self.grace is not None and self.grace != math.inf:
-            check_range("grace", self.grace, at_least=0)
-        if self.norm_bound is not None and self.norm_bound != math.inf:
-            check_range("norm_bound", self.norm_bound, above=0)
-        if self.shortfall not in ("repeat", "skip"):
-            raise InvalidInput(f"shortfall = {self.shortfall!r} must be 'repeat' or 'skip'")
-        for name in ("resume", "takeover"):
-            check_flag(name, getattr(self, name))
-        if not isinstance(self.out, str) or not self.out:
-            raise InvalidInput(f"out = {self.out!r} must be the name of a folder")
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, spec_of(f).check(f.name, getattr(self, f.name)))
+        if self.sampling is not None and self.clients_per_round is not None:
+            raise InvalidInput("give clients_per_round or sampling, not both")
         for name in ("quorum", "min_replies"):
             value = getattr(self, name)
             if value is not None and value > self.population:
                 raise InvalidInput(f"{name} = {value} but the federation has {self.population} clients")
+
+    def configurable(self) -> dict[str, Any]:
+        """The options that a run's configuration may give anew, which are plain data."""
+        options = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in options if spec_of(f).configurable}
 
     def overridden(self, config: Mapping[str, Any]) -> Settings:
         """With what a run's configuration says instead; keys of other parts of the app are left alone.
@@ -78,7 +197,7 @@ class Settings:
         >>> Settings(rounds=5, population=3).overridden({"rounds": 9, "batch-size": 32}).rounds
         9
         """
-        names = {f.name for f in dataclasses.fields(self)}
+        names = self.configurable()
         given = {key.replace("-", "_"): value for key, value in config.items()}
         return dataclasses.replace(self, **{k: v for k, v in given.items() if k in names})
 
@@ -90,7 +209,7 @@ class Settings:
         """Replies that must count for a round to be used, of so many that are wanted."""
         return -(-wanted // 2) if self.min_replies is None else min(self.min_replies, wanted)
 
-    def sampling(self, given: Sampling | None, algorithm: Algorithm) -> Sampling:
+    def cohort_sampling(self, algorithm: Algorithm) -> Sampling:
         """How cohorts are drawn: as given, else uniformly; of more clients than needed where `over_select` says so.
 
         Raises:
@@ -100,10 +219,8 @@ class Settings:
             check_unprotected(algorithm)
         self._check_replies(algorithm)
         size = self.clients_per_round or self.population
-        if given is not None and self.clients_per_round is not None:
-            raise InvalidInput("give clients_per_round or sampling, not both")
         if not self.over_select:
-            return given or Uniform(size)
+            return self.sampling or Uniform(size)
         if self.clients_per_round is None:
             raise InvalidInput(
                 f"over_select = {self.over_select} asks more clients than clients_per_round: give that"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -16,13 +17,27 @@ from fedsolve.deploy.nodes.node_binding import NodeBindings
 from fedsolve.deploy.server.client_evaluation import ClientEvaluation
 from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.evaluation import Evaluate, Evaluation
+from fedsolve.deploy.server.evaluation import Evaluation
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, first_means
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.records.record import Recorder
-from fedsolve.results.callbacks import Callback
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Who is told what happens in a run.
+
+    Attributes:
+        round: told of every round as plain data.
+        client_metrics: told what clients measured, each time that they are asked.
+        log: told in one line.
+    """
+
+    round: Callable[[dict[str, Any]], None]
+    client_metrics: Callable[[EvaluationResult], None]
+    log: Callable[[str], None]
 
 
 class TrainingLoop:
@@ -31,18 +46,12 @@ class TrainingLoop:
     Args:
         grid: Flower's grid.
         coordinator: the method and its state.
-        settings: rounds, deadlines, and what happens when too few replies count.
+        settings: rounds, deadlines, what evaluates, and what happens when too few replies count.
         checkpoint: where the state is saved after every round.
         recorder: the record so far.
         bindings: which node each client number belongs to.
-        evaluate: metrics of the model on the server, None for what clients measure or, where they are not asked, the
-            losses of their local steps.
-        callbacks: called after each evaluation.
-        label: the method's name.
         result: gives the `fedsolve.Result` so far.
-        report: told of every round as plain data.
-        keep: told what clients found, each time that they are asked.
-        log: told in one line what happens.
+        reports: who is told what happens.
 
     Attributes:
         evaluation: what evaluates.
@@ -57,42 +66,29 @@ class TrainingLoop:
         checkpoint: DeploymentCheckpoint,
         recorder: Recorder,
         bindings: NodeBindings,
-        *,
-        evaluate: Evaluate | None,
-        callbacks: Sequence[Callback],
-        label: str,
         result: Callable[[], Any],
-        report: Callable[[dict[str, Any]], None],
-        keep: Callable[[EvaluationResult], None],
-        log: Callable[[str], None],
+        reports: Reports,
     ) -> None:
         self._grid, self._coordinator, self._settings = grid, coordinator, settings
         self._checkpoint, self._recorder = checkpoint, recorder
-        self._report, self._log = report, log
+        self._reports, self._log = reports, reports.log
         self._void_rounds = 0  # in a row: after each the model would not have been finite
         self.ended = ""
         self._registry = ClientRegistry(
-            grid, coordinator.population, coordinator.signature, bindings, settings.takeover, log
+            grid, coordinator.population, coordinator.signature, bindings, settings.takeover, self._log
         )
-        self._collector = ReplyCollector(grid, coordinator, settings, self._registry, log)
+        self._collector = ReplyCollector(grid, coordinator, settings, self._registry, self._log)
         clients = ClientEvaluation(
             grid,
             coordinator,
             settings,
             self._registry,
             lambda: first_means(recorder.evaluations.columns),
-            keep,
-            log,
+            reports.client_metrics,
+            self._log,
         )
         self.evaluation = Evaluation(
-            coordinator,
-            recorder,
-            label=label,
-            rounds=settings.rounds,
-            evaluate=evaluate,
-            clients=clients if settings.client_metrics else None,
-            callbacks=callbacks,
-            result=result,
+            coordinator, recorder, settings, clients if settings.client_metrics else None, result
         )
 
     def run(self) -> None:
@@ -135,7 +131,7 @@ class TrainingLoop:
             self._evaluate(entry.get("client_loss", float("nan")))
         self._recorder.seconds = time.perf_counter() - self._begun
         self._checkpoint.save(self._coordinator, self._recorder)
-        self._report(
+        self._reports.round(
             {
                 "round": number,
                 "rounds": self._settings.rounds,
