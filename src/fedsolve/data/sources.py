@@ -152,3 +152,25 @@ def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
     except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInput(f"{path} is not a readable npz file ({error}): {_REMEDY}") from None
     raise InvalidInput(f"{path} has no field '{missing[0]}' (it holds {known}): {_REMEDY}")
+
+
+def read_checked(
+    folder: str | Path | None, name: str, sha256: str, fields: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Named arrays of an npz file in the data folder, after its check sum has been verified.
+
+    Args:
+        folder: the data folder; None for that of the environment variable.
+        name: of the file.
+        sha256: the file's.
+        fields: names of the arrays.
+
+    Returns:
+        The arrays by name.
+
+    Raises:
+        InvalidInput: no data folder, or a file that is missing, damaged or another version.
+    """
+    path = data_dir(folder) / name
+    checksum(path, sha256)
+    return read_npz(path, fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.pytorch.callback.seeds import seeded
 from fedsolve.pytorch.translation.arrays import check_weights, copied
-from fedsolve.pytorch.translation.containers import known
 from fedsolve.pytorch.translation.failures import first_line, where_raised
 
 
@@ -61,7 +61,7 @@ def _twice(module: nn.Module, x: Any, mode: str) -> Any:
 def _once(module: nn.Module, x: Any, mode: str) -> Any:
     inputs = pytree.tree_map_only(Tensor, torch.clone, x)  # which it may write to
     with seeded(0):  # copies: of a view, `torch.export` would follow what it is a view of
-        return pytree.tree_map_only(Tensor, torch.clone, known(_run(module, inputs, mode)))
+        return pytree.tree_map_only(Tensor, torch.clone, _with_known_container(_run(module, inputs, mode)))
 
 
 def _check_shapes(module: nn.Module, before: dict[str, Tensor]) -> None:
@@ -97,3 +97,24 @@ def _run(module: nn.Module, x: Any, mode: str) -> Any:
             f"{type(module).__name__} fails in {mode} on inputs of shape {shapes}: "
             f"{first_line(error)}{where_raised(error)}"
         ) from error
+
+
+def _with_known_container(outputs: Any) -> Any:
+    """Outputs as they are; PyTorch knows from then on how to look into their container."""
+    kind = type(outputs)
+    if kind in pytree.SUPPORTED_NODES:
+        return outputs
+    if is_dataclass(kind):
+        torch.export.register_dataclass(kind)
+    elif isinstance(outputs, dict):
+        pytree.register_pytree_node(
+            kind,
+            lambda d: (list(d.values()), tuple(d)),
+            lambda values, keys: kind(dict(zip(keys, values, strict=True))),
+            flatten_with_keys_fn=_with_keys,
+        )
+    return outputs
+
+
+def _with_keys(values: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    return [(pytree.MappingKey(key), value) for key, value in values.items()], tuple(values)

@@ -14,8 +14,8 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.pachinko import Pachinko
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import Dirichlet, as_partition
+from fedsolve.data.sources import read_checked
 from fedsolve.tasks.choices import Choice, classification, pick
-from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.losses.accuracies import TopK
 from fedsolve.tasks.models.models import CNN, Softmax
 from fedsolve.tasks.models.pictures import Augmented

@@ -12,8 +12,8 @@ from fedsolve.core.build_record import by_name
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.sources import read_checked
 from fedsolve.tasks.choices import classification, pick
-from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.images.handwriting import FEMNIST
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task

@@ -13,8 +13,8 @@ from fedsolve.core.checks import check_integer, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.data.sources import read_checked
 from fedsolve.tasks.choices import classification, pick
-from fedsolve.tasks.files import read_checked
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.task import Examples, Task
 

@@ -11,7 +11,7 @@ from fedsolve.core.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
-from fedsolve.tasks.files import read_checked
+from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import BinaryAccuracy
 from fedsolve.tasks.losses.losses import Logistic
 from fedsolve.tasks.models.models import Linear

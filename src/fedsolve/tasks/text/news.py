@@ -11,7 +11,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
-from fedsolve.tasks.files import read_checked
+from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import LikeliestSet, RecallAt
 from fedsolve.tasks.losses.losses import BinaryCrossEntropy
 from fedsolve.tasks.models.models import Softmax

@@ -16,7 +16,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
-from fedsolve.tasks.files import read_checked
+from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import Accuracy
 from fedsolve.tasks.losses.losses import CrossEntropy
 from fedsolve.tasks.models.updates import Updated
