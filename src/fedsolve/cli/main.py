@@ -85,7 +85,8 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="STUDY", help="A TOML file, or a function that gives a study as module:function."
+            metavar="STUDY",
+            help="A TOML file, a Python file with STUDY, or a function that gives a study as module:function.",
         ),
     ],
     out: arg.Out = None,
@@ -105,7 +106,7 @@ def study(
 
     if command(name) != f"fedsolve study {name}":
         raise InvalidInput(
-            f"{name} must be a TOML file or module:function; run an experiment with {command(name)}"
+            f"{name} must be a TOML file, a Python file or module:function; run an experiment with {command(name)}"
         )
     reproduce_command(name, out, data_dir, quick, full, as_json, watch, trust)
 

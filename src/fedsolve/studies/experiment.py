@@ -96,7 +96,7 @@ def command(name: str) -> str:
     >>> command("lasso-1"), command("mine.toml")
     ('fedsolve reproduce lasso-1', 'fedsolve study mine.toml')
     """
-    own = is_reference(name) or name.endswith(".toml")
+    own = is_reference(name) or name.endswith((".toml", ".py"))
     return f"fedsolve {'study' if own else 'reproduce'} {name}"
 
 

@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from fedsolve.config.references import construct, failed, is_reference, load
+from fedsolve.config.references import construct, failed, is_reference, load, split_reference
 from fedsolve.core.errors import InvalidInput, of_type, unknown
 from fedsolve.studies.experiment import Experiment
 
@@ -58,7 +58,7 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name, or of a user's own study, `module:function`.
+    """The experiment of a name, or of a user's own study: `module:function`, or a Python file with `STUDY`.
 
     Raises:
         InvalidInput: there is none (the nearest match is named, or where the papers' studies are), or what stands
@@ -70,6 +70,8 @@ def find(name: str) -> Experiment:
         from fedsolve.studies import Study
 
         return experiment(construct("study", name, Study, load("study", name, Study), {}))
+    if name.endswith(".py"):
+        return _of_file(Path(name))
     known = entries()
     if name in known:
         return loaded(known[name])
@@ -79,6 +81,18 @@ def find(name: str) -> Experiment:
             f"`fedsolve reproduce {name}` in a clone of fedsolve's repository, which has them in {PROGRAMS}/"
         )
     raise unknown("experiment", name, known)
+
+
+def _of_file(path: Path) -> Experiment:
+    if not path.is_file():
+        raise InvalidInput(f"{path}: there is no such file")
+    root, file = repository(), path.resolve()
+    if root is not None and file.is_relative_to(root.resolve() / PROGRAMS):
+        module = ".".join(file.relative_to(root.resolve()).with_suffix("").parts)
+    else:
+        module, _ = split_reference("study", f"{file.stem}:STUDY")
+        sys.path.insert(0, str(file.parent))
+    return loaded(EntryPoint(file.stem, f"{module}:STUDY", GROUP))
 
 
 def loaded(entry: EntryPoint) -> Experiment:

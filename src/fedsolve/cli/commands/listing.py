@@ -84,9 +84,13 @@ def _schedules() -> list[dict[str, Any]]:
 
 def _experiments() -> list[dict[str, Any]]:
     from fedsolve.cli.commands.reproduce import time_of
-    from fedsolve.studies.names import entries, find
+    from fedsolve.studies.names import PROGRAMS, entries, find, repository
 
     rows = []
+    if repository() is None:
+        say(
+            f"the studies of the papers are in {PROGRAMS}/ of fedsolve's repository: list them in a clone of it"
+        )
     for name in entries():
         try:
             found = find(name)

@@ -84,10 +84,10 @@ def verdict_command(
 def found(
     name: str, data_dir: Path | None = None, *, run: bool = True, trust: Sequence[str] | None = None
 ) -> Experiment:
-    """An experiment by name, or a study of one's own: `module:function`, or a TOML file.
+    """An experiment by name, or a study of one's own: `module:function`, a Python file or a TOML file.
 
-    A file is checked with its task where it is to be `run`, and without where its claims are evaluated again. `trust`
-    are modules that it may name though they do not lie beside it.
+    A TOML file is checked with its task where it is to be `run`, and without where its claims are evaluated again.
+    `trust` are modules that it may name though they do not lie beside it.
 
     Raises:
         InvalidInput: there is none, what stands in the file does not do, or it names code that may not run.
@@ -106,8 +106,12 @@ def found(
 
 
 def _folder(name: str, full: bool) -> Path:
-    stem = Path(name).stem if name.endswith(".toml") else name.replace(":", "-")
-    return Path("runs") / (stem + ("-full" if full else ""))
+    path = Path(name)
+    if path.name == "study.py":  # each study of the papers has a folder of its own
+        name = path.absolute().parent.name
+    elif path.suffix in (".toml", ".py"):
+        name = path.stem
+    return Path("runs") / (name.replace(":", "-") + ("-full" if full else ""))
 
 
 def _print(claims: Sequence[Claim], quick: bool) -> None:

@@ -58,6 +58,9 @@ def provenance() -> str:
     return f"fedsolve {__version__}{_commit()}, jax {jax.__version__}, {device}"
 
 
+_PROGRAMS = (":/experiments/*.py",)  # the studies of the papers: what a run of one did follows from them too
+
+
 @cache
 def _commit() -> str:
     package = Path(__file__).resolve().parents[2]
@@ -70,6 +73,7 @@ def _commit() -> str:
         prefix, commit = git("rev-parse", "--show-prefix", "--short=10", "HEAD").split()
         if prefix != "src/fedsolve/":  # installed into somebody's own repository
             return ""
-        return f", commit {commit}{' with changes' if git('status', '--porcelain', '--', '.') else ''}"
+        changes = git("status", "--porcelain", "--", ".", *_PROGRAMS)
+        return f", commit {commit}{' with changes' if changes else ''}"
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""
