@@ -5,6 +5,7 @@ The old file stays until the new one is on the disk, so a run killed at any mome
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,7 @@ def load_tree(path: Path, like: Any) -> Any:
     """
     _, arrays = mapped_arrays(path, _KIND)
     wanted = {_name(p): x for p, x in jax.tree_util.tree_leaves_with_path(like)}
-    for name in sorted(set(wanted) ^ set(arrays)):
-        holder = "has no" if name in wanted else "has an unknown"
-        raise InvalidInput(f"the checkpoint {path} {holder} {name}: it belongs to another method or model")
+    check_names(wanted, arrays, f"the checkpoint {path}", "it belongs to another method or model")
     for name, x in wanted.items():
         if arrays[name].shape != x.shape or arrays[name].dtype != np.dtype(x.dtype):
             raise InvalidInput(
@@ -66,6 +65,13 @@ def load_tree(path: Path, like: Any) -> Any:
         for n, x in wanted.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def check_names(wanted: Collection[str], found: Collection[str], where: str, why: str) -> None:
+    """Raise `InvalidInput` if a file lacks an array or has an unknown one: the first is named, `where` and `why`."""
+    for name in sorted(set(wanted) ^ set(found)):
+        holder = "has no" if name in wanted else "has an unknown"
+        raise InvalidInput(f"{where} {holder} {name}: {why}")
 
 
 def _on_device(array: np.ndarray) -> jax.Array:

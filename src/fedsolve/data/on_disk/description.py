@@ -7,7 +7,6 @@ what they hold. Containers of the examples are told by name, so that nothing is 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.types import Batch
 from fedsolve.data.examples import Examples, SparseRows
+from fedsolve.folders.sealed_arrays import checksum
 from fedsolve.folders.untrusted import loads
 
 DESCRIPTION = "fedsolve-data.json"
@@ -82,7 +82,7 @@ class Description:
             if column["low"] is None:  # then a folder from before there were ranges keeps its digest
                 del column["low"], column["high"]
         body = json.dumps(facts, sort_keys=True)
-        return json.dumps({"seal": f"{zlib.crc32(body.encode()):08x}", "data": body}, indent=0) + "\n"
+        return json.dumps({"seal": checksum(body.encode()), "data": body}, indent=0) + "\n"
 
 
 def read_description(folder: Path) -> Description:
@@ -104,7 +104,7 @@ def read_description(folder: Path) -> Description:
     try:
         outer = loads(text)
         body = outer["data"]
-        if outer["seal"] != f"{zlib.crc32(body.encode()):08x}":
+        if outer["seal"] != checksum(body.encode()):
             raise damaged(path, "its seal is another")
         return _checked(loads(body))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -18,6 +18,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.deploy.kept import pinned
 from fedsolve.folders.files import slug
+from fedsolve.folders.identity import first_difference
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 
 
@@ -57,12 +58,11 @@ class ClientState:
             state = load_tree(path, initial_state)
         except InvalidInput as error:
             raise StateLost(f"{what} is damaged: {error}") from None
-        for name, wanted in (self._facts | {"round": last_used_round}).items():
-            if manifest.get(name) != wanted:
-                raise InvalidInput(
-                    f"{path} holds client {manifest.get('client')} of experiment {manifest.get('experiment')} after "
-                    f"round {manifest.get('round', -1) + 1}: move it away and bring the right file back"
-                )
+        if first_difference(manifest, self._facts | {"round": last_used_round}):
+            raise InvalidInput(
+                f"{path} holds client {manifest.get('client')} of experiment {manifest.get('experiment')} after "
+                f"round {manifest.get('round', -1) + 1}: move it away and bring the right file back"
+            )
         return state
 
     def save(self, round: int, state: Any, last_used_round: int) -> None:
