@@ -18,7 +18,7 @@ from fedsolve.geometry import L1
 
 NAMES = [
     *ALGORITHMS,
-    *(f"{wrapper}+FedAvg" for wrapper in WRAPPERS if wrapper != "Personal"),
+    *(f"{wrapper}+FedAvg" for wrapper in WRAPPERS),
     "SCAFFOLD+FedDuAdam",
 ]
 OTHER = {"client_lr": 0.037, "weighting": "uniform"}
