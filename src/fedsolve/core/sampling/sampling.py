@@ -1,0 +1,116 @@
+"""The interface of a sampling: who takes part in a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal
+
+from jaxtyping import Array, Bool, Int
+
+from fedsolve.core.checks import as_array, check_integer
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.sampling.shuffle import is_few
+from fedsolve.core.types import Scalar
+
+Scheme = Literal["fixed", "poisson", "other"]
+
+
+class Sampling(ABC):
+    """Draws the cohort of each round; present clients are best listed first, so that idle chunks are skipped.
+
+    Attributes:
+        never_empty: every cohort has a client; then no care for empty ones is compiled.
+        scheme: what it is to a privacy accountant: so many clients uniformly (`fixed`), each on its own with one
+            probability (`poisson`), or neither.
+    """
+
+    never_empty: ClassVar[bool] = False
+    scheme: ClassVar[Scheme] = "other"
+
+    @abstractmethod
+    def draw(
+        self, key: Array, round: Scalar, population: int
+    ) -> tuple[Int[Array, " capacity"], Bool[Array, " capacity"]]:
+        """Ids of the cohort, each at most once, padded to a fixed capacity, and which of them are present.
+
+        Args:
+            key: a random key of the round.
+            round: its number, from 0.
+            population: clients N.
+
+        Returns:
+            Integers (capacity,) and booleans (capacity,).
+        """
+
+    def started(self, round: Scalar) -> Any:
+        """What `Cohort.started` is in a round: None where all begin with its broadcast.
+
+        Args:
+            round: its number, from 0.
+
+        Returns:
+            (ids, versions) as `Cohort.started` has them, or None.
+        """
+        return None
+
+    def check(self, population: int) -> None:
+        """Raise `InvalidInput` if the sampling does not fit the population.
+
+        Args:
+            population: clients N.
+
+        Raises:
+            InvalidInput: it does not fit; what would.
+        """
+        return
+
+    def check_rounds(self, rounds: int) -> None:
+        """Raise `InvalidInput` if it is known that no client takes part in so many rounds.
+
+        Args:
+            rounds: of a run.
+
+        Raises:
+            InvalidInput: none does.
+        """
+        return
+
+    def expected(self, population: int) -> float | None:
+        """Clients of a round on average (the most of them, where a trace limits them); None if it cannot say.
+
+        Args:
+            population: clients N.
+
+        Returns:
+            A number in 0 .. N, or None.
+        """
+        return getattr(self, "size", None)
+
+    def at_best(self, population: int) -> float | None:
+        """Clients of the largest cohort where all are listed, of a cohort on average where its size is random.
+
+        Args:
+            population: clients N.
+
+        Returns:
+            A number in 0 .. N, or None.
+        """
+        return self.expected(population)
+
+
+def check_size(size: Any, population: int) -> None:
+    """Raise `InvalidInput` unless the size of a cohort is an integer from 1 to the population."""
+    if check_integer("clients_per_round", size, 1) > population:
+        raise InvalidInput(
+            f"clients_per_round = {size} but the task has {population} clients: choose at most {population}"
+        )
+
+
+def is_small(size: Any, population: int) -> bool:
+    """Whether so many are drawn at the cost of a cohort; a size that is no integer above 0 is left to `check`."""
+    return isinstance(size, int) and size > 0 and is_few(size, population)
+
+
+def as_given(name: str, values: Any) -> Any:
+    """What a user gave as an array: lists become one, anything else stays as it is."""
+    return as_array(name, values) if isinstance(values, list | tuple) else values
