@@ -1,4 +1,4 @@
-"""Studies as data: problems, methods with their grids, what a paper says of them, and rules that judge it."""
+"""Studies as data: problems, methods with their grids, what a paper says of them, and rules that decide it."""
 
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.problem import Method, Problem

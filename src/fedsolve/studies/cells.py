@@ -66,7 +66,7 @@ class Cells:
         problems: by name.
         seeds: of the published and the tuned settings.
         by_name: (problem, method) -> cell.
-        sharing: rules that are judged together, and have equal parts of the 5 %.
+        sharing: rules that are evaluated together, and have equal parts of the 5 %.
     """
 
     problems: Mapping[str, Problem]

@@ -77,7 +77,7 @@ class Outcome:
 
     Attributes:
         claims: with verdicts.
-        pictures: what draws each, by file name without ending: its caption and the figure. Judging draws none.
+        pictures: what draws each, by file name without ending: its caption and the figure. A verdict draws none.
         tables: tables by file name without ending (also written as CSV).
         deviations: where it departs from the paper, one sentence each.
         settings: what was run, as plain data.
@@ -136,7 +136,7 @@ class Context:
         data_dir: the data folder, None for FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing.
         full: the paper's size, of an experiment that has two.
-        kept_only: read what is kept and compute nothing, to judge it again.
+        kept_only: read what is kept and compute nothing, to evaluate its claims again.
         say: shows where it stands: (part, done, total).
         earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
         made_with: versions, commit and machine of each part that was read, as `records.identity` says them.
@@ -161,7 +161,7 @@ class Context:
         """Arrays by name: of a part that was finished earlier with the same settings, or computed and kept.
 
         So an interrupted experiment goes on where it was, and a change of its settings starts anew. One that another
-        `version` made is computed anew, and still read by what only judges.
+        `version` made is computed anew, and still read for verdicts.
 
         Raises:
             InvalidInput: `kept_only`, and the part is not kept.

@@ -1,4 +1,4 @@
-"""Run an experiment by its name and write its page, or judge again what an earlier run kept."""
+"""Run an experiment by its name and write its page, or evaluate the claims of an earlier run again."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def experiment(study: Study) -> Experiment:
 
 
 def outcome(study: Study, context: Context) -> Outcome:
-    """Run the study in the size that the context asks for, judge and draw it."""
+    """Run the study in the size that the context asks for, evaluate its claims and draw it."""
     if context.quick:
         study = study.at_quick_size()
     elif context.full:

@@ -29,7 +29,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of the methods, and the rule that judges it.
+    """What is said of the methods, and the rule that decides it.
 
     Attributes:
         says: in one sentence.
@@ -62,7 +62,7 @@ class Study:
         quick: a tiny problem without the data folder, for `--quick`; None for the first of `problems`.
         methods: by name, or a function from a problem's name to them where their settings differ by problem.
         seeds: all of them are shown.
-        statements, pictures: what is judged and drawn.
+        statements, pictures: what is claimed and drawn.
         theory: what is shown beside the runs, paragraphs with a blank line between them; "" for none.
         deviations: where it departs from the paper, one sentence each.
         cost: what the full size would take, and how that was reckoned; "" where there is none.

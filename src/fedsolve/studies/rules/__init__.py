@@ -1,4 +1,4 @@
-"""Rules that judge a statement, and what a rule of one's own is made of: intervals, differences, their words."""
+"""Rules that decide a statement, and what a rule of one's own is made of: intervals, differences, their words."""
 
 from fedsolve.studies.intervals import (
     Interval,

@@ -73,13 +73,13 @@ class Ranks:
 
     @property
     def critical_difference(self) -> float:
-        """Nemenyi's: mean ranks that differ by less cannot be told apart, at 5 % for all pairs together."""
+        """Nemenyi's: mean ranks that differ by less do not differ significantly, at 5 % for all pairs together."""
         k, n = self.by_problem.shape
         return float(studentized_range.ppf(LEVEL, k, np.inf) / np.sqrt(2) * np.sqrt(k * (k + 1) / (6 * n)))
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """The largest sets of two methods or more that cannot be told apart, best first; all, by Friedman's test."""
+        """The largest sets of methods, at least two, that do not differ significantly, best first; all, by Friedman's test."""
         order = np.argsort(self.mean, kind="stable")
         mean = self.mean[order]
         room = np.inf if self.alike else self.critical_difference
