@@ -1,4 +1,4 @@
-"""The critical-difference diagram: mean ranks on an axis, bars over methods without a significant difference (Demšar 2006)."""
+"""The critical-difference diagram: mean ranks on an axis, bars over methods that do not differ (Demšar 2006)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that decide a statement: paired intervals over seeds decide, not a threshold; each says its numbers in words."""
+"""Rules that decide a statement: by paired intervals over seeds, not a threshold; each says its numbers in words."""
 
 from __future__ import annotations
 

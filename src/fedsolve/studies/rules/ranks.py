@@ -79,7 +79,7 @@ class Ranks:
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """The largest sets of methods, at least two, that do not differ significantly, best first; all, by Friedman's test."""
+        """The largest sets of methods without a significant difference, best first; all, by Friedman's test."""
         order = np.argsort(self.mean, kind="stable")
         mean = self.mean[order]
         room = np.inf if self.alike else self.critical_difference
