@@ -409,7 +409,7 @@ ENTRIES = [
     net("sorted softly", soft_sorted, vectors, lambda: {"a": nn.Linear(6, 6), "o": nn.Linear(6, 3)}),
     net(
         "sorted hard",
-        lambda m, x: m.o(m.a(x).sort(1, descending=True, stable=True).values),
+        lambda m, x: m.o(m.a(x).sort(dim=1, descending=True, stable=True).values),
         integers,
         lambda: {"a": nn.Linear(6, 6), "o": nn.Linear(6, 3)},
     ),

@@ -269,7 +269,7 @@ ENTRIES = [
         lambda: Experts(balance=True),
         series,
         balanced,
-        verdict=refused("mean over examples|batch"),
+        verdict=refused("mixes examples"),
     ),
     Entry("experts given their examples alone", Sparse, series, verdict=noted("values of tensors")),
     Entry("vision transformer", Vision, images),

@@ -468,7 +468,7 @@ ENTRIES = [
         lambda d, n: ({"right": d.normal(size=(n, 2)), "left": d.normal(size=(n, 6))}, d.integers(0, 3, n)),
     ),
     Entry("path by values", lambda: two(branching), vectors, verdict=noted("values of tensors")),
-    Entry("path by torch.cond", lambda: two(conditional), vectors, verdict=noted("")),
+    Entry("path by torch.cond", lambda: two(conditional), vectors, verdict=refused("use torch.where")),
     Entry(
         "median and kth value",
         lambda: two(

@@ -131,9 +131,10 @@ class Reference:
             except InvalidInput:
                 raise
             except Exception as error:  # whatever the user's code raises
-                raise InvalidInput(
-                    f"{self._name} or its loss fails: {first_line(error)}{where_raised(error)}"
-                ) from error
+                why = first_line(error)
+                if "HigherOrderOperator" in why:
+                    why = "no gradients are computed through torch.cond, while_loop and the like: use torch.where"
+                raise InvalidInput(f"{self._name} or its loss fails: {why}{where_raised(error)}") from error
 
 
 def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]:

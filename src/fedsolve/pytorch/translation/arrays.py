@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, shown
@@ -127,8 +128,12 @@ def as_tensor(value: Any, like: Tensor) -> Tensor:
 
 
 def check_weights(module: nn.Module) -> None:
-    """Raise `InvalidInput` if a module writes to its own weights in a forward pass: they are not its to write."""
+    """Raise `InvalidInput` if weights have no shape yet, or a module writes to them in a forward pass."""
     for name, part in module.named_modules():
+        if any(is_lazy(tensor) for tensor in (*part.parameters(False), *part.buffers(False))):
+            raise InvalidInput(
+                f"'{name}' ({type(part).__name__}) has weights of no shape yet: call the module once on a batch"
+            )
         if getattr(part, "max_norm", None) is not None:
             raise InvalidInput(
                 f"'{name}' ({type(part).__name__}) renormalises its own weights (max_norm): leave max_norm out"

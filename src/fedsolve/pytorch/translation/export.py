@@ -48,7 +48,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...], training: bool) -> Expo
     dynamic = _axes(dict(named), rows)
     try:
         module.train(training)
-        with silence(), _all_frames():
+        with silence(), _all_frames(), _masks_as_they_are():
             program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False)
             _keep_stopped(program)
             return program.run_decompositions(_table())
@@ -67,6 +67,15 @@ class _Everything(set[Any]):
 def _all_frames() -> Any:
     """Stacks of operations with all frames: PyTorch keeps those of methods named `forward` alone, and no lambda's."""
     return mock.patch.object(torch.fx.proxy, "_STACK_TRACE_ANCHORS", _Everything(), create=True)
+
+
+def _masks_as_they_are() -> Any:
+    """Transformers that do not compare their mask's values with a causal one, which no program can: it is applied."""
+
+    def given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    return mock.patch.object(torch.nn.modules.transformer, "_detect_is_causal_mask", given, create=True)
 
 
 @contextlib.contextmanager

@@ -128,8 +128,10 @@ def _same(params: Any) -> Any:
 
 
 def _refuse_halves(module: nn.Module) -> None:
+    from torch.nn.parameter import is_lazy
+
     for name, x in module.named_parameters():
-        if x.is_floating_point() and x.element_size() < 4:
+        if not is_lazy(x) and x.is_floating_point() and x.element_size() < 4:
             raise InvalidInput(
                 f"parameter {name} of the module is {x.dtype}: runs are in float32 or float64; convert the module by "
                 "module.float(), and give matmul_dtype = 'bfloat16' to a run for products in bfloat16"
