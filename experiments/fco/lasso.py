@@ -174,6 +174,3 @@ def study(dataset: int) -> Study:
         minutes=MINUTES[dataset],
         needs_data=False,
     )
-
-
-STUDIES = {f"lasso-{dataset}": study(dataset) for dataset in NUMERAL}

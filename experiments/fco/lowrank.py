@@ -138,6 +138,3 @@ def study(dataset: int) -> Study:
         minutes=MINUTES[dataset],
         needs_data=False,
     )  # fmt: skip
-
-
-STUDIES = {f"lowrank-{dataset}": study(dataset) for dataset in NUMERAL}

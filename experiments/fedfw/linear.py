@@ -9,25 +9,17 @@ from typing import Any
 
 import fedsolve as fs
 from experiments.fedfw.claims import (
-    CONVEX,
-    OF_TABLE1,
-    OF_TABLE3,
-    PLUS,
     PUBLIC_DR,
-    PUBLIC_FW,
-    STOCHASTIC,
     Accuracies,
     Column,
     title,
 )
-from experiments.fedfw.columns import BALLS, DATA, judged
+from experiments.fedfw.columns import DATA, judged
 from experiments.fedfw.public_code import (
     CLIENT_LR,
-    MinibatchSteps,
-    OverwrittenFrankWolfe,
     public_feddr,
 )
-from fedsolve.studies import Method, Problem, Study
+from fedsolve.studies import Method, Problem
 from fedsolve.studies.pictures import Curves
 
 LAM0 = {"lam0": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)}
@@ -73,29 +65,6 @@ def columns(
     return found
 
 
-def convex(column: Column) -> dict[str, Method]:
-    """The methods of Table 1 on a set."""
-    ball = BALLS[column[0]]
-    return {
-        "FedFW": Method(lambda lam0: fs.FedFW(ball, steps=fs.frank_wolfe.Convex(lam0)), grid=LAM0),
-        "FedFWPlus": Method(lambda lam0: fs.FedFWPlus(ball, steps=fs.frank_wolfe.Convex(lam0)), grid=LAM0),
-        PUBLIC_FW: Method(lambda lam0: OverwrittenFrankWolfe(ball, steps=fs.frank_wolfe.Convex(lam0)), {"lam0": 1e-3}),
-        **feddr(ball, RATES.get(column[2], OTHER_RATES)),
-    }  # fmt: skip
-
-
-def stochastic(column: Column) -> dict[str, Method]:
-    """The methods of Table 3 on a set."""
-    ball = BALLS[column[0]]
-    return {
-        "FedFWSto": Method(lambda lam0: fs.FedFWSto(ball, steps=fs.frank_wolfe.Stochastic(lam0)), grid=LAM0),
-        PUBLIC_FW: Method(
-            lambda lam0: OverwrittenFrankWolfe(ball, steps=MinibatchSteps(lam0), variant="stochastic"), {"lam0": 1e-3}
-        ),
-        **feddr(ball, RATES.get(column[2], OTHER_RATES)),
-    }  # fmt: skip
-
-
 def feddr(ball: Any, rates: tuple[float, ...]) -> dict[str, Method]:
     """FedDR over client rates, with eta 1 and 10, and as the public code has it."""
     grid = {"client_lr": rates, "eta": (1.0, 10.0)}
@@ -134,48 +103,3 @@ OF_SYNTHETIC = (
 )
 
 QUICK = problem(("l2", "labels", "synthetic"), {}, "4 clients of 20", 4, 20, rounds=2)
-COLUMNS = {title(column): column for column in (*CONVEX, *STOCHASTIC)}
-
-STUDIES = {
-    "fw-convex": Study(
-        title="Frank-Wolfe on convex problems: FedFW and FedFW+ beside FedDR",
-        summary="Softmax regression on MNIST, CIFAR-10 and synthetic data in l1 and l2 balls (Table 1).",
-        paper="dadras2024fedfw",
-        problems=columns(CONVEX, (*PLUS, "FedDR"), 10, {}, rounds=100, eval_every=10, batch_size="full"),
-        quick=QUICK,
-        methods=lambda name: convex(COLUMNS[name]),
-        seeds=(0, 1, 2, 3, 4),
-        statements=OF_TABLE1,
-        pictures=PICTURES,
-        deviations=(
-            "All of MNIST's 60,000 images; of CIFAR-10's 50,000 the 20,000 at hand.",
-            "Each seed deals the data anew; the test images are the same for all seeds. Clients of images are about of "
-            "one size, theirs log-normal, as our synthetic ones are. Settings are tuned on the first seed, by F, from "
-            "8 for each method.",
-            *DEVIATIONS,
-        ),
-        minutes=34.7,
-    ),
-    "fw-stochastic": Study(
-        title="Stochastic Frank-Wolfe: FedFW-sto beside FedDR",
-        summary="Softmax regression by minibatches, 100 clients, in an l2 ball (Table 3).",
-        paper="dadras2024fedfw",
-        problems=columns(
-            STOCHASTIC, ("FedFWSto", "FedDR"), 100, {"synthetic": 190}, rounds=300, eval_every=50, batch_size=64
-        ),
-        quick=QUICK,
-        methods=lambda name: stochastic(COLUMNS[name]),
-        seeds=(0, 1, 2, 3, 4),
-        statements=OF_TABLE3,
-        pictures=PICTURES,
-        deviations=(
-            "EMNIST's place is taken by the FEMNIST sample: its digits, and its 62 classes with 20 labels a client "
-            "where not IID, dealt anew, halved to 14 x 14 pixels. All images at hand: 308 a client of FEMNIST-10, 435 "
-            "of FEMNIST-62 (clients of uneven size where not IID), 200 of CIFAR-10.",
-            DEALT.format(8),
-            *DEVIATIONS,
-            OF_SYNTHETIC,
-        ),
-        minutes=56.9,
-    ),
-}  # fmt: skip

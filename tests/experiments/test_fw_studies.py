@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from experiments.fedfw import ablations as fw_ablations
 from experiments.fedfw.fw_averaging import study as fw_averaging
+from experiments.fedfw.fw_participation import study as fw_participation
 from experiments.fedfw.fw_split import study as fw_split
 from experiments.fedfw.public_code import MinibatchSteps, public_feddr
 from fedsolve.core.sampling import Uniform
@@ -67,25 +67,28 @@ def test_as_many_uploads_are_ten_times_the_rounds(end, verdict):
     """With all clients F is 0.5 after 10 of 100 rounds; with a tenth of them it ends at 0.4 or 0.6."""
     rounds, cells = np.array([0, 10, 100]), {}
     apart = 1e-3 * np.arange(3)[:, None]
-    for problem in fw_ablations.LINEAR:
-        for name, curve in ((fw_ablations.NAMES[-1], [1, 0.5, 0.1]), (fw_ablations.NAMES[0], [1, 0.9, end])):
+    for problem in fw_participation.LINEAR:
+        for name, curve in (
+            (fw_participation.NAMES[-1], [1, 0.5, 0.1]),
+            (fw_participation.NAMES[0], [1, 0.9, end]),
+        ):
             metrics, lost = {"train_loss": (curve + apart)[None]}, np.full((1, 3), -1)
             sweep = Sweep(
                 name, problem, {"lam0": (1,)}, (0, 1, 2), rounds, metrics, lost, Selection("train_loss", 1)
             )
-            sweep.metrics["train_loss"][0, :, 1:] += (name == fw_ablations.NAMES[0]) * apart
+            sweep.metrics["train_loss"][0, :, 1:] += (name == fw_participation.NAMES[0]) * apart
             cells[problem, name] = Cell(sweep, None, None)
-    problems = {name: fw_ablations.PARTICIPATION.problems[name] for name in fw_ablations.LINEAR}
-    assert fw_ablations.as_many_uploads(Cells(problems, (0, 1, 2), cells)).verdict == verdict
+    problems = {name: fw_participation.STUDY.problems[name] for name in fw_participation.LINEAR}
+    assert fw_participation.as_many_uploads(Cells(problems, (0, 1, 2), cells)).verdict == verdict
 
 
 def test_the_order_of_shares_is_judged_by_rank_correlation():
     """F falls along all four shares on each of five data sets, but for one pair on one of them; accuracy follows."""
-    rounds, cells, study = np.array([0, 100]), {}, fw_ablations.PARTICIPATION
+    rounds, cells, study = np.array([0, 100]), {}, fw_participation.STUDY
     ends = np.array([[0.9, 0.7, 0.5, 0.3]] * 5)
     ends[0] = [0.9, 0.7, 0.3, 0.5]
     for problem in study.problems:
-        for name, end in zip(fw_ablations.NAMES, ends.T, strict=True):
+        for name, end in zip(fw_participation.NAMES, ends.T, strict=True):
             metrics = {key: np.stack([end, end], axis=1)[None] for key in ("train_loss", "gap")}
             metrics["test_accuracy"] = 1 - metrics["gap"]
             sweep = Sweep(
@@ -106,7 +109,7 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
     assert risen.verdict == "reproduced"
     assert "MCLR, lam0 = 0.01: F is least at round 0 and rises again" in risen.provisional
     backwards = {
-        key: cells[key[0], fw_ablations.NAMES[-1 - fw_ablations.NAMES.index(key[1])]] for key in cells
+        key: cells[key[0], fw_participation.NAMES[-1 - fw_participation.NAMES.index(key[1])]] for key in cells
     }
     turned = [one.judge(Cells(study.problems, tuple(range(5)), backwards)) for one in study.statements[:6]]
     assert {one.verdict for one in turned} == {"not reproduced"}

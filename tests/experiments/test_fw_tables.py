@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from experiments.fedfw import claims as fw_claims
-from experiments.fedfw import linear as fw_linear
 from experiments.fedfw.claims import CONVEX, NONCONVEX, STOCHASTIC
 from experiments.fedfw.columns import Pictures, halved, judged, synthetic
+from experiments.fedfw.fw_stochastic.study import STUDY as STOCHASTIC_STUDY
 from experiments.fedfw.rules import columns, with_equal_bytes
 from fedsolve.core.errors import InvalidInput
 from fedsolve.results.selection import Selection
@@ -108,10 +108,7 @@ def test_pictures_are_scaled_and_dealt():
 
 
 def test_table_3_has_all_images():
-    kept = {
-        name.split(",")[0]: p.task.keywords["most"]
-        for name, p in fw_linear.STUDIES["fw-stochastic"].problems.items()
-    }
+    kept = {name.split(",")[0]: p.task.keywords["most"] for name, p in STOCHASTIC_STUDY.problems.items()}
     assert kept == {"FEMNIST-10": None, "FEMNIST-62": None, "synthetic": 190, "CIFAR-10": None}
 
 

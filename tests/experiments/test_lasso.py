@@ -47,7 +47,7 @@ def rising(last, at):
 
 
 def verdicts(dataset, f1, **others):
-    study = lasso.STUDIES[f"lasso-{dataset}"]
+    study = lasso.study(dataset)
     return [statement.judge(made_up(study, f1, **others)).verdict for statement in study.statements]
 
 
@@ -76,7 +76,7 @@ def test_other_curves_contradict_them():
 
 def test_rounds_count_from_where_a_score_stays():
     """A score that falls below the threshold again has not come there yet; one that never stays counts as later."""
-    study = lasso.STUDIES["lasso-2"]
+    study = lasso.study(2)
     once = rising(1.0, 100)
     transient = np.where(ROUNDS == 20, 1.0, once)
     curves = dict.fromkeys(PAPER, once) | {"FedMiD": transient, "Subgradient": rising(0.5, 100)}
@@ -95,7 +95,7 @@ def test_rounds_count_from_where_a_score_stays():
 
 
 def test_a_threshold_is_judged_by_the_interval():
-    study = lasso.STUDIES["lasso-2"]
+    study = lasso.study(2)
     name = next(iter(study.problems))
     cells = made_up(study, dict.fromkeys(PAPER, rising(0.92, 50)))
     assert reaches(name, "FedMiD", 0.9)(cells).verdict == "reproduced"
@@ -112,11 +112,11 @@ def test_a_threshold_is_judged_by_the_interval():
 def test_grids():
     """Alike for all methods of a problem: the paper's, and with smaller client rates; FedMiD's penalty is halved."""
     paper = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
-    for study in lasso.STUDIES.values():
+    for study in map(lasso.study, (1, 2, 3, 4)):
         for name, client in zip(study.problems, ((1e-4, 3e-4, *paper), paper), strict=True):
             grid = {"client_lr": client, "server_lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)}
             assert all(method.grid == grid for method in study.methods_of(name).values())
-    methods = lasso.STUDIES["lasso-1"].methods_of("LASSO I")
+    methods = lasso.study(1).methods_of("LASSO I")
     at = {"client_lr": (0.1,), "server_lr": (1.0,)}
     halved, whole = (build_methods(methods[m].make, at)[0].psi for m in (lasso.HALVED, "FedMiD"))
     assert jax.tree.leaves(halved)[0] == jax.tree.leaves(whole)[0] / 2 > 0

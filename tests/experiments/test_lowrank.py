@@ -31,7 +31,7 @@ def made_up(dataset, exact_from, error, loss, small=1e-3, end=0):
         small: the other singular values from then on.
         end: how many more singular values FedDualAvgOSP has throughout.
     """
-    study = lowrank.STUDIES[f"lowrank-{dataset}"]
+    study = lowrank.study(dataset)
     seeds = len(study.seeds)
     noise = 1e-4 * np.arange(seeds)[:, None]
     cells = {}
