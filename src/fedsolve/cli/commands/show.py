@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.commands.runs import how_to_resume
-from fedsolve.cli.configuration.config import CONFIG, load
+from fedsolve.cli.configuration.config import CONFIG, Config, load
 from fedsolve.cli.configuration.trust import imports_document, imports_lines
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
-from fedsolve.cli.terminal.folders import FLOWER, run_folders
+from fedsolve.cli.terminal.folders import FLOWER, command_of, run_folders
 from fedsolve.cli.terminal.outputs import report_files
 from fedsolve.cli.terminal.run_status import Standing, standing
 from fedsolve.core.errors import InvalidInput
@@ -31,7 +31,6 @@ def show_command(folder: Path, as_json: bool) -> None:
 
         show_sweep(config, folder, as_json)
         return
-    several = len(config.method) > 1
     standings = [
         standing(name, label, place, config.task, config.run.rounds)
         for label, places in run_folders(folder, config).items()
@@ -44,19 +43,23 @@ def show_command(folder: Path, as_json: bool) -> None:
     histories = [s.history for s in standings if s.history is not None]
     if histories:
         emit_rich(result_table(histories, title=f"{config.task}, {config.run.rounds} rounds"))
+    emit("\n".join(_lines(config, folder, standings)))
+
+
+def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]:
+    """What is said below the table: runs that are not finished and how they go on, what has no name, and files."""
     lines = [_line(s, config.run.rounds) for s in standings if s.status != "finished"]
     if any(s.status in ("unfinished", "waiting") for s in standings):
         demo = (folder / FLOWER).is_dir()
         again = "a demo cannot be resumed: start a new one with `fedsolve federate demo`"
         in_python = "resume with resume=True in the Python program that began it"
-        how = in_python if config.unnamed else how_to_resume("compare" if several else "run", folder)
+        how = in_python if config.unnamed else how_to_resume(command_of(config), folder)
         lines.append(again if demo else how)
     if config.unnamed:
         lines.append("by Python, as objects that have no names in a configuration:")
         lines += [f"  {what}: {words}" for what, words in config.unnamed.items()]
     lines += imports_lines(config)
-    lines += [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
-    emit("\n".join(lines))
+    return lines + [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
 
 
 def _show_record(folder: Path, history: History, as_json: bool) -> None:

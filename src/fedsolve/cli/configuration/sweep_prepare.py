@@ -151,22 +151,11 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     first = {axis: values[0] for axis, values in grid.items()}
     at_first = method.model_copy(update={"settings": with_values(method.settings, first)})
     prepared = prepare(config.model_copy(update={"method": [at_first], "sweep": None}))
-    rule = Selection.parse(section.select)
-    without = section.validation is None and prepared.task.validation is None
-    if rule.metric.startswith("validation_") and without:
-        raise InvalidInput(
-            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
-        )
-    measured = metrics_of(prepared.task, prepared.algorithms[0], section.validation is not None)
-    if rule.metric not in measured:
-        raise unknown("metric of the selection", rule.metric, measured)
+    _check_rule(section, prepared)
     if section.validation is not None:
         prepared.task.hold_out(section.validation)
     resolved = prepared.config.method[0]
-    kept = {k: v for k, v in resolved.settings.items() if k not in {axis.partition(".")[0] for axis in grid}}
-    kept |= {
-        h: method.settings[h] for a in grid if "." in a and (h := a.partition(".")[0]) in method.settings
-    }
+    kept = _off_the_grid(method.settings, resolved.settings, grid)
     whole = prepared.config.model_copy(
         update={
             "method": [resolved.model_copy(update={"settings": kept})],
@@ -175,3 +164,25 @@ def prepare_sweep(config: Config) -> PreparedSweep:
         }
     )
     return PreparedSweep(whole, prepared)
+
+
+def _check_rule(section: SweepSection, prepared: Prepared) -> None:
+    """Raise `InvalidInput` unless the runs of a sweep measure what the best setting is selected by."""
+    metric = Selection.parse(section.select).metric
+    if metric.startswith("validation_") and section.validation is None and prepared.task.validation is None:
+        raise InvalidInput(
+            f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"
+        )
+    measured = metrics_of(prepared.task, prepared.algorithms[0], section.validation is not None)
+    if metric not in measured:
+        raise unknown("metric of the selection", metric, measured)
+
+
+def _off_the_grid(
+    given: Mapping[str, Any], resolved: Mapping[str, Any], grid: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings that no axis has; a table of which an axis has one key stays as it was given."""
+    heads = {axis: axis.partition(".")[0] for axis in grid}
+    kept = {key: value for key, value in resolved.items() if key not in heads.values()}
+    tables = [head for axis, head in heads.items() if axis != head and head in given]
+    return kept | {head: given[head] for head in tables}
