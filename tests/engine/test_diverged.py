@@ -14,7 +14,7 @@ import fedsolve as fs
 from fedsolve.config.build import arguments, build, example_of
 from fedsolve.config.catalogue import ALGORITHMS
 from fedsolve.core.errors import InvalidInput
-from fedsolve.engine.checks.divergence_hint import cause, largest_value, rates
+from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
 from fedsolve.engine.compute.cast import cast
 from fedsolve.methods.client import Optax
 from fedsolve.methods.server import ServerSGD
@@ -81,7 +81,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("given", "words"), WORDS)
 def test_words(given, words):
-    assert cause(*given, "X") == words
+    assert divergence_hint(*given, "X") == words
 
 
 def test_the_size_of_the_data_is_that_of_its_real_numbers():

@@ -15,7 +15,7 @@ from fedsolve.engine import prepare as engine_prepare
 from fedsolve.engine.compute.round import compiled_advance
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.reacting import changes
-from fedsolve.engine.timing import Pace
+from fedsolve.engine.timing import CallLength
 from harness import BATCH, EPOCHS, Listed, default_start, draws, make_clients, make_task, relative
 
 CLIENTS = make_clients()
@@ -129,7 +129,7 @@ def test_a_run_interrupted_between_evaluations_goes_on_with_the_same_bits(tmp_pa
     """Stopped one round after an evaluation that lowered the rate."""
     whole = fs.run(METHOD, TASK, **PARTIAL)
     at = int(whole.history.notes[0].partition("after round ")[2].partition(",")[0]) + 1
-    monkeypatch.setattr(Pace, "rounds", lambda self, most: 1)
+    monkeypatch.setattr(CallLength, "rounds", lambda self, most: 1)
 
     def stop(progress):
         if progress.round == at - 1:  # the next round ends before it is seen

@@ -13,7 +13,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core import trees
 from fedsolve.core.types import module, reduced
-from fedsolve.engine.compute.reduce import merge, nothing, sum_messages
+from fedsolve.engine.compute.reduce import empty_totals, merge, sum_messages
 from fedsolve.folders import run_folder
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 
@@ -53,20 +53,20 @@ def test_each_field_as_it_says():
 
 def test_groups_merge():
     """Disjoint groups, in any order and with an empty one, give what all together give."""
-    empty = nothing(jax.eval_shape(lambda: totals([0])))
+    empty = empty_totals(jax.eval_shape(lambda: totals([0])))
     check(merge(merge(empty, totals([3, 1])), merge(totals([0]), totals([2]))))
 
 
 def test_a_maximum_of_negative_numbers():
     """max over -1, -2 is -1, not the 0 of padding; an empty group does not count."""
     message = Up(jnp.zeros((2, 1)), jnp.zeros(2), jnp.asarray([-1.0, -2.0]))
-    empty = nothing(jax.eval_shape(lambda: totals([0, 1], message)))
+    empty = empty_totals(jax.eval_shape(lambda: totals([0, 1], message)))
     assert float(merge(empty, totals([0, 1], message)).reduce().step) == -1.0
 
 
 def test_nobody():
     """An empty cohort reduces to zeros, not to NaN or -inf."""
-    found = nothing(jax.eval_shape(lambda: totals([0]))).reduce()
+    found = empty_totals(jax.eval_shape(lambda: totals([0]))).reduce()
     assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(found))
 
 

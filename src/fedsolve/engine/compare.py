@@ -15,10 +15,10 @@ from fedsolve.engine.loop import Progress
 from fedsolve.engine.multi_seed import run_seeds
 from fedsolve.engine.options import RunKeywords, shows_options
 from fedsolve.engine.prepare import check_all_begin
-from fedsolve.engine.progress_line import told
-from fedsolve.engine.records.configuration import configured
+from fedsolve.engine.progress_line import progress_to
+from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
-from fedsolve.engine.run import check_callbacks, check_outside, leave, run_one, seeds_of
+from fedsolve.engine.run import check_callbacks, check_outside, run_one, save_results, seeds_of
 from fedsolve.folders.run_folder import RUN, held_already
 from fedsolve.results.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
@@ -99,9 +99,9 @@ def compare(
         raise held_already(Path(out), "comparison")
     check_all_begin(methods.values(), task, given)
     runs: list[Result] = []
-    with configured(out, methods, task, given, None if seeds is None else chosen):
+    with writing_config(out, methods, task, given, None if seeds is None else chosen):
         for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):
-            with told(progress, label) as tell:
+            with progress_to(progress, label) as tell:
                 if seeds is not None:
                     runs += run_seeds(
                         algorithm, task, given, chosen,
@@ -118,7 +118,7 @@ def compare(
                 except Diverged as error:
                     runs.append(Result(None, error.history, failure=str(error)))
     found = Results(tuple(runs))
-    leave(found, out, f"{', '.join(methods)} on {task.name}")
+    save_results(found, out, f"{', '.join(methods)} on {task.name}")
     return found
 
 

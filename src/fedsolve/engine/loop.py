@@ -13,17 +13,23 @@ import numpy as np
 from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.types import Params
-from fedsolve.engine.checks.divergence_hint import cause, largest_value, rates
-from fedsolve.engine.compute.processes import as_first, check_same, here, is_first, together
+from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
+from fedsolve.engine.compute.processes import (
+    broadcast_from_first,
+    check_same,
+    is_first,
+    local_copy,
+    process_allgather,
+)
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.client_metrics import by_client
-from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, leave_out
+from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, without_nonfinite_clients
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.result import Result
-from fedsolve.engine.timing import CompileClock, Pace
+from fedsolve.engine.timing import CallLength, CompileClock
 from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
 from fedsolve.results.metrics import summary
 
@@ -70,30 +76,30 @@ def loop(
     check_same("round to go on from", int(state.round))
     prepared = replace(prepared, remarks=(*prepared.remarks, *checkpoints.moves))
     if not recorder.evaluated:
-        prepared, metrics = first_evaluation(prepared, here(state))
-        recorder.evaluation(0, 0.0, as_first(metrics))
+        prepared, metrics = first_evaluation(prepared, local_copy(state))
+        recorder.evaluation(0, 0.0, broadcast_from_first(metrics))
     else:
-        prepared = leave_out(prepared)
-    rounds, every, pace = prepared.rounds, prepared.eval_every, Pace(clock)
-    ended = _ended(callbacks, prepared, here(state), recorder, clock)
+        prepared = without_nonfinite_clients(prepared)
+    rounds, every, call_length = prepared.rounds, prepared.eval_every, CallLength(clock)
+    ended = _ended(callbacks, prepared, local_copy(state), recorder, clock)
     now = prepared.reacted(recorder)
     begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
     tell_compiling(progress, prepared.label)
     while (done := int(state.round)) < rounds and not ended:
         stop = min(rounds, (done // every + 1) * every)
-        count = int(together(pace.rounds(min(stop - done, prepared.most_rounds(done))))[0, 0])
-        with pace.timed(count):
+        count = int(process_allgather(call_length.rounds(min(stop - done, prepared.most_rounds(done))))[0, 0])
+        with call_length.timed(count):
             state, logs = now.advance(state, count)
             new = int(state.round)
-        seen = here(state)
+        seen = local_copy(state)
         recorder.log(done, new, logs, prepared.traffic, prepared.timeline)
         _check_alive(now, seen, recorder, checkpoints)
         if new == stop:
-            metrics = as_first(prepared.evaluate(seen))
+            metrics = broadcast_from_first(prepared.evaluate(seen))
             recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
             ended = _ended(callbacks, prepared, seen, recorder, clock)
             now = prepared.reacted(recorder)
-        asked = bool(together(interrupted()).any())  # read once: what stops here has been saved
+        asked = bool(process_allgather(interrupted()).any())  # read once: what stops here has been saved
         if new == rounds or ended or asked or checkpoints.due:
             recorder.seconds = time.perf_counter() - begun - clock.seconds
             checkpoints.save(state, recorder)
@@ -101,7 +107,7 @@ def loop(
             progress(Progress(prepared.label, new, rounds, recorder.latest))
         if asked and new < rounds and not ended:
             raise Interrupted(checkpoints.how_to_resume(new, rounds))
-    return _result(prepared, here(state), recorder, clock, (ended,) if ended else ())
+    return _result(prepared, local_copy(state), recorder, clock, (ended,) if ended else ())
 
 
 def _result(
@@ -132,7 +138,7 @@ def _ended(
     Of several processes the first one calls them, and its answer is that of all.
     """
     why = _first_answer(callbacks, prepared, state, recorder, clock) if is_first() else ""
-    over = bool(together(bool(why))[0, 0])
+    over = bool(process_allgather(bool(why))[0, 0])
     return why or ("ended by a callback of process 0" if over else "")
 
 
@@ -176,7 +182,7 @@ def _check_alive(
     if "server_lr" not in known and "server_lr" in history.rounds:  # the method's own, by what it measured
         known["last server_lr"] = recorder.last("server_lr")
     start = float(history.evaluations["train_loss"][0])
-    why = cause(start, known, largest_value(prepared.packed.examples), prepared.label)
+    why = divergence_hint(start, known, largest_value(prepared.packed.examples), prepared.label)
     text = f"round {failed + 1}: {what.format(prepared.label)}{why}. {checkpoints.where_is_last()}"
     raise Diverged(text, history)
 

@@ -68,13 +68,13 @@ def run_seeds(
                 return _with_seed(prepared, seed)
             return prepare(algorithm, task, replace(options, seed=seed), label)  # with cohorts of its own
 
-        several = _Several(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
+        runs = _SeedRuns(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
         # one at a time where each takes several devices, or as much memory as it may
         alone = prepared.program.mesh.size > 1 or prepared.stream is not None
         at_once = 1 if alone else batches_at_once()
         with ThreadPoolExecutor(at_once) as pool:
             resumed = [resume and (known or not any(begun)) for known in begun]
-            found = list(pool.map(several.run, seeds, places, resumed))
+            found = list(pool.map(runs.run, seeds, places, resumed))
     if None in found:
         where = (
             "nothing was saved: give out=FOLDER to resume"
@@ -88,7 +88,7 @@ def run_seeds(
 
 
 @dataclass
-class _Several:
+class _SeedRuns:
     """The runs of one program under way."""
 
     prepared: PreparedRun
@@ -149,7 +149,7 @@ class _Several:
                 checkpoints,
                 self.clock,
                 lambda: own.asked or self._asked(),
-                _Teller(self, seed),
+                _SeedProgress(self, seed),
                 [self._alone(callback) for callback in callbacks],
             )
 
@@ -176,19 +176,19 @@ class _Several:
 
 
 @dataclass(frozen=True)
-class _Teller:
+class _SeedProgress:
     """The progress of one of several runs."""
 
-    several: _Several
+    runs: _SeedRuns
     seed: int
 
     def __call__(self, at: Progress) -> None:
-        self.several.tell(self.seed, at)
+        self.runs.tell(self.seed, at)
 
     def compiling(self, label: str) -> None:
         """Say it of the first run, whose program the others share."""
-        if not self.several.compiled.is_set():
-            tell_compiling(self.several.progress, label)
+        if not self.runs.compiled.is_set():
+            tell_compiling(self.runs.progress, label)
 
 
 def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:

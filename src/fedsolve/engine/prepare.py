@@ -12,7 +12,7 @@ from fedsolve.core.fleets.profiles import PROFILES
 from fedsolve.core.xla.compiler import make_room
 from fedsolve.engine.checks.rates import on_standing_still
 from fedsolve.engine.compute.keys import start_params
-from fedsolve.engine.compute.processes import everywhere
+from fedsolve.engine.compute.processes import replicate
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
@@ -63,7 +63,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         eval_every=requested.eval_every,
         program=planned.program,
         packed=clients,
-        shared=clients if on_one_device else everywhere(clients, requested.mesh),
+        shared=clients if on_one_device else replicate(clients, requested.mesh),
         stream=planned.stream,
         params=placed.params,
         state=state,

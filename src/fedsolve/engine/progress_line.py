@@ -83,7 +83,7 @@ class ProgressLine:
 
 
 @contextlib.contextmanager
-def told(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
+def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
     """What is called with the progress of a run: the function given, one that writes the line for True, or None.
 
     Args:

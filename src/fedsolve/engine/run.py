@@ -12,14 +12,14 @@ from fedsolve.config.option_docs import takes
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_path
 from fedsolve.core.errors import Diverged, InvalidInput, shown
-from fedsolve.engine.compute.processes import check_same, is_first, noticing_the_lost, several
+from fedsolve.engine.compute.processes import check_same, is_first, report_lost_process, several
 from fedsolve.engine.loop import Progress, loop
 from fedsolve.engine.multi_seed import run_seeds
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.progress_line import told
+from fedsolve.engine.progress_line import progress_to
 from fedsolve.engine.records.checkpoint import Checkpoints
-from fedsolve.engine.records.configuration import configured
+from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.engine.timing import CompileClock
@@ -107,8 +107,8 @@ def run(
     chosen, given = seeds_of(seeds, options)
     name = name_of(algorithm) if isinstance(algorithm, Algorithm) else ""
     with (
-        configured(out, {label or name: algorithm}, task, given, None if seeds is None else chosen),
-        told(progress, label or name) as tell,
+        writing_config(out, {label or name: algorithm}, task, given, None if seeds is None else chosen),
+        progress_to(progress, label or name) as tell,
     ):
         if seeds is not None:
             place = None if out is None else Path(out)
@@ -128,7 +128,7 @@ def run(
                 if out is not None and is_first():
                     write_failure(Path(out), error.history, str(error))
                 raise
-    leave(found, out, f"{found.histories[0].label} on {task.name}")
+    save_results(found, out, f"{found.histories[0].label} on {task.name}")
     return found
 
 
@@ -177,12 +177,12 @@ def _run_one(
         with (
             Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
             Interruptible(checkpoints.where) as interrupt,
-            noticing_the_lost(checkpoints.where_is_last),
+            report_lost_process(checkpoints.where_is_last),
         ):
             return loop(prepared, checkpoints, clock, lambda: interrupt.asked, progress, callbacks)
 
 
-def leave(found: Result | Results, out: str | Path | None, title: str) -> None:
+def save_results(found: Result | Results, out: str | Path | None, title: str) -> None:
     """Write records, models and a page into the folder of finished runs, if there is one: process 0 of several.
 
     Raises:

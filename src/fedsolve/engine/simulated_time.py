@@ -104,7 +104,7 @@ def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
     return fleet
 
 
-def on_the_clock(
+def schedule_cohorts(
     fleet: Fleet,
     algorithm: Algorithm,
     sampling: Sampling,
@@ -141,7 +141,7 @@ def on_the_clock(
     seconds = fleet.task_seconds(steps, sent.down, max(sent.up))
     joules = fleet.task_joules(steps, sent.down, max(sent.up))
     if algorithm.traits.buffer:
-        return _late(fleet, algorithm, sampling, options, seconds, joules, sent)
+        return _asynchronous(fleet, algorithm, sampling, options, seconds, joules, sent)
     first = jax.eval_shape(partial(sampling.draw, population=population), key, jnp.int32(0))[0]
     timeline = synchronous(
         fleet, seconds, _cohorts(sampling, key, population, len(first), options), options.rounds, options.seed,
@@ -186,7 +186,7 @@ def _check_outermost(algorithm: Algorithm) -> None:
         inner = getattr(inner, "inner", None)
 
 
-def _late(
+def _asynchronous(
     fleet: Fleet,
     algorithm: Algorithm,
     sampling: Sampling,

@@ -52,7 +52,7 @@ def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
             clock.add(time.perf_counter(), duration_secs)
 
 
-class Pace:
+class CallLength:
     """Rounds of the next call, by what those before took; progress and Ctrl-C wait for no more than that.
 
     Attributes:

@@ -21,7 +21,7 @@ from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.engine.compute.keys import start_key
 from fedsolve.engine.compute.layout import chunk_size, mesh_of
-from fedsolve.engine.compute.program import AXIS
+from fedsolve.engine.compute.program import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.requested import choose_sampling
 from fedsolve.engine.sweep.grid import check_seeds
@@ -149,7 +149,7 @@ def resolve_run(run: RunSection, task: Task) -> RunSection:
             jnp.dtype(options.dtype),
             batch_size=None if options.batch_size == "full" else options.batch_size,
             sampling=choose_sampling(options, task),
-            devices=mesh_of(options.devices, options.mesh).shape[AXIS],
+            devices=mesh_of(options.devices, options.mesh).shape[CLIENT_AXIS],
         )
     return run.model_copy(update={k: v for k, v in vars(options).items() if k in _KEYS} | {"chunk": chunk})
 

@@ -19,7 +19,7 @@ _RATES = ("client_lr", "server_lr", "lr", "eta", "eta_max")
 _LARGE = 1e4  # beyond it squares and products of the data leave little room in float32
 
 
-def cause(start: float, rates: Mapping[str, float], largest: float, method: str) -> str:
+def divergence_hint(start: float, rates: Mapping[str, float], largest: float, method: str) -> str:
     """What to say after "... is not finite": why, and what to change.
 
     Args:
@@ -28,9 +28,9 @@ def cause(start: float, rates: Mapping[str, float], largest: float, method: str)
         largest: the largest absolute value of the data.
         method: its name.
 
-    >>> cause(2.3, {"client_lr": 10.0, "server_lr": 1.0}, 1.0, "FedAvg")
+    >>> divergence_hint(2.3, {"client_lr": 10.0, "server_lr": 1.0}, 1.0, "FedAvg")
     ' (client_lr 10, server_lr 1): lower the rates'
-    >>> cause(float("nan"), {"client_lr": 0.1}, 1.0, "FedAvg")
+    >>> divergence_hint(float("nan"), {"client_lr": 0.1}, 1.0, "FedAvg")
     ': the training loss of the initial model is nan already: look at the data, the loss and the initial model'
     """
     if not math.isfinite(start):

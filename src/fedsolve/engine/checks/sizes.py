@@ -63,7 +63,7 @@ def needs(
     devices = (
         len(own_devices(program.mesh)) if jax.default_backend() == "cpu" else 1
     )  # which share one memory
-    parts = program.mesh.size // program.sharers
+    parts = program.mesh.size // program.num_shards
     model, chunk = trees.nbytes(params), max([program.chunk, *(g.chunk for g in program.groups)])
     smaller = "a smaller model, or one in parts on several devices (mesh)"
     if trees.dtype_of(params) == np.float64:

@@ -20,7 +20,7 @@ from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.engine.checks.constant_randomness import programs_inside
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.processes import several
-from fedsolve.engine.compute.program import AXIS, MODEL
+from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.loss_arguments import call
 from fedsolve.tasks.task import Task
@@ -183,16 +183,16 @@ def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
     Raises:
         InvalidInput: more devices than there are, some of those of several processes, or a model that two would share.
     """
-    if table is None or table[MODEL] == 1:
-        return first_devices(devices if table is None else table[AXIS])
+    if table is None or table[MODEL_AXIS] == 1:
+        return first_devices(devices if table is None else table[CLIENT_AXIS])
     own = len(jax.local_devices())
-    if several() and own % table[MODEL]:
+    if several() and own % table[MODEL_AXIS]:
         raise InvalidInput(
-            f"mesh.model = {table[MODEL]} and a process has {own} devices: a model lies in one process, so that it can "
-            "evaluate and save it; give each a multiple of as many devices"
+            f"mesh.model = {table[MODEL_AXIS]} and a process has {own} devices: a model lies in one process, so that "
+            "it can evaluate and save it; give each a multiple of as many devices"
         )
-    row = first_devices(table[AXIS] * table[MODEL])
-    return Mesh(row.devices.reshape(table[AXIS], table[MODEL]), (AXIS, MODEL))
+    row = first_devices(table[CLIENT_AXIS] * table[MODEL_AXIS])
+    return Mesh(row.devices.reshape(table[CLIENT_AXIS], table[MODEL_AXIS]), (CLIENT_AXIS, MODEL_AXIS))
 
 
 def first_devices(devices: int | None) -> Mesh:
@@ -208,7 +208,7 @@ def first_devices(devices: int | None) -> Mesh:
                 f"devices = {devices}: {jax.process_count()} processes share a run on all of their {len(found)} "
                 "devices; leave it out"
             )
-        return Mesh(np.array(found), (AXIS,))
+        return Mesh(np.array(found), (CLIENT_AXIS,))
     devices = 1 if devices is None else devices
     if not is_integer(devices) or not 1 <= devices <= len(found):
         remedy = ""
@@ -218,4 +218,4 @@ def first_devices(devices: int | None) -> Mesh:
         raise InvalidInput(
             f"devices = {devices} must be between 1 and {len(found)}, the devices found{remedy}"
         )
-    return Mesh(np.array(found[:devices]), (AXIS,))
+    return Mesh(np.array(found[:devices]), (CLIENT_AXIS,))

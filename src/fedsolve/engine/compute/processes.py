@@ -35,7 +35,7 @@ def own_devices(mesh: Mesh) -> list[Any]:
     return [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
 
 
-def everywhere(tree: Any, mesh: Mesh, *, may_alias: bool | None = None) -> Any:
+def replicate(tree: Any, mesh: Mesh, *, may_alias: bool | None = None) -> Any:
     """Arrays with a copy on every device of the mesh; each process gives its own, and all give the same."""
     sharding = NamedSharding(mesh, P())
     if not several():
@@ -48,7 +48,7 @@ def everywhere(tree: Any, mesh: Mesh, *, may_alias: bool | None = None) -> Any:
     return jax.tree.map(put, tree)
 
 
-def in_shares(parts: Sequence[Any], mesh: Mesh) -> Any:
+def put_by_device(parts: Sequence[Any], mesh: Mesh) -> Any:
     """Arrays of which each device of the mesh has a part, one behind another along the first axis.
 
     Args:
@@ -65,7 +65,7 @@ def in_shares(parts: Sequence[Any], mesh: Mesh) -> Any:
     return jax.tree.map(put, *parts)
 
 
-def laid(tree: Any, sharding: Callable[[jax.Array], NamedSharding]) -> Any:
+def put_sharded(tree: Any, sharding: Callable[[jax.Array], NamedSharding]) -> Any:
     """Arrays in parts, or copies, on devices of all processes, each of which gives the whole ones."""
 
     def put(x: Any) -> jax.Array:
@@ -77,7 +77,7 @@ def laid(tree: Any, sharding: Callable[[jax.Array], NamedSharding]) -> Any:
     return jax.tree.map(put, tree)
 
 
-def here(tree: Any) -> Any:
+def local_copy(tree: Any) -> Any:
     """What lies on all devices as this process's first ones have it, which takes no further memory.
 
     That is the copy on one device, or where some arrays lie in parts, the parts on the first that have a whole model.
@@ -99,26 +99,26 @@ def here(tree: Any) -> Any:
     return jax.tree.map(taken, tree)
 
 
-def together(*numbers: int) -> np.ndarray:
+def process_allgather(*numbers: int) -> np.ndarray:
     """What each process gives, all known to all, shape (processes, numbers); every process must call it."""
     if not several():
         return np.array([numbers])
-    mesh, meet = _meeting()
+    mesh, gather = _allgather_program()
     own = NamedSharding(mesh, P("processes"))
     given = jax.make_array_from_process_local_data(own, np.array([numbers], np.int32))
-    return np.asarray(meet(given).addressable_data(0))
+    return np.asarray(gather(given).addressable_data(0))
 
 
-def as_first(numbers: Mapping[str, float]) -> dict[str, float]:
+def broadcast_from_first(numbers: Mapping[str, float]) -> dict[str, float]:
     """The first process's numbers, to the bit, in all of them; each gives its own under the same names."""
     if not several():
         return dict(numbers)
     bits = np.array(list(numbers.values()), np.float64).view(np.int32)
-    return dict(zip(numbers, together(*bits.tolist())[0].view(np.float64).tolist(), strict=True))
+    return dict(zip(numbers, process_allgather(*bits.tolist())[0].view(np.float64).tolist(), strict=True))
 
 
 @cache
-def _meeting() -> tuple[Mesh, Any]:
+def _allgather_program() -> tuple[Mesh, Any]:
     """One device of each process, and the program that makes known to all what each has."""
     firsts = {d.process_index: d for d in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[i] for i in sorted(firsts)]), ("processes",))
@@ -127,7 +127,7 @@ def _meeting() -> tuple[Mesh, Any]:
 
 def check_same(what: str, fact: Any) -> None:
     """Raise `InvalidInput` unless all processes have the same of something, whose text is compared."""
-    found = together(zlib.crc32(repr(fact).encode()) >> 1)[:, 0]
+    found = process_allgather(zlib.crc32(repr(fact).encode()) >> 1)[:, 0]
     if (found != found[0]).any():
         other = int(np.flatnonzero(found != found[0])[0])
         raise InvalidInput(
@@ -145,7 +145,7 @@ def check_alone(what: str) -> None:
 
 
 @contextlib.contextmanager
-def noticing_the_lost(last: Callable[[], str]) -> Iterator[None]:
+def report_lost_process(last: Callable[[], str]) -> Iterator[None]:
     """Say it plainly where another process of the run is gone; `last` says where the last checkpoint is.
 
     Raises:

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 from fedsolve.engine.compute.clients import LocalWork
 from fedsolve.engine.compute.groups import Group
 
-AXIS = "clients"
-MODEL = "model"
+CLIENT_AXIS = "clients"
+MODEL_AXIS = "model"
 """Names of a mesh's axes: what shares a cohort, and what shares each model."""
 
 
@@ -35,11 +35,11 @@ class Program:
     groups: tuple[Group, ...] = ()
 
     @property
-    def sharers(self) -> int:
+    def num_shards(self) -> int:
         """How many share each cohort."""
-        return self.mesh.shape[AXIS]
+        return self.mesh.shape[CLIENT_AXIS]
 
     @property
     def is_sharded(self) -> bool:
         """Whether models lie in parts on several devices."""
-        return MODEL in self.mesh.shape
+        return MODEL_AXIS in self.mesh.shape

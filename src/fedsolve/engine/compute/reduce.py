@@ -69,7 +69,7 @@ def merge(a: Totals, b: Totals) -> Totals:
     return Totals(message, a.weight + b.weight, a.size + b.size, a.sent + b.sent)
 
 
-def nothing(shapes: Totals) -> Totals:
+def empty_totals(shapes: Totals) -> Totals:
     """The totals of no client."""
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     lowest = jax.tree.map(
@@ -78,7 +78,7 @@ def nothing(shapes: Totals) -> Totals:
     return Totals(lowest, zero.weight, zero.size, zero.sent)
 
 
-def across_devices(totals: Totals, axis: str) -> Totals:
+def all_reduce(totals: Totals, axis: str) -> Totals:
     """The totals of all devices together: all sums meet as one vector, since every meeting costs a wait."""
     how = reductions(totals.message)
     sums = (
@@ -95,7 +95,7 @@ def across_devices(totals: Totals, axis: str) -> Totals:
     return Totals(message, weight, size.astype(totals.size.dtype), sent.astype(totals.sent.dtype))
 
 
-def across_devices_in_parts(totals: Totals, axis: str) -> Totals:
+def all_reduce_sharded(totals: Totals, axis: str) -> Totals:
     """The same of models that lie in parts: each array for itself, since one vector of all would lie whole."""
     meet = {"mean": lax.psum, "average": lax.psum, "max": lax.pmax}
     message = jax.tree.map(lambda by, x: meet[by](x, axis), reductions(totals.message), totals.message)
@@ -145,7 +145,7 @@ def stack_messages(
     return Stacked(reduction, message, weight, used, sent)
 
 
-def room_for(reduction: Any, shapes: Stacked, clients: int) -> Stacked:
+def allocate(reduction: Any, shapes: Stacked, clients: int) -> Stacked:
     """Room for the messages of so many clients, none of them used yet; `shapes` are those of some."""
 
     def room(s: Any) -> Array:
@@ -155,7 +155,7 @@ def room_for(reduction: Any, shapes: Stacked, clients: int) -> Stacked:
     return Stacked(reduction, rows[0], rows[1], rows[2], jnp.zeros(shapes.sent.shape, shapes.sent.dtype))
 
 
-def put(into: Stacked, chunk: Stacked, place: Scalar) -> Stacked:
+def write_chunk(into: Stacked, chunk: Stacked, place: Scalar) -> Stacked:
     """The messages of a chunk in their place and those that follow."""
 
     def rows(x: Array, y: Array) -> Array:
@@ -166,7 +166,7 @@ def put(into: Stacked, chunk: Stacked, place: Scalar) -> Stacked:
     return Stacked(chunk.reduction, message, weight, used, into.sent + chunk.sent)
 
 
-def from_all_devices(stacked: Stacked, axis: str) -> Stacked:
+def all_gather_messages(stacked: Stacked, axis: str) -> Stacked:
     """The messages of all devices on every device."""
     rows = (stacked.message, stacked.weight, stacked.used)
     message, weight, used = lax.all_gather(rows, axis, tiled=True)

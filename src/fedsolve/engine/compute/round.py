@@ -22,8 +22,8 @@ from fedsolve.core.types import Params, Scalar, Traced, module, replace, reports
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
-from fedsolve.engine.compute.processes import everywhere, laid, own_devices
-from fedsolve.engine.compute.program import AXIS, MODEL, Program
+from fedsolve.engine.compute.processes import own_devices, put_sharded, replicate
+from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS, Program
 from fedsolve.engine.compute.train import train_cohort
 
 TAG_SERVER = 0x5E4E0000  # beyond all counters at which cohorts are drawn from the round's key
@@ -64,28 +64,28 @@ def start(
     state = _enrolled(algorithm, server, one, places)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
-    return laid_out(replace(rest, clients=state.clients), mesh)
+    return shard_state(replace(rest, clients=state.clients), mesh)
 
 
-def laid_out(state: RunState, mesh: Mesh) -> RunState:
+def shard_state(state: RunState, mesh: Mesh) -> RunState:
     """A state on all devices of a mesh; where that has an axis for the model, each array in parts along it.
 
     The dimension that is divided is the longest of those that can be, never that of clients; arrays without one, and
     all where there is no such axis, lie on every device.
     """
-    if MODEL not in mesh.shape:
-        return everywhere(state, mesh)
-    parts = mesh.shape[MODEL]
+    if MODEL_AXIS not in mesh.shape:
+        return replicate(state, mesh)
+    parts = mesh.shape[MODEL_AXIS]
 
     def spec(x: Array, first: int) -> P:
         dims = [d for d in range(first, x.ndim) if x.shape[d] % parts == 0 and x.shape[d]]
         if not dims:
             return P()
         longest = max(dims, key=lambda d: x.shape[d])
-        return P(*(MODEL if d == longest else None for d in range(x.ndim)))
+        return P(*(MODEL_AXIS if d == longest else None for d in range(x.ndim)))
 
     def put(tree: Any, first: int = 0) -> Any:
-        return laid(tree, lambda x: NamedSharding(mesh, spec(x, first)))
+        return put_sharded(tree, lambda x: NamedSharding(mesh, spec(x, first)))
 
     return replace(put(replace(state, clients=())), clients=put(state.clients, 1))
 
@@ -159,25 +159,27 @@ def on_all_devices(body: Callable[..., Any], program: Program, *arguments: Any) 
         arguments: its others, the clients third among them.
     """
     specs: list[Any] = [P()] * len(arguments)
-    specs[2] = _lying(arguments[2])
+    specs[2] = _client_specs(arguments[2])
     # within a device's share of a cohort the compiler splits what is done with a model that lies in parts
     share = jax.shard_map(
         partial(body, program),
         mesh=program.mesh,
         in_specs=tuple(specs),
         out_specs=P(),
-        axis_names={AXIS},
+        axis_names={CLIENT_AXIS},
         check_vma=False,
     )
     return share(*arguments)
 
 
-def _lying(packed: PackedClients) -> Any:
+def _client_specs(packed: PackedClients) -> Any:
     """How clients lie on the devices: all on each, or of a window on each the examples of those that it trains."""
     if packed.window is None:
         return P()
     whole = jax.tree.map(lambda _: P(), packed)
-    return replace(whole, examples=jax.tree.map(lambda _: P(AXIS), packed.examples), offsets=P(AXIS))
+    return replace(
+        whole, examples=jax.tree.map(lambda _: P(CLIENT_AXIS), packed.examples), offsets=P(CLIENT_AXIS)
+    )
 
 
 def simulate(

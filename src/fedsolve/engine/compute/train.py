@@ -16,23 +16,23 @@ from fedsolve.core import trees, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.client_sharding import group_ranges, local_shard, num_chunks
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
-from fedsolve.engine.compute.program import AXIS, Program
+from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 from fedsolve.engine.compute.reduce import (
     Stacked,
     Totals,
-    across_devices,
-    across_devices_in_parts,
-    from_all_devices,
+    all_gather_messages,
+    all_reduce,
+    all_reduce_sharded,
+    allocate,
+    empty_totals,
     merge,
-    nothing,
-    put,
-    room_for,
     stack_messages,
     sum_messages,
+    write_chunk,
 )
-from fedsolve.engine.compute.share import chunks_of, parts_of, share_of
 
 
 def train_cohort(
@@ -51,8 +51,7 @@ def train_cohort(
     devices on each: memory is the cohort's messages instead of a chunk's. `ids` are places among the packed clients
     and among `clients`, their states.
     """
-    devices = program.sharers
-    ids, present, chunk = share_of(program, packed, ids, present)
+    ids, present, chunk = local_shard(program, packed, ids, present)
     common = (algorithm, packed, key, broadcast)
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
@@ -74,31 +73,46 @@ def train_cohort(
     def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         totals, clients = carry
         place = first + i * group.chunk
+        # a group's last chunk reaches into the next group's clients: those are absent here
         own, here = (lax.dynamic_slice_in_dim(x, place, group.chunk) for x in (ids, present))
         here &= place + jnp.arange(group.chunk) < stop
         more, clients = train(group.work, own, here, clients)
-        return merge(totals, more) if summed else put(totals, more, place), clients
+        return merge(totals, more) if summed else write_chunk(totals, more, place), clients
 
     if not program.groups and len(ids) == chunk:
         totals, updated = train(program.work, ids, present, clients)
     else:
+        # what a loop carries must have its shapes before the first chunk is trained; those of sums and of one message
+        # depend neither on how many clients a chunk has nor on which, so a chunk of one is traced for them
         shapes, _ = jax.eval_shape(partial(train, program.work), ids[:1], present[:1], clients)
-        totals: Any = nothing(shapes) if summed else room_for(algorithm.traits.reduction, shapes, len(ids))
+        totals: Any = (
+            empty_totals(shapes) if summed else allocate(algorithm.traits.reduction, shapes, len(ids))
+        )
         updated = clients
-        for group, first, stop in parts_of(program, packed, ids, present, chunk):
+        for group, first, stop in group_ranges(program, packed, ids, present, chunk):
             step = partial(one_chunk, group, first, stop)
-            totals, updated = lax.fori_loop(0, chunks_of(group, first, stop), step, (totals, updated))
-    if devices > 1:
-        meet = across_devices if summed else from_all_devices
-        if summed and program.is_sharded:
-            meet = across_devices_in_parts
-        totals = meet(totals, AXIS)
-        if program.is_sharded:
-            updated = _taken_over_in_parts(clients, updated, ids, present)
-        elif jax.tree.leaves(clients):  # every device takes over what the others' clients have become
-            theirs = lax.all_gather((ids, present, _gather(updated, ids)), AXIS, tiled=True)
-            updated = _scatter(clients, *theirs)
-    return totals, updated
+            totals, updated = lax.fori_loop(0, num_chunks(group, first, stop), step, (totals, updated))
+    if program.num_shards == 1:
+        return totals, updated
+    return _from_all_shards(program, totals, clients, updated, ids, present)
+
+
+def _from_all_shards(
+    program: Program, totals: Any, before: Any, updated: Any, ids: Array, present: Array
+) -> tuple[Any, Any]:
+    """The totals of all devices, and all clients' states, of which each device has `updated` those it trained."""
+    if isinstance(totals, Stacked):
+        totals = all_gather_messages(totals, CLIENT_AXIS)
+    elif program.is_sharded:
+        totals = all_reduce_sharded(totals, CLIENT_AXIS)
+    else:
+        totals = all_reduce(totals, CLIENT_AXIS)
+    if program.is_sharded:
+        return totals, _merge_sharded_states(before, updated, ids, present)
+    if not jax.tree.leaves(before):
+        return totals, updated
+    theirs = lax.all_gather((ids, present, _gather(updated, ids)), CLIENT_AXIS, tiled=True)
+    return totals, _scatter(before, *theirs)
 
 
 def _train_one(
@@ -157,14 +171,14 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
     return clients(common, own)
 
 
-def _taken_over_in_parts(before: Any, own: Any, ids: Array, present: Array) -> Any:
+def _merge_sharded_states(before: Any, own: Any, ids: Array, present: Array) -> Any:
     """All clients' states where those of each device's clients are its own: sums, which leave arrays in parts."""
 
     def leaf(x: Array, y: Array) -> Array:
         mine = jnp.zeros(len(x), bool).at[jnp.where(present, ids, len(x))].set(True, mode="drop")
         rows = (-1,) + (1,) * (x.ndim - 1)
-        new = lax.psum(jnp.where(mine.reshape(rows), y, 0), AXIS).astype(x.dtype)
-        return jnp.where((lax.psum(mine.astype(jnp.int32), AXIS) > 0).reshape(rows), new, x)
+        new = lax.psum(jnp.where(mine.reshape(rows), y, 0), CLIENT_AXIS).astype(x.dtype)
+        return jnp.where((lax.psum(mine.astype(jnp.int32), CLIENT_AXIS) > 0).reshape(rows), new, x)
 
     return jax.tree.map(leaf, before, own)
 

@@ -41,14 +41,14 @@ class Blocks:
     """Clients as blocks of one shape.
 
     Attributes:
-        judged: the examples that they are evaluated on.
+        evaluated: the examples that they are evaluated on.
         ids: their numbers in the population, ascending; None if they are all.
         state_bytes: what a client's own state takes, 0 where it is not asked for.
         trained: the population, whose examples they train on before; None if they do not.
         cuts: places of the first client of each block, and their number.
     """
 
-    judged: Population
+    evaluated: Population
     ids: np.ndarray | None
     state_bytes: int
     trained: Population | None
@@ -57,35 +57,35 @@ class Blocks:
     @classmethod
     def of(
         cls,
-        judged: Population,
+        evaluated: Population,
         ids: np.ndarray | None = None,
         state_bytes: int = 0,
         trained: Population | None = None,
     ) -> Blocks:
         """Blocks of about the size of a window."""
-        row = row_bytes(judged.data, judged.dtype)
-        size = judged.data.counts * row + (_FACTS + state_bytes)
-        if trained is not None and trained is not judged:
-            size += trained.data.counts[_numbers(ids, judged)] * row
+        row = row_bytes(evaluated.data, evaluated.dtype)
+        size = evaluated.data.counts * row + (_FACTS + state_bytes)
+        if trained is not None and trained is not evaluated:
+            size += trained.data.counts[_numbers(ids, evaluated)] * row
         ends, room = np.cumsum(size), max(WINDOW_BYTES, ROWS_AT_ONCE * row)
         cuts = [0]
         while cuts[-1] < len(ends):
             before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
             cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, before + room, side="right"))))
-        return cls(judged, ids, state_bytes, trained, tuple(cuts))
+        return cls(evaluated, ids, state_bytes, trained, tuple(cuts))
 
     def after_training(self, population: Population) -> Blocks:
         """The same clients with the examples of theirs in a population."""
-        return Blocks.of(self.judged, self.ids, self.state_bytes, population)
+        return Blocks.of(self.evaluated, self.ids, self.state_bytes, population)
 
     def __iter__(self) -> Iterator[Block]:
         """Each block; the next one is read meanwhile."""
         spans = [np.arange(a, b) for a, b in pairwise(self.cuts)]
-        judged, trained, numbers = self.judged.data, self.trained, _numbers(self.ids, self.judged)
+        evaluated, trained, numbers = self.evaluated.data, self.trained, _numbers(self.ids, self.evaluated)
         places = max(map(len, spans)) + 1  # one that nobody takes: what pads the rows is its
-        rows = max(int(judged.counts[span].sum()) for span in spans)
-        packers = [Packer(self.judged, places, max(rows, min(ROWS_AT_ONCE, judged.num_examples)))]
-        if trained is not None and trained is not self.judged:
+        rows = max(int(evaluated.counts[span].sum()) for span in spans)
+        packers = [Packer(self.evaluated, places, max(rows, min(ROWS_AT_ONCE, evaluated.num_examples)))]
+        if trained is not None and trained is not self.evaluated:
             most = max(int(trained.data.counts[numbers[span]].sum()) for span in spans)
             packers.append(Packer(trained, places, most))
         following = in_background(self._block, packers, spans[0], numbers)
@@ -97,9 +97,9 @@ class Blocks:
 
     def _block(self, packers: list[Packer], clients: np.ndarray, numbers: np.ndarray) -> Block:
         ids, places = numbers[clients], packers[0].places
-        with jax.enable_x64(self.judged.dtype == jnp.float64):
+        with jax.enable_x64(self.evaluated.dtype == jnp.float64):
             packed = packers[0].pack(clients)
-            owned = Owned(packed, ids, int(self.judged.data.counts.max()))
+            owned = Owned(packed, ids, int(self.evaluated.data.counts.max()))
             if self.trained is None:
                 return Block(owned)
             train = packed if len(packers) == 1 else packers[1].pack(ids)
@@ -107,5 +107,5 @@ class Blocks:
             return Block(owned, replace(train, window=window), np.arange(places))
 
 
-def _numbers(ids: np.ndarray | None, judged: Population) -> np.ndarray:
-    return np.arange(judged.data.num_clients) if ids is None else ids
+def _numbers(ids: np.ndarray | None, evaluated: Population) -> np.ndarray:
+    return np.arange(evaluated.data.num_clients) if ids is None else ids

@@ -89,7 +89,7 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
         eval_ids = task.data.draw(task.eval_examples or 1)
         sample = task.data.of(eval_ids)
         remarks.append(_SAMPLED.format(sample.num_clients, sample.num_examples))
-        eval_clients = _to_judge(sample, task, dtype, packed.frozen)
+        eval_clients = _packed(sample, task, dtype, packed.frozen)
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
     diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
     blocks = None
@@ -108,7 +108,7 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
         test=test,
         validation=None if task.validation is None else on_device(task.validation, dtype),
         owners=task.validation_clients,
-        unseen=None if task.unseen is None else _to_judge(task.unseen, task, dtype, packed.frozen),
+        unseen=None if task.unseen is None else _packed(task.unseen, task, dtype, packed.frozen),
         metrics=Metrics(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
         whole=whole,
         diagnostics=diagnostics,
@@ -116,7 +116,7 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
     return found, tuple(remarks)
 
 
-def _to_judge(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
+def _packed(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
     """Clients on the device that a model is evaluated on."""
     seen = pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
     return replace(seen, frozen=frozen)

@@ -31,17 +31,17 @@ def first_evaluation(prepared: PreparedRun, state: RunState) -> tuple[PreparedRu
     """All metrics of the initial model, and the run without the clients that have none."""
     means = prepared.means(state)
     if not np.isfinite(means["train_loss"]):
-        kept = leave_out(prepared)
+        kept = without_nonfinite_clients(prepared)
         if kept is not prepared:
             return kept, kept.evaluate(state)
     return prepared, prepared.evaluate(state, means)
 
 
-def leave_out(prepared: PreparedRun) -> PreparedRun:
+def without_nonfinite_clients(prepared: PreparedRun) -> PreparedRun:
     """The run evaluated on the clients whose loss at the initial model is finite; itself if that changes nothing."""
     if prepared.stream is not None:  # a look at every client of a population
         return prepared
-    lost, task = lost_clients(prepared), prepared.task
+    lost, task = nonfinite_clients(prepared), prepared.task
     if not lost.any():
         return prepared
     kept = np.flatnonzero(~lost)
@@ -60,7 +60,7 @@ def leave_out(prepared: PreparedRun) -> PreparedRun:
     return replace(prepared, eval_clients=packed, remarks=(*prepared.remarks, _remark(task.data, lost)))
 
 
-def lost_clients(prepared: PreparedRun) -> np.ndarray:
+def nonfinite_clients(prepared: PreparedRun) -> np.ndarray:
     """The clients whose loss at the initial model is not finite, shape (clients,); none if they are half or more."""
     losses, parts = jax.device_get(_compiled()(prepared.task.loss, prepared.packed, prepared.first_model))
     lost = ~np.isfinite(losses) & (parts > 0)

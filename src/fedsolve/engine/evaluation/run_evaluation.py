@@ -115,7 +115,7 @@ class RunEvaluation(EvalSets):
     def states(self, state: RunState, owned: Owned) -> Any:
         """The owners' own states, stacked."""
         if self.stream is not None:
-            return self.stream.look(state, owned.ids, owned.packed.counts.shape[0])
+            return self.stream.read_states(state, owned.ids, owned.packed.counts.shape[0])
         return jax.tree.map(lambda x: x[owned.ids], state.clients)
 
     def clock(self, done: int) -> dict[str, float]:

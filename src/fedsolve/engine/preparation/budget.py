@@ -36,7 +36,7 @@ def budget(placed: Placed, plan: Plan) -> Budget:
         InvalidInput: less is free; the largest part is named with its remedy.
     """
     stream, method = plan.stream, plan.algorithm
-    slots = placed.clients.population if stream is None else stream.places
+    slots = placed.clients.population if stream is None else stream.num_slots
     server = jax.eval_shape(method.init, placed.params)
     needed = needs(
         plan.program,

@@ -14,11 +14,11 @@ from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.engine.compute.groups import group_clients, works_by_size
 from fedsolve.engine.compute.layout import chunk_size, cohort_size
-from fedsolve.engine.compute.program import AXIS, Program
+from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.engine.records.message_sizes import Traffic, traffic
-from fedsolve.engine.simulated_time import Timed, on_the_clock, with_versions
+from fedsolve.engine.simulated_time import Timed, schedule_cohorts, with_versions
 from fedsolve.engine.streaming.stream import Stream
 
 LONGEST_CALL = 2**16
@@ -58,13 +58,13 @@ def plan(requested: Requested, placed: Placed) -> Plan:
     """The rounds of a run.
 
     Raises:
-        InvalidInput: methods of an algorithm that do not fit each other, a clock on which it cannot run, a chunk below 1,
-            cohorts that no memory holds.
+        InvalidInput: methods of an algorithm that do not fit each other, a clock on which it cannot run, a chunk below
+            1, cohorts that no memory holds.
     """
     options = requested.options
     server = jax.eval_shape(placed.algorithm.init, placed.params)
     sent = traffic(placed.algorithm, requested.work, placed.clients, placed.key, server, placed.params)
-    timed = _on_its_clock(requested, placed, sent)
+    timed = _timed(requested, placed, sent)
     sampling = placed.sampling if timed is None else timed.sampling
     cohort = cohort_size(sampling, requested.task.data.num_clients)
     program = _program(requested, placed, sampling, cohort, len(sent.up))
@@ -83,18 +83,18 @@ def plan(requested: Requested, placed: Placed) -> Plan:
     )
 
 
-def _on_its_clock(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
+def _timed(requested: Requested, placed: Placed, sent: Traffic) -> Timed | None:
     """What the clock of the run's fleet makes of it; None without one."""
     if requested.fleet is None:
         return None
     method = (placed.algorithm, placed.sampling)
-    return on_the_clock(requested.fleet, *method, requested.options, placed.key, requested.steps, sent)
+    return schedule_cohorts(requested.fleet, *method, requested.options, placed.key, requested.steps, sent)
 
 
 def _program(requested: Requested, placed: Placed, sampling: Sampling, cohort: int, variants: int) -> Program:
     """What is static in a round: how many clients train side by side, in which groups, on which devices."""
     task, options, work = requested.task, requested.options, requested.work
-    devices, counts = requested.mesh.shape[AXIS], task.data.counts
+    devices, counts = requested.mesh.shape[CLIENT_AXIS], task.data.counts
     side_by_side = partial(
         chunk_size,
         options.chunk,

@@ -16,7 +16,7 @@ from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.engine.checks.method_checks import check_method
 from fedsolve.engine.compute.clients import LocalWork, local_work
 from fedsolve.engine.compute.layout import mesh_of
-from fedsolve.engine.compute.program import MODEL
+from fedsolve.engine.compute.program import MODEL_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.records.identity import describe
 from fedsolve.engine.simulated_time import fleet_of
@@ -73,7 +73,7 @@ class Requested:
             "devices": options.devices,
             **({"matmul_dtype": options.matmul_dtype} if self.work.half else {}),  # older records have none
             **({} if fleet is None else clock),
-            **({"mesh": describe(dict(self.mesh.shape))} if MODEL in self.mesh.shape else {}),
+            **({"mesh": describe(dict(self.mesh.shape))} if MODEL_AXIS in self.mesh.shape else {}),
         }
 
 

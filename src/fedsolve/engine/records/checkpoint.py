@@ -15,8 +15,8 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import replace
 from fedsolve.engine.checks.sizes import Need, check_disk
-from fedsolve.engine.compute.processes import check_alone, here, is_first
-from fedsolve.engine.compute.round import RunState, laid_out
+from fedsolve.engine.compute.processes import check_alone, is_first, local_copy
+from fedsolve.engine.compute.round import RunState, shard_state
 from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.records.record_file import RecordFile
@@ -117,7 +117,7 @@ class Checkpoints:
             loaded = load_tree(folder.path, replace(like, clients=self._states.known))
             self._states.restore(loaded.clients)
             loaded = replace(loaded, clients=())
-        loaded = laid_out(loaded, mesh)
+        loaded = shard_state(loaded, mesh)
         return loaded, self._record.restore(manifest["record"])
 
     def save(self, state: RunState, recorder: Recorder) -> None:
@@ -128,7 +128,7 @@ class Checkpoints:
         """
         if self._folder is None or self._record is None or not is_first():
             return
-        state = here(state)
+        state = local_copy(state)
         self._folder.hold.check()
         self._saved = int(state.round)
         manifest = {"round": self._saved, "record": self._record.append(recorder), "moves": self.moves}

@@ -26,7 +26,7 @@ from fedsolve.tasks.task import Task
 
 
 @contextlib.contextmanager
-def configured(
+def writing_config(
     out: str | Path | None,
     methods: Mapping[str, Algorithm],
     task: Task,

@@ -11,7 +11,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checks.sizes import size
 from fedsolve.engine.compute.clients import PackedClients, on_device, pack
 from fedsolve.engine.compute.layout import free_bytes, total_bytes
-from fedsolve.engine.compute.program import MODEL
+from fedsolve.engine.compute.program import MODEL_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.engine.streaming.population import Population, first_clients, row_bytes
@@ -37,7 +37,7 @@ def place_clients(
     frozen = on_device(task.frozen, dtype)
     if not streamed:
         return pack(task.data, task.loss, dtype, **options.local_work, frozen=frozen)[0], None, remark
-    if MODEL in mesh.shape:
+    if MODEL_AXIS in mesh.shape:
         raise InvalidInput(
             "mesh: models that lie in parts train clients on the device: give residency = 'device'"
         )

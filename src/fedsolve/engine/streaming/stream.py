@@ -23,12 +23,12 @@ from jaxtyping import Array
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import replace
+from fedsolve.engine.compute.client_sharding import clients_by_device, ordered_by
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes
-from fedsolve.engine.compute.processes import everywhere, in_shares, own_devices
+from fedsolve.engine.compute.processes import own_devices, put_by_device, replicate
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.compute.share import ordered_by, shares_of
 from fedsolve.engine.streaming.background import in_background
 from fedsolve.engine.streaming.client_states import ClientStates
 from fedsolve.engine.streaming.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
@@ -53,7 +53,7 @@ class Stream:
 
     Attributes:
         population: all that they are made of.
-        places: clients of a window; a cohort that needs more makes it grow, which compiles the round anew.
+        num_slots: clients of a window; a cohort that needs more makes it grow, which compiles the round anew.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Stream:
 
         Args:
             population: the clients.
-            program: of a round, by which cohorts are dealt to devices.
+            program: of a round, by which cohorts are shared among devices.
             sampling, key: who comes.
             rounds: of the run.
             cohort: clients of a round, about.
@@ -84,23 +84,26 @@ class Stream:
         self._cohort = cohort
         row = row_bytes(data, population.dtype)
         self._bytes = row, state_bytes + 16
-        mean, self._devices = data.num_examples / data.num_clients, program.sharers
+        mean, self._devices = data.num_examples / data.num_clients, program.num_shards
+        # a quarter more than a usual cohort, since a window that a random one exceeds grows and is compiled anew
         enough = max(math.ceil(1.25 * cohort), int(WINDOW_BYTES / (mean * row + self._bytes[1])))
-        self.places = min(data.num_clients, cohort * rounds, enough)
-        share = math.ceil(self.places * mean * 1.1 / self._devices) + int(data.counts.max())
+        self.num_slots = min(data.num_clients, cohort * rounds, enough)
+        # rows of one device: a tenth above the mean, as clients differ, and room for the largest client among them
+        share = math.ceil(self.num_slots * mean * 1.1 / self._devices) + int(data.counts.max())
         self._rows = min(data.num_examples, share)
         drawn = jax.eval_shape(partial(_cohorts, population=data.num_clients, rounds=1), *self._given(0))[
             0
         ].size
         by = ordered_by(program, drawn)
         self._length = {None: None, "counts": data.counts, "steps": population.steps}[by]
+        # cohorts are drawn ahead in one call, whose result is bounded whatever the cohort
         most = max(1, min(rounds, _DRAWN // drawn))
-        self._ahead = min(most, _rounds_in(self.places, cohort, data.num_clients))
+        self._ahead = min(most, _rounds_in(self.num_slots, cohort, data.num_clients))
         self._check_room()
         self._packers: list[Packer] = []
         self._states: ClientStates | None = None
-        self._here: _Loaded | None = None
-        self._looked_at: int | None = None
+        self._current: _Loaded | None = None
+        self._written_back_at: int | None = None
         self._next: Future[_Loaded] | None = None
 
     def keep_states(self, states: ClientStates) -> None:
@@ -114,35 +117,35 @@ class Stream:
     def enter(self, state: RunState) -> tuple[PackedClients, RunState]:
         """The window of the round that is next, and the state with its clients' own."""
         new = self._window(int(state.round))
-        if new is self._here:
+        if new is self._current:
             return new.packed, state
         self.write_back(state)
-        self._here, self._next = new, None
+        self._current, self._next = new, None
         if new.stop < self._rounds_in_all:
             self._next = in_background(self._load, new.stop)
         if self._states is not None:
             clients = self._states.read(new.clients, new.packed.counts.shape[0])
-            state = replace(state, clients=everywhere(clients, self.population.mesh, may_alias=False))
+            state = replace(state, clients=replicate(clients, self.population.mesh, may_alias=False))
         return new.packed, state
 
     def write_back(self, state: RunState) -> None:
         """Put the states of the window's clients where all are kept."""
-        if self._states is not None and self._here is not None:
+        if self._states is not None and self._current is not None:
             self._states.write(state.clients)
 
-    def look(self, state: RunState, clients: np.ndarray, places: int) -> Any:
+    def read_states(self, state: RunState, clients: np.ndarray, places: int) -> Any:
         """The states of clients by their numbers, ascending, stacked, with room for so many in all."""
         if self._states is None:
             return None
-        if self._looked_at != int(state.round):  # of several blocks the first one
+        if self._written_back_at != int(state.round):  # of several blocks the first one
             self.write_back(state)
-            self._looked_at = int(state.round)
+            self._written_back_at = int(state.round)
         return self._states.look(clients, places)
 
     def _window(self, done: int) -> _Loaded:
         """The window that serves the next round, once it is read."""
-        if self._here is not None and self._here.first <= done < self._here.stop:
-            return self._here
+        if self._current is not None and self._current.first <= done < self._current.stop:
+            return self._current
         if self._next is None:
             self._next = in_background(self._load, done)
         return self._next.result()
@@ -151,7 +154,7 @@ class Stream:
         """Draw cohorts from a round on, as many as fit, and read their clients; all clients where there is room."""
         population, data = self.population, self.population.data
         with jax.enable_x64(population.dtype == jnp.float64):
-            if self._devices == 1 and self.places == data.num_clients:
+            if self._devices == 1 and self.num_slots == data.num_clients:
                 return self._everyone(first)
             drawn = _cohorts(*self._given(first), population=data.num_clients, rounds=self._ahead)
             ids, present = (np.asarray(x) for x in drawn)
@@ -160,34 +163,37 @@ class Stream:
             slots = np.searchsorted(clients, ids[:rounds])
             window = Window(
                 first=np.int32(first),
-                slots=jnp.asarray(padded(self._ahead, np.minimum(slots, self.places - 1)), jnp.int32),
-                numbers=jnp.asarray(padded(self.places, clients, data.num_clients), jnp.int32),
+                slots=jnp.asarray(padded(self._ahead, np.minimum(slots, self.num_slots - 1)), jnp.int32),
+                numbers=jnp.asarray(padded(self.num_slots, clients, data.num_clients), jnp.int32),
                 population=data.num_clients,
             )
-            packed = replace(self._pack(clients, shares), window=everywhere(window, population.mesh))
+            packed = replace(self._pack(clients, shares), window=replicate(window, population.mesh))
             return _Loaded(packed, clients, first, min(first + rounds, self._rounds_in_all))
 
     def _everyone(self, first: int) -> _Loaded:
         """The whole population: the program is that of clients that lie on the device."""
-        everyone = np.arange(self.places)
+        everyone = np.arange(self.num_slots)
         return _Loaded(self._pack(everyone, [everyone]), everyone, first, self._rounds_in_all)
 
     def _pack(self, clients: np.ndarray, shares: Sequence[np.ndarray]) -> PackedClients:
         """A window's clients; on each device of this process the examples of those that it trains."""
         population, mesh = self.population, self.population.mesh
         own = [i for i, d in enumerate(mesh.devices.flat) if d in own_devices(mesh)]
-        if not self._packers or (self._packers[0].places, self._packers[0].rows) != (self.places, self._rows):
-            self._packers = [Packer(population, self.places, self._rows) for _ in own]
+        if not self._packers or (self._packers[0].places, self._packers[0].rows) != (
+            self.num_slots,
+            self._rows,
+        ):
+            self._packers = [Packer(population, self.num_slots, self._rows) for _ in own]
         parts = []
         for packer, device in zip(self._packers, own, strict=True):
             packed, place = packer.pack(shares[device]), np.searchsorted(clients, shares[device])
-            first = np.zeros(self.places, np.int32)
+            first = np.zeros(self.num_slots, np.int32)
             first[place] = np.asarray(packed.offsets)[: len(place)]
             parts.append((packed.examples, first))
-        examples, offsets = in_shares(parts, mesh)
-        facts = (padded(self.places, a[clients]) for a in (population.data.counts, population.steps))
-        counts, steps = everywhere([jnp.asarray(a, jnp.int32) for a in facts], mesh)
-        return PackedClients(examples, offsets, counts, steps, everywhere(population.frozen, mesh))
+        examples, offsets = put_by_device(parts, mesh)
+        facts = (padded(self.num_slots, a[clients]) for a in (population.data.counts, population.steps))
+        counts, steps = replicate([jnp.asarray(a, jnp.int32) for a in facts], mesh)
+        return PackedClients(examples, offsets, counts, steps, replicate(population.frozen, mesh))
 
     def _fitting(self, ids: np.ndarray, present: np.ndarray) -> tuple[list[np.ndarray], int]:
         """Each device's clients, ascending, of as many cohorts as have room, at least one; and how many cohorts."""
@@ -195,11 +201,11 @@ class Stream:
         seen, found = np.zeros((devices, len(counts)), bool), [[] for _ in range(devices)]
         clients, rows, fits = 0, np.zeros(devices, int), len(ids)
         for round, (cohort, here) in enumerate(zip(ids, present, strict=True)):
-            shares = shares_of(self._length, cohort, here, devices)
+            shares = clients_by_device(self._length, cohort, here, devices)
             new = [own[~known[own]] for own, known in zip(shares, seen, strict=True)]
             clients += sum(map(len, new))
             rows += [int(counts[own].sum()) for own in new]
-            if clients > self.places or rows.max() > self._rows:
+            if clients > self.num_slots or rows.max() > self._rows:
                 if round:
                     fits = round
                     break
@@ -212,7 +218,7 @@ class Stream:
     def _grow(self, clients: int, rows: int) -> None:
         """Make room for a larger cohort."""
         data = self.population.data
-        self.places = min(data.num_clients, max(self.places, math.ceil(1.25 * clients)))
+        self.num_slots = min(data.num_clients, max(self.num_slots, math.ceil(1.25 * clients)))
         self._rows = min(data.num_examples, max(self._rows, math.ceil(1.25 * rows)))
         self._check_room()
 
@@ -221,7 +227,7 @@ class Stream:
         """Bytes of the windows that are in memory at once."""
         row, state = self._bytes
         copies = _COPIES * len(own_devices(self.population.mesh))
-        return copies * (self._rows * row + self.places * state)
+        return copies * (self._rows * row + self.num_slots * state)
 
     @property
     def expected(self) -> int:
@@ -234,7 +240,7 @@ class Stream:
         needed, free = self.needed, free_bytes()
         if needed > free:
             raise InvalidInput(
-                f"the clients of a cohort ({self.places:,} with {self._rows:,} examples) need {needed / 1e9:.1f} GB "
+                f"the clients of a cohort ({self.num_slots:,} with {self._rows:,} examples) need {needed / 1e9:.1f} GB "
                 f"while they train, and {free / 1e9:.1f} GB are free: take fewer clients a round"
             )
 

@@ -20,7 +20,7 @@ from fedsolve.engine.preparation.placed import in_run
 from fedsolve.engine.preparation.requested import check_methods, choose_sampling
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.progress_line import told
+from fedsolve.engine.progress_line import progress_to
 from fedsolve.engine.records.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.run import check_outside
@@ -134,7 +134,7 @@ def run_sweep(
             }
         found = TrialResults((len(methods), len(options.seeds), len(work.evaluated)), prepared.dtype)
         with (
-            told(progress, prepared.label) as tell_user,
+            progress_to(progress, prepared.label) as tell_user,
             SweepStore.at(out, identity, resume) as store,
             Interruptible(store.where) as interrupt,
         ):

@@ -18,7 +18,7 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.sweep_trials import RunningBatch, Trials
 from fedsolve.engine.sweep.trials import TrialBatch
-from fedsolve.engine.timing import CompileClock, Pace
+from fedsolve.engine.timing import CallLength, CompileClock
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.results.selection import Selection
 
@@ -50,7 +50,7 @@ class SweepRun:
         self.at_once = self.store.at_once or self.at_once
         running = self._restore()
         if found.batches or found.rounds:
-            running = self._left_out(running)
+            running = self._without_nonfinite_clients(running)
         before = found.seconds
         kept = {"lanes": len(self.batches[0].settings) * len(self.batches[0].seeds), "at_once": self.at_once}
         with clock, ThreadPoolExecutor(self.at_once) as pool:
@@ -90,11 +90,11 @@ class SweepRun:
     ) -> Iterator[list[RunState]]:
         """Batches together to their end; their states after each call."""
         found, batches, total = self.found, self._together, self.work.prepared.rounds
-        evaluated, pace = self.work.evaluated.tolist(), Pace(clock)
+        evaluated, call_length = self.work.evaluated.tolist(), CallLength(clock)
         if found.rounds == 0:
             self._evaluate(running, 0, None)
             if not found.batches and not np.isfinite(self._first_losses()).all():
-                running = self._left_out(running)
+                running = self._without_nonfinite_clients(running)
                 self._evaluate(running, 0, None)
             self.selection.check(found.metrics)
             for current in running:
@@ -102,11 +102,11 @@ class SweepRun:
         self._report()
         while (done := found.rounds) < total:
             stop = next(r for r in evaluated if r > done)
-            step, first = pace.rounds(stop - done), not pace.known
+            step, first = call_length.rounds(stop - done), not call_length.known
             ahead = partial(
                 RunningBatch.advance, rounds=step, metrics=found.metrics, evaluations=evaluated.index(stop)
             )
-            with pace.timed(step):  # the first call compiles, which is done once: not in threads
+            with call_length.timed(step):  # the first call compiles, which is done once: not in threads
                 running = _each(ahead, running, None if first else pool)
             found.rounds = done + step
             for batch, current in zip(batches, running, strict=True):
@@ -125,9 +125,9 @@ class SweepRun:
         losses = self.found.metrics["train_loss"][..., 0]
         return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
 
-    def _left_out(self, running: list[RunningBatch] | None) -> Any:
-        """The batches and all trials from here on without clients that have no loss (see `left_out`)."""
-        self.work = self.work.left_out()
+    def _without_nonfinite_clients(self, running: list[RunningBatch] | None) -> Any:
+        """The batches and all trials from here on without clients that have no loss (see `nonfinite_clients`)."""
+        self.work = self.work.without_nonfinite_clients()
         return None if running is None else [replace(current, work=self.work) for current in running]
 
     def _evaluate(self, running: list[RunningBatch], evaluation: int, pool: Executor | None) -> None:

@@ -17,7 +17,7 @@ from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import parallel_trials
 from fedsolve.engine.compute.round import RunState, on_all_devices, one_round
-from fedsolve.engine.evaluation.nonfinite_clients import leave_out
+from fedsolve.engine.evaluation.nonfinite_clients import without_nonfinite_clients
 from fedsolve.engine.evaluation.personal_eval import Owned
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.reacting import reacted, reacts
@@ -63,9 +63,9 @@ class Trials:
             seeds,
         )
 
-    def left_out(self) -> Trials:
+    def without_nonfinite_clients(self) -> Trials:
         """Without clients whose loss is not finite at the initial model, in training and validation metrics."""
-        prepared = leave_out(self.prepared)
+        prepared = without_nonfinite_clients(self.prepared)
         return self if prepared is self.prepared else replace(self, prepared=prepared)
 
     @property

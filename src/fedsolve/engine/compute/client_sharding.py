@@ -13,12 +13,14 @@ from jaxtyping import Array
 from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.groups import Group
-from fedsolve.engine.compute.program import AXIS, Program
+from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 
 
-def share_of(program: Program, packed: PackedClients, ids: Array, present: Array) -> tuple[Array, Array, int]:
+def local_shard(
+    program: Program, packed: PackedClients, ids: Array, present: Array
+) -> tuple[Array, Array, int]:
     """This device's part of the cohort, padded to whole chunks; clients of like length share a chunk."""
-    devices = program.sharers
+    devices = program.num_shards
     per_device, chunk = _places(program, len(ids))
     by = ordered_by(program, len(ids))
     if by is not None:
@@ -27,7 +29,8 @@ def share_of(program: Program, packed: PackedClients, ids: Array, present: Array
         ids, present = ids[order], present[order]
     ids, present = _padded(ids, present, per_device * devices - len(ids))
     if devices > 1:
-        share = lax.axis_index(AXIS) + devices * jnp.arange(per_device)  # dealt in turn: equal loads
+        # every devices-th client of the sorted cohort: each device gets long and short ones, so that all end together
+        share = lax.axis_index(CLIENT_AXIS) + devices * jnp.arange(per_device)
         ids, present = ids[share], present[share]
     # the last chunk of a group may reach beyond its clients
     room = max((group.chunk for group in program.groups), default=0)
@@ -42,10 +45,10 @@ def ordered_by(program: Program, capacity: int) -> Literal["counts", "steps"] | 
     return "steps" if not program.work.in_step and per_device > chunk > 1 else None
 
 
-def shares_of(
+def clients_by_device(
     length: np.ndarray | None, ids: np.ndarray, present: np.ndarray, devices: int
 ) -> list[np.ndarray]:
-    """The clients that each device trains of a cohort, as `share_of` deals them; `length` is what it orders them by."""
+    """The clients that each device trains of a cohort, as `local_shard` has them; `length` is what orders them."""
     if devices > 1 and length is not None:
         order = np.argsort(np.where(present, -length[ids], 1), kind="stable")
         ids, present = ids[order], present[order]
@@ -54,7 +57,7 @@ def shares_of(
 
 def _places(program: Program, capacity: int) -> tuple[int, int]:
     """The places of a device's part of a cohort, in whole chunks, and those of a chunk."""
-    per_device = -(-capacity // program.sharers)
+    per_device = -(-capacity // program.num_shards)
     chunk = min(program.chunk, per_device)
     return -(-per_device // chunk) * chunk, chunk
 
@@ -65,7 +68,7 @@ def _padded(ids: Array, present: Array, places: int) -> tuple[Array, Array]:
     return jnp.pad(ids, (0, places)), jnp.pad(present, (0, places))
 
 
-def parts_of(
+def group_ranges(
     program: Program, packed: PackedClients, ids: Array, present: Array, chunk: int
 ) -> list[tuple[Group, Any, Any]]:
     """The groups that are trained, and the places of each one's clients, first .. stop - 1."""
@@ -79,7 +82,7 @@ def parts_of(
     return list(zip(program.groups, [0, *stops[:-1]], stops, strict=True))
 
 
-def chunks_of(group: Group, first: Scalar, stop: Scalar) -> Scalar:
+def num_chunks(group: Group, first: Scalar, stop: Scalar) -> Scalar:
     """How many chunks a group's clients at the places first .. stop - 1 are."""
     return _most(-(-(stop - first) // group.chunk))
 
