@@ -19,7 +19,7 @@ from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
 from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.signature import signature_digest
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.engine.records.record import Recorder
 
 CLIENTS, PARAMETERS = 3, 1_000_000
@@ -33,8 +33,7 @@ def rounds(method: fs.Algorithm, folder: Path, count: int) -> dict[str, list[flo
     spent: dict[str, list[float]] = {}
     with DeploymentCheckpoint.at(folder, {}, "bench", False) as checkpoint:
         coordinator = Coordinator(
-            method, params, population=CLIENTS, sampling=fs.sampling.Uniform(CLIENTS), seed=0,
-            experiment=checkpoint.experiment, norm_bound=1e9,
+            method, params, Federation(CLIENTS, fs.sampling.Uniform(CLIENTS), 0, checkpoint.experiment), norm_bound=1e9,
         )  # fmt: skip
         message = coordinator.method.zero_message
         digest, data = signature_digest(message), wire.encode(message)

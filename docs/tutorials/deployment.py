@@ -16,7 +16,7 @@ import numpy as np
 
 import fedsolve as fs
 from fedsolve.deploy.client.worker import train_client
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 
 task = fs.tasks.digits(num_clients=3, model="softmax")
 method = fs.SCAFFOLD(client_lr=0.1)
@@ -30,7 +30,7 @@ method = fs.SCAFFOLD(client_lr=0.1)
 # %%
 start = jax.device_get(task.init(jax.random.key(0)))
 everybody = fs.sampling.Uniform(3)
-server = Coordinator(method, start, population=3, sampling=everybody, seed=0, experiment="tutorial")
+server = Coordinator(method, start, Federation(population=3, sampling=everybody, seed=0, experiment="tutorial"))
 problems = [fs.flower.JaxOracle.of_task(task, client) for client in range(3)]
 folders = [Path(tempfile.mkdtemp()) for _ in range(3)]
 

@@ -19,7 +19,7 @@ from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.server.client_evaluation import read_metrics
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics
@@ -314,7 +314,7 @@ def test_private_methods_tell_no_metrics(tmp_path):
 
 def coordinator(method):
     given = {"population": 4, "sampling": fs.sampling.Uniform(4), "seed": 0, "experiment": "good-1"}
-    return Coordinator(method, START, **given)
+    return Coordinator(method, START, Federation(**given))
 
 
 ASKED = coordinator(fs.FedPer("bias", 0.3)).evaluate_requests(METRICS, 2, fs.client.SGD(0.1))(0)

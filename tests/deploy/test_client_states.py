@@ -16,7 +16,7 @@ from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.client_state import ClientState, StateLost
 from fedsolve.deploy.client.worker import train_client
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 PARAMS = {"w": np.zeros(2)}
@@ -70,9 +70,7 @@ def test_one_flipped_bit_is_found_and_the_round_before_is_whole(tmp_path):
 
 def scaffold_orders():
     """Three rounds of SCAFFOLD and client 0 alone: the orders, and what the coordinator is after each."""
-    return Coordinator(
-        fs.SCAFFOLD(0.1), PARAMS, population=1, sampling=fs.sampling.Uniform(1), seed=0, experiment="x-1"
-    )
+    return Coordinator(fs.SCAFFOLD(0.1), PARAMS, Federation(1, fs.sampling.Uniform(1), 0, "x-1"))
 
 
 def one_round(server, folder):
@@ -121,8 +119,7 @@ def test_what_the_server_follows_mends_a_lost_state(damage, tmp_path, capsys):
 def test_a_state_is_sent_back_once(tmp_path):
     """The order after the loss has the state, and no order after the round in which the client used it."""
     method = fs.FedFW(fs.geometry.L1Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))
-    one = {"population": 1, "sampling": fs.sampling.Uniform(1), "seed": 0, "experiment": "x-1"}
-    server = Coordinator(method, PARAMS, **one)
+    server = Coordinator(method, PARAMS, Federation(1, fs.sampling.Uniform(1), 0, "x-1"))
     brought = []
     for t in range(4):
         if t == 1:
@@ -195,7 +192,7 @@ def test_personal_leaves_stay_in_the_clients_file(tmp_path):
 
     method = fs.FedRep("own", 0.1, personal_lr=0.1, passes=1)
     sampling = fs.sampling.Uniform(1)
-    server = Coordinator(method, start, population=1, sampling=sampling, seed=0, experiment="x-1")
+    server = Coordinator(method, start, Federation(1, sampling, 0, "x-1"))
     data, said = np.arange(8.0).reshape(4, 2), []
     client = JaxOracle(own_loss, start, data, batch_size=2, epochs=1)
     for round, lost in enumerate((False, False, True)):

@@ -13,7 +13,7 @@ from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.ledger import LEDGER
 from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.gaussian import epsilon_of, gaussian_epsilon
 
@@ -28,7 +28,7 @@ def private(**noise):
 def orders(method, rounds=3, experiment="x-1"):
     """Orders of some rounds for client 0, without replies."""
     given = {"population": 2, "sampling": fs.sampling.Uniform(2), "seed": 0, "experiment": experiment}
-    server = Coordinator(method, {"w": np.zeros(2)}, **given)
+    server = Coordinator(method, {"w": np.zeros(2)}, Federation(**given))
     found = []
     for _ in range(rounds):
         server.draw_cohort()

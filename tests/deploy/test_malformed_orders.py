@@ -13,7 +13,7 @@ from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_same
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 
 BESIDE = {"mean": np.ones(2, np.float32)}
 
@@ -39,8 +39,8 @@ APP = client_app(oracle)
 
 
 def order(method, **more):
-    given = {"population": 2, "sampling": fs.sampling.Uniform(2), "seed": 0, "experiment": "good-1"} | more
-    coordinator = Coordinator(method, {"w": np.zeros(2)}, **given)
+    given = {"population": 2, "sampling": fs.sampling.Uniform(2), "seed": 0, "experiment": "good-1"}
+    coordinator = Coordinator(method, {"w": np.zeros(2)}, Federation(**given), **more)
     coordinator.draw_cohort()
     return to_record(coordinator.train_request(0))
 

@@ -24,7 +24,7 @@ from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.collect import read_and_validate
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.serve import ROUNDS
 from fedsolve.methods.server.dua import Spread
 
@@ -87,10 +87,7 @@ def good(tmp_path_factory):
     coordinator = Coordinator(
         METHOD,
         {"w": np.zeros(2)},
-        population=2,
-        sampling=fs.sampling.Uniform(2),
-        seed=0,
-        experiment=name,
+        Federation(2, fs.sampling.Uniform(2), 0, name),
         buffers=BESIDE,
     )
     assert coordinator.draw_cohort() == [0, 1]
@@ -169,9 +166,7 @@ def test_every_malformed_order_is_refused(good, tmp_path):
 def judged(method, change):
     """What becomes of a reply of zeros with some of its numbers changed; nothing is trained."""
     params = {"w": np.zeros(2)}
-    coordinator = Coordinator(
-        method, params, population=2, sampling=fs.sampling.Uniform(2), seed=0, experiment="a-1"
-    )
+    coordinator = Coordinator(method, params, Federation(2, fs.sampling.Uniform(2), 0, "a-1"))
     coordinator.draw_cohort()
     empty = coordinator.method.zero_message
     message = wire.encode(change(empty))

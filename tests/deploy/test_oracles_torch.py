@@ -17,7 +17,7 @@ from conformance.entries import METHODS
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.measure import measure_client
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.geometry import L1
 
 torch = pytest.importorskip("torch")
@@ -475,7 +475,7 @@ def test_targets_that_are_no_classes(wrong, places, tmp_path):
 def measured(problem, steps, tmp_path):
     """What a client with this problem answers to the question of a server that has its model."""
     given = {"population": 6, "sampling": fs.sampling.Uniform(6), "seed": 0, "experiment": "a-1"}
-    server = Coordinator(fs.FedAvg(0.1), problem.params, buffers=problem.buffers, **given)
+    server = Coordinator(fs.FedAvg(0.1), problem.params, Federation(**given), buffers=problem.buffers)
     question = server.evaluate_requests(("loss", "accuracy"), steps, fs.client.SGD(0.5))(5)
     return measure_client(question, problem, tmp_path).parts["train"].means
 

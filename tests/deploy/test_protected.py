@@ -11,7 +11,7 @@ import fedsolve as fs
 from conformance.properties import close
 from fedsolve.deploy.messages.fact_checks import check_buffers
 from fedsolve.deploy.secret_keys import load_or_create_secret
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from harness import Listed
 
 PRIVACY = {"population": POPULATION, "delta": 1e-5, "sampling": "none"}
@@ -126,8 +126,7 @@ HALF = fs.sampling.Bernoulli(0.5)
 
 
 def coordinator(method, sampling=HALF, secret=None):
-    setting = {"population": POPULATION, "seed": 3, "experiment": "x", "secret": secret}
-    return Coordinator(method, start(), sampling=sampling, **setting)
+    return Coordinator(method, start(), Federation(POPULATION, sampling, 3, "x"), secret=secret)
 
 
 def cohorts(server, rounds=12):

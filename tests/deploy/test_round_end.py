@@ -21,7 +21,7 @@ from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.collect import read_and_validate
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.serve import FAILED, ROUNDS, _round_reporter
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
@@ -98,10 +98,7 @@ def coordinator(method, clients, **more):
     made = Coordinator(
         method,
         {"w": np.zeros(2)},
-        population=clients,
-        sampling=fs.sampling.Uniform(clients),
-        seed=0,
-        experiment="a-1",
+        Federation(clients, fs.sampling.Uniform(clients), 0, "a-1"),
         **more,
     )
     made.draw_cohort()

@@ -56,10 +56,10 @@ def check_flower() -> None:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedsolve.flower' has no attribute '{name}'")
-    home, _, own = _HOMES[name].partition(":")
+    home, _, attribute = _HOMES[name].partition(":")
     if not home.startswith("oracles"):
         check_flower()
-    value = getattr(importlib.import_module(f"fedsolve.deploy.{home}"), own)
+    value = getattr(importlib.import_module(f"fedsolve.deploy.{home}"), attribute)
     globals()[name] = value
     return value
 

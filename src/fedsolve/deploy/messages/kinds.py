@@ -60,10 +60,10 @@ def kinds_of(cls: type) -> Mapping[str, Any]:
 
     names = {"Scalar": Number, "Rate": Union[Real, Schedule], "optax": optax}  # noqa: UP007
     try:
-        found = get_type_hints(cls, localns=names, include_extras=True)
+        hints = get_type_hints(cls, localns=names, include_extras=True)
     except Exception:  # of evaluated text of somebody's own class: any
         return MappingProxyType({})
-    known = {name: _ANY.get(f"{cls.__name__}.{name}", hint) for name, hint in found.items()}
+    known = {name: _ANY.get(f"{cls.__name__}.{name}", hint) for name, hint in hints.items()}
     return MappingProxyType(known)
 
 

@@ -25,20 +25,20 @@ def sanitize(text: object, longest: int = _LONGEST) -> str:
     return line if len(line) <= longest else f"{line[:longest]}..."
 
 
-def without_folders(text: str, own: str = "") -> str:
+def without_folders(text: str, folder: str = "") -> str:
     """Words without the folders of the machine that they were written on: of a path its last name.
 
     Args:
         text: the words.
-        own: a folder that they may name in any form, such as a relative one.
+        folder: one that they may name in any form, such as a relative one.
 
     >>> without_folders("the checkpoint /home/ann/my state/ledger.safetensors is corrupt, 1 / n of it")
     'the checkpoint ledger.safetensors is corrupt, 1 / n of it'
-    >>> without_folders("cannot read state/client-1/reply.bin", own="state")
+    >>> without_folders("cannot read state/client-1/reply.bin", folder="state")
     'cannot read reply.bin'
     """
-    if own:
-        text = re.sub(rf"{re.escape(own.rstrip('/'))}/(?:[^\s'\"():,;]*/)?", "", text)
+    if folder:
+        text = re.sub(rf"{re.escape(folder.rstrip('/'))}/(?:[^\s'\"():,;]*/)?", "", text)
     return _FOLDERS.sub("", text)
 
 

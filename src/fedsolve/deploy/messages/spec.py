@@ -97,7 +97,7 @@ def method_from_spec(spec: Any, trusted: Collection[Any] = ()) -> Algorithm:
     return method
 
 
-def _read(spec: Any, own: Mapping[str, Any], depth: int) -> Any:
+def _read(spec: Any, trusted: Mapping[str, Any], depth: int) -> Any:
     if isinstance(spec, _PLAIN):
         if isinstance(spec, int) and abs(spec) >= 2**63:
             raise InvalidInput("the server's method has an integer of more than 64 bits")
@@ -106,33 +106,33 @@ def _read(spec: Any, own: Mapping[str, Any], depth: int) -> Any:
         raise InvalidInput(f"the server's method is nested more than {_DEPTH} deep")
     match spec:
         case {"class": str(name), "fields": dict(fields), **rest} if not rest:
-            return _build(name, fields, own, depth)
+            return _build(name, fields, trusted, depth)
         case {"array": str(data), "dtype": str(dtype), "shape": list(shape), **rest} if not rest:
             return _array(data, dtype, shape)
-        case {"function": str(name), **rest} if not rest and inspect.isfunction(own.get(name)):
-            return own[name]
+        case {"function": str(name), **rest} if not rest and inspect.isfunction(trusted.get(name)):
+            return trusted[name]
         case {"dict": list(pairs), **rest} if not rest and all(map(_is_named, pairs)):
-            return {name: _read(value, own, depth + 1) for name, value in pairs}
+            return {name: _read(value, trusted, depth + 1) for name, value in pairs}
         case {"tuple": list(items), **rest} if not rest:
-            return tuple(_read(item, own, depth + 1) for item in items)
+            return tuple(_read(item, trusted, depth + 1) for item in items)
         case {"list": list(items), **rest} if not rest:
-            return [_read(item, own, depth + 1) for item in items]
+            return [_read(item, trusted, depth + 1) for item in items]
         case {"function": str(name), **rest} if not rest:
             raise _unknown(name)
     raise InvalidInput("the server sent no method that can be read: another version of fedsolve?")
 
 
-def _build(name: str, fields: dict[Any, Any], own: Mapping[str, Any], depth: int) -> Any:
-    cls: Any = own.get(name, classes().get(name))
+def _build(name: str, fields: dict[Any, Any], trusted: Mapping[str, Any], depth: int) -> Any:
+    cls: Any = trusted.get(name, classes().get(name))
     if not inspect.isclass(cls):
         raise _unknown(name)
     factory = fields.get("factory") if cls is Transformation else None
     if isinstance(factory, dict) and list(factory) == ["optax"]:
-        given = {n: _read(v, own, depth + 1) for n, v in fields.items() if n != "factory"}
+        given = {n: _read(v, trusted, depth + 1) for n, v in fields.items() if n != "factory"}
         given["factory"] = optimiser(factory["optax"])
         check_arguments(given["factory"], given.get("values"), given.get("options", ()))
     else:
-        given = {n: _read(v, own, depth + 1) for n, v in fields.items()}
+        given = {n: _read(v, trusted, depth + 1) for n, v in fields.items()}
     check_fields(cls, given)
     try:
         return cls(**given)

@@ -180,11 +180,11 @@ class JaxOracle(LocalProblem):
         Raises:
             InvalidInput: a name or a shape that is not the task's.
         """
-        own = self.buffers
-        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in own.items()})
+        known = self.buffers
+        check_same("buffer", {n: b.shape for n, b in buffers.items()}, {n: b.shape for n, b in known.items()})
         if self.beside is not None:
             leaves, structure = jax.tree.flatten(self.beside)
-            values = [np.asarray(buffers[name], x.dtype) for name, x in zip(own, leaves, strict=True)]
+            values = [np.asarray(buffers[name], x.dtype) for name, x in zip(known, leaves, strict=True)]
             self.beside = structure.unflatten(values)
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> ClientOracle:

@@ -85,20 +85,20 @@ def measured(
         whole: those among them that are computed on whole sets.
     """
     judged = Metrics(loss, tuple(functions.items()))
-    places = {name: k for k, name in enumerate(judged.all) if name in metrics}
-    found = {}
+    columns = {name: k for k, name in enumerate(judged.all) if name in metrics}
+    measured = {}
     for part, examples in sets.items():
         count, means, counts = means_of(judged, Owned.of(examples, np.zeros(1, int)), model, None)
-        values = {name: float(means[0, k]) for name, k in places.items()}
-        sizes = {name: _count(judged.all[name], float(counts[0, k])) for name, k in places.items()}
-        own = jax.tree.map(jnp.asarray, model)
-        found_whole = whole(examples.model(own), {part: examples.examples}, True) if whole else {}
-        values |= {name.removeprefix(f"{part}_"): value for name, value in found_whole.items()}
+        values = {name: float(means[0, k]) for name, k in columns.items()}
+        sizes = {name: _count(judged.all[name], float(counts[0, k])) for name, k in columns.items()}
+        arrays = jax.tree.map(jnp.asarray, model)
+        whole_values = whole(examples.model(arrays), {part: examples.examples}, True) if whole else {}
+        values |= {name.removeprefix(f"{part}_"): value for name, value in whole_values.items()}
         sizes |= {
             name: _NO_COUNT if math.isfinite(values[name]) else 0.0 for name in values.keys() - sizes.keys()
         }
-        found[part] = PartMetrics(int(count[0]), values, sizes)
-    return found
+        measured[part] = PartMetrics(int(count[0]), values, sizes)
+    return measured
 
 
 def _count(function: Any, count: float) -> float:
@@ -111,14 +111,14 @@ def _count(function: Any, count: float) -> float:
 
 def held_out(validation: Batch, examples: Batch) -> Batch:
     """Validation examples as arrays, of the fields of the training examples."""
-    found = FederatedData.from_clients([validation], ["the validation examples"]).examples
-    shapes = [jax.tree.map(lambda a: (a.shape[1:], a.dtype.kind), x) for x in (found, examples)]
+    arrays = FederatedData.from_clients([validation], ["the validation examples"]).examples
+    shapes = [jax.tree.map(lambda a: (a.shape[1:], a.dtype.kind), x) for x in (arrays, examples)]
     if shapes[0] != shapes[1]:
         raise InvalidInput(
             f"the validation examples have fields {shown(shapes[0])}, the training examples {shown(shapes[1])} "
             "(shape of one, kind): give both the same"
         )
-    return found
+    return arrays
 
 
 def own_validation(task: Task, client: int) -> Batch | None:

@@ -140,12 +140,12 @@ class TorchOracle(LocalProblem):
         """Metrics of a model (see `LocalProblem.measure`) in evaluation mode: PyTorch's own values of all examples."""
         functions = {name: f for name, f in self._functions.items() if name in metrics}
         tensors = {name: torch.tensor(np.asarray(p)) for name, p in params.items()}
-        found = {}
+        measured = {}
         for part, batches in self._sets.items():
             values, examples = self._module.measure(tensors, functions, batches)
             means, counts = ({name: pair[k] for name, pair in values.items()} for k in (0, 1))
-            found[part] = PartMetrics(examples, means, counts)
-        return found
+            measured[part] = PartMetrics(examples, means, counts)
+        return measured
 
 
 @dataclass(frozen=True, eq=False)

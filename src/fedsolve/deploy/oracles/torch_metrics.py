@@ -104,9 +104,9 @@ def loss_of_all(function: Function, batches: list[Any]) -> tuple[Tensor, list[An
     leaves = [
         [t for t in pytree.tree_leaves(o) if isinstance(t, Tensor) and t.requires_grad] for o, _ in batches
     ]
-    flat = [t for own in leaves for t in own]
-    found = iter(torch.autograd.grad(value, flat, materialize_grads=True, allow_unused=True))
-    return value.detach(), [[next(found) for _ in own] for own in leaves]
+    flat = [t for batch in leaves for t in batch]
+    gradients = iter(torch.autograd.grad(value, flat, materialize_grads=True, allow_unused=True))
+    return value.detach(), [[next(gradients) for _ in batch] for batch in leaves]
 
 
 def _count(value: float, size: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from fedsolve.core.errors import Diverged
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params, reports
 from fedsolve.deploy import verbs
-from fedsolve.deploy.host_arrays import Buffers, all_finite, mean_buffers, stays_finite
+from fedsolve.deploy.host_arrays import Buffers, all_finite, cap_weights, mean_buffers, stays_finite
 from fedsolve.deploy.messages.fact_checks import check_addressed, check_buffers, check_examples
 from fedsolve.deploy.messages.message import EvaluateRequest, TrainReply, TrainRequest
 from fedsolve.deploy.messages.signature import signature
@@ -32,12 +32,28 @@ from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_no
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
-from fedsolve.deploy.weights import capped
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import run_key
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
 from fedsolve.methods.robust.cohorts import fewest_messages
 from fedsolve.results.columns import Columns
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The clients of a run, and how cohorts of them are drawn.
+
+    Attributes:
+        population: number of clients, numbered from 0.
+        sampling: how cohorts are drawn.
+        seed: of cohorts, and of the clients' shuffles.
+        experiment: name of the experiment, part of every message and of the clients' state files.
+    """
+
+    population: int
+    sampling: Sampling
+    seed: int
+    experiment: str
 
 
 class Coordinator:
@@ -46,10 +62,7 @@ class Coordinator:
     Args:
         algorithm: the method.
         params: the initial model; its floating-point type is the run's.
-        population: number of clients, numbered from 0.
-        sampling: how cohorts are drawn.
-        seed: of cohorts, and of the clients' shuffles.
-        experiment: name of the experiment, part of every message and of the clients' state files.
+        federation: its clients, and how cohorts of them are drawn.
         buffers: what is averaged beside the model, such as BatchNorm's statistics.
         norm_bound: largest norm of a message that is believed, None for a bound by what is usual.
         max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
@@ -71,21 +84,19 @@ class Coordinator:
         self,
         algorithm: Algorithm,
         params: Params,
+        federation: Federation,
         *,
-        population: int,
-        sampling: Sampling,
-        seed: int,
-        experiment: str,
         buffers: Buffers | None = None,
         norm_bound: float | None = None,
         max_share: float | None = None,
         reply_store: ReplyStore | None = None,
         secret: bytes | None = None,
     ) -> None:
+        population, sampling = federation.population, federation.sampling
         sampling.check(population)
         algorithm.check(sampling, population)
         check_buffers(algorithm, buffers)
-        self.population, self.experiment = population, experiment
+        self.population, self.experiment = population, federation.experiment
         self.norm_bound = None if norm_bound == math.inf else norm_bound  # a configuration has no None
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
         self._secret = (secret or new_secret()) if algorithm.traits.secret_cohorts else None
@@ -96,7 +107,7 @@ class Coordinator:
         self._given, self._first = algorithm, self.method.algorithm
         self._method_spec, self.signature = to_spec(algorithm), signature(params)
         with self.precision():
-            self._sampling, self._key = cast(sampling, self.method.dtype), run_key(seed)
+            self._sampling, self._key = cast(sampling, self.method.dtype), run_key(federation.seed)
             tracked = repeated(self.method.initial_state, population) if self.method.tracks_clients else ()
         unused = np.full(population, -1, np.int32)
         self.state = ServerState(server, dict(buffers or {}), unused, tracked, 0)
@@ -241,10 +252,10 @@ class Coordinator:
         """Take out of a round's replies those with a norm far beyond the usual; the clients, each with the reason."""
         if self.norm_bound is not None or not self._compares_norms:
             return {}
-        found = find_outliers(accepted, self.state.usual)
-        for client in found:
+        outliers = find_outliers(accepted, self.state.usual)
+        for client in outliers:
             del accepted[client]
-        return found
+        return outliers
 
     def finish_round(self, accepted: Mapping[int, Accepted], drawn: int) -> dict[str, float]:
         """End the round with the replies that count (perhaps none); what is recorded of it.
@@ -257,7 +268,7 @@ class Coordinator:
         reduced: Any = None
         if clients or self.algorithm.traits.updates_when_empty:
             with self.precision():
-                weights = capped([accepted[i].weight for i in clients], self._max_share)
+                weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
                 messages = (self._reply_store.get(i)[0] for i in clients)  # one at a time
                 reduced = self.method.reduce(messages, weights)
                 cohort = verbs.cohort_of(state.round, len(clients), self.population, secret_key())

@@ -25,14 +25,14 @@ _MOST = float(np.finfo(np.float64).max)
 
 def part_norms(message: Any, buffers: Buffers) -> dict[str, float]:
     """The norms of a reply that are compared: of each field, of all together, of what is averaged beside the model."""
-    found = {name: norm(leaves) for name, leaves in parts_of(message).items()}
-    found[_WHOLE] = math.hypot(*found.values())
+    norms = {name: norm(leaves) for name, leaves in parts_of(message).items()}
+    norms[_WHOLE] = math.hypot(*norms.values())
     floats = {x for x, value in buffers.items() if value.dtype.kind == "f"}
     for name, some in (("buffers", floats), ("counters", set(buffers) - floats)):
         if some:
             # 0 counts as 1: one value where all others are 0 is no usual one, and no field is compared beside these
-            found[name] = norm([buffers[x].astype(np.float64) for x in sorted(some)]) or 1.0
-    return {name: min(x, _MOST) for name, x in found.items()}  # squares may overflow where no number does
+            norms[name] = norm([buffers[x].astype(np.float64) for x in sorted(some)]) or 1.0
+    return {name: min(x, _MOST) for name, x in norms.items()}  # squares may overflow where no number does
 
 
 def find_outliers(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) -> dict[int, str]:
@@ -42,17 +42,17 @@ def find_outliers(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) 
         accepted: the replies of the round, by client.
         usual: the usual norms after the round before, by field.
     """
-    now, found = usual_after(accepted, usual), {}
+    now, outliers = usual_after(accepted, usual), {}
     for client in sorted(accepted):
         ratios = {name: x / now[name] for name, x in accepted[client].parts.items() if now[name] > 0}
         name = max(ratios, key=lambda n: ratios[n], default="")
         if name and ratios[name] > FACTOR:
             what = "its norm" if name == _WHOLE else f"the norm of its {name}"
-            found[client] = (
+            outliers[client] = (
                 f"{what} is {accepted[client].parts[name]:.6g}, more than {FACTOR:,.0f} times the {now[name]:.6g} "
                 "that is usual in this round and in earlier ones; set norm_bound to go by a fixed bound instead"
             )
-    return found
+    return outliers
 
 
 def usual_after(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) -> dict[str, float]:
@@ -138,10 +138,10 @@ def sharpest_rise(rounds: Mapping[str, Any]) -> Rise | None:
     """
     columns = [np.asarray(rounds.get(name, ()), np.float64) for name in ("round", WHOSE, LARGEST, MEDIAN)]
     rows = [row for row in zip(*columns, strict=False) if np.isfinite(row).all()]
-    found, before, steepest = None, 0.0, 0.0
+    sharpest, before, steepest = None, 0.0, 0.0
     for number, client, largest, median in rows:
         rise = largest / (before or median or 1.0)
-        if found is None or rise > steepest:
-            found, steepest = Rise(int(number), int(client), float(largest), float(median)), rise
+        if sharpest is None or rise > steepest:
+            sharpest, steepest = Rise(int(number), int(client), float(largest), float(median)), rise
         before = max(before, largest)
-    return found
+    return sharpest

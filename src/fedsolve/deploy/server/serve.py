@@ -24,7 +24,7 @@ from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.simulation import watched_engine
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
-from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE
 from fedsolve.deploy.server.reply_store import ReplyStore
@@ -111,10 +111,7 @@ class Deployment:
         return Coordinator(
             self.algorithm,
             self.params,
-            population=self.settings.population,
-            sampling=self.sampling,
-            seed=self.settings.seed,
-            experiment=experiment,
+            Federation(self.settings.population, self.sampling, self.settings.seed, experiment),
             buffers=dict(self.settings.buffers or {}),
             norm_bound=self.settings.norm_bound,
             max_share=self.settings.max_share,
