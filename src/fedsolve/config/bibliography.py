@@ -14,7 +14,7 @@ _MARKS = {"'": "\u0301", '"': "\u0308", "`": "\u0300", "^": "\u0302", "v": "\u03
 
 
 def _entries() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("bibliography.bib").read_text(encoding="utf-8")
+    text = resources.files("fedsolve.config").joinpath("bibliography.bib").read_text(encoding="utf-8")
     return {entry[1]: entry[0] for entry in _ENTRY.finditer(text)}
 
 

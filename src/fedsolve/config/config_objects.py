@@ -46,10 +46,7 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust.reduction import Reduction
     from fedsolve.methods.robust.reductions import REDUCTIONS
-    from fedsolve.methods.server.adaptive import Adaptive
-    from fedsolve.methods.server.dua import DoublyAdaptive
-    from fedsolve.methods.server.server_optimizer import ServerOptimizer
-    from fedsolve.methods.server.sgd import ServerSGD
+    from fedsolve.methods.server import Adaptive, DoublyAdaptive, ServerOptimizer, ServerSGD
 
     optimizers = {
         cls.__name__: cls for cls in (ServerSGD, Adaptive, DoublyAdaptive)

