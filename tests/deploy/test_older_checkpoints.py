@@ -12,7 +12,7 @@ from test_reply_outliers import sends
 
 import fedsolve as fs
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy import checkpoint, kept
+from fedsolve.deploy import checkpoint, retention
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.server.outliers import Rise, sharpest_rise
@@ -47,7 +47,7 @@ def checkpoints(folder):
 @pytest.fixture
 def every_third(monkeypatch):
     """Checkpoints after 1, 4, 7, ... rounds stay, in place of 1, 11, 21, ...."""
-    monkeypatch.setattr(kept, "EVERY", 3)
+    monkeypatch.setattr(retention, "EVERY", 3)
 
 
 def older(*rounds):
@@ -212,4 +212,4 @@ def test_no_norms_are_known():
 )
 def test_which_states_of_a_client_stay(rounds, done, stay):
     """Those after which no more were used before a checkpoint of 1, 11, 21, ... rounds done, of the last two such."""
-    assert kept.pinned(rounds, done) == stay
+    assert retention.pinned(rounds, done) == stay

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.kept import is_kept
 from fedsolve.deploy.messages.sanitize import reading
+from fedsolve.deploy.retention import is_kept
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.outliers import check_usual
 from fedsolve.deploy.server.server_state import ServerState

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.deploy.kept import pinned
+from fedsolve.deploy.retention import pinned
 from fedsolve.deploy.server.server_state import ServerState, store_row
 from fedsolve.folders.store import load_tree, save_tree
 

@@ -1,7 +1,7 @@
 """A client's own state on its machine, on disk, with that of the round before, so that a lost round can be undone.
 
 One file per experiment, client and round holds what the client became in that round; the last two that count are kept,
-and those that go with the older checkpoints that the server keeps (`fedsolve.deploy.kept`).
+and those that go with the older checkpoints that the server keeps (`fedsolve.deploy.retention`).
 The server says in every order which update it used last: that is where the client goes on. So a round that is asked
 for twice is not applied twice, an update that never arrived, or was rejected, is forgotten, and a server that goes
 back by one round finds its clients' states of then, even where the newer file is damaged.
@@ -16,7 +16,7 @@ from typing import Any
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
-from fedsolve.deploy.kept import pinned
+from fedsolve.deploy.retention import pinned
 from fedsolve.folders.files import slug
 from fedsolve.folders.identity import first_difference
 from fedsolve.folders.store import load_tree, read_manifest, save_tree

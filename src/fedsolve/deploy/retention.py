@@ -27,5 +27,5 @@ def pinned(rounds: Iterable[int], done: int) -> set[int]:
     [9, 19]
     """
     rounds, last = list(rounds), done - (done - 1) % EVERY
-    before = ([r for r in rounds if r < kept] for kept in (last, last - EVERY))
+    before = ([r for r in rounds if r < retained] for retained in (last, last - EVERY))
     return {max(earlier) for earlier in before if earlier}
