@@ -38,9 +38,9 @@ def improvements(values: np.ndarray, min_delta: float) -> np.ndarray:
     >>> improvements(np.array([1.0, 3.0, 3.5, 3.0, 4.5]), 1.0).tolist()
     [0, 1, 4]
     """
-    found, best = [0], values[0]
-    for place, value in enumerate(values.tolist()):
+    improved, best = [0], values[0]
+    for index, value in enumerate(values.tolist()):
         if value > best + min_delta:
-            found.append(place)
+            improved.append(index)
             best = value
-    return np.array(found)
+    return np.array(improved)

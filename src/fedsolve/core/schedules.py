@@ -274,16 +274,14 @@ def as_rate(name: str, value: Rate) -> Rate:
 def _check_schedule(name: str, function: Callable[[Scalar], Scalar]) -> None:
     """Raise `InvalidInput` unless a function gives one real number for a round."""
     try:
-        found = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
+        rate = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
     except Exception as error:
         raise InvalidInput(
             f"{name} = {shown(function)} fails on a round's number ({type(error).__name__}): "
             "give a positive number or a schedule, a function of the round"
         ) from error
-    if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
-        raise InvalidInput(
-            f"{name} = {shown(function)} gives {shown(found)}, not one real number for a round"
-        )
+    if getattr(rate, "shape", None) != () or not jnp.issubdtype(rate.dtype, jnp.floating):
+        raise InvalidInput(f"{name} = {shown(function)} gives {shown(rate)}, not one real number for a round")
 
 
 def rate_at(value: Rate, round: Scalar) -> Scalar:

@@ -110,17 +110,17 @@ def chosen_leaves(tree: Params, pattern: str) -> list[Any]:
         InvalidInput: there is none.
     """
     paths, leaves = named_leaves(tree)
-    found = [leaves[i] for i in matching(paths, pattern)]
-    if not found:
+    chosen = [leaves[i] for i in matching(paths, pattern)]
+    if not chosen:
         raise InvalidInput(f"no leaf of the model is called '{pattern}'; it has {', '.join(paths)}")
-    return found
+    return chosen
 
 
 def named_leaves(tree: Params) -> tuple[list[str], list[Any]]:
     """The paths of a model's leaves, written with dots, and the leaves."""
-    found, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in found], [
-        leaf for _, leaf in found
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in with_paths], [
+        leaf for _, leaf in with_paths
     ]
 
 

@@ -155,13 +155,13 @@ def reductions(message: Any, inherited: str = "mean") -> Any:
 
 def reports(state: Any) -> dict[str, tuple[Array, str]]:
     """The scalars that a server state reports, by name, each with its warning text ('' if none)."""
-    found: dict[str, tuple[Array, str]] = {}
+    scalars: dict[str, tuple[Array, str]] = {}
     if isinstance(state, Mapping) or not is_module(state):
-        return found
+        return scalars
     for f in dataclasses.fields(state):
         value = getattr(state, f.name)
         if f.metadata.get("report"):
-            found[f.name] = (jnp.asarray(value), f.metadata["warn"])
+            scalars[f.name] = (jnp.asarray(value), f.metadata["warn"])
         else:
-            found.update(reports(value))
-    return found
+            scalars.update(reports(value))
+    return scalars

@@ -213,8 +213,8 @@ def _decode(data: bytes, like: Any) -> Any:
         dtype = getattr(like.value, "dtype", np.dtype(np.int32))
         if (value.view("<i8") > like.below).any():
             raise InvalidInput(f"an index of {value.view('<i8').max()} must lie in 0 to {like.below}")
-        found: Any = value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value))
-        return Index(found, like.below)
+        index: Any = value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value))
+        return Index(index, like.below)
     like = _shaped(like)
     if like.dtype == bool:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=int(np.prod(like.shape, dtype=np.int64)))

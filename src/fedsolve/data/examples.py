@@ -60,7 +60,7 @@ class SparseRows(NamedTuple):
             raise InvalidInput(
                 f"row {row} has {lengths[row]} entries, more than entries = {entries}: give more"
             )
-        own = np.arange(entries) < lengths[:, None]
-        indices, values = np.zeros(own.shape, columns.dtype), np.zeros(own.shape, data.dtype)
-        indices[own], values[own] = columns, data
+        is_entry = np.arange(entries) < lengths[:, None]
+        indices, values = np.zeros(is_entry.shape, columns.dtype), np.zeros(is_entry.shape, data.dtype)
+        indices[is_entry], values[is_entry] = columns, data
         return cls(indices, values)

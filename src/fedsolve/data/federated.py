@@ -141,9 +141,9 @@ class FederatedData:
             A pytree of new arrays, leaves of shape (their examples together, ...).
         """
         total = int(self.counts[clients].sum())
-        found = jax.tree.map(lambda a: np.empty((total, *a.shape[1:]), a.dtype), self.examples)
-        self.read_into(clients, jax.tree.leaves(found))
-        return found
+        taken = jax.tree.map(lambda a: np.empty((total, *a.shape[1:]), a.dtype), self.examples)
+        self.read_into(clients, jax.tree.leaves(taken))
+        return taken
 
     def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Put the examples of some clients, packed in their order, at the beginning of each leaf's array.
@@ -223,16 +223,16 @@ class FederatedData:
         check_number("validation", share, above=0, below=1)
         check_integer("seed", seed)
         draw = np.random.default_rng(seed)
-        kept, held_out = [], []
+        remaining, held_out = [], []
         for offset, count in zip(self.offsets, self.counts, strict=True):
             order = int(offset) + draw.permutation(int(count))
             some = min(round(share * int(count)), int(count) - 1)
             held_out.append(np.sort(order[:some]))
-            kept.append(np.sort(order[some:]))
+            remaining.append(np.sort(order[some:]))
         rows = np.concatenate(held_out)
         if not len(rows):
             raise InvalidInput(f"validation = {share} holds out no example of clients this small: give more")
-        return FederatedData.from_partition(self.examples, kept, self.names), jax.tree.map(
+        return FederatedData.from_partition(self.examples, remaining, self.names), jax.tree.map(
             lambda a: a[rows], self.examples
         )
 
@@ -258,10 +258,10 @@ class FederatedData:
             )
         order = np.random.default_rng(seed).permutation(self.num_clients)
         rows = [int(o) + np.arange(int(n)) for o, n in zip(self.offsets, self.counts, strict=True)]
-        kept = np.sort(order[some:])
+        remaining = np.sort(order[some:])
         held_out = np.concatenate([rows[i] for i in np.sort(order[:some])])
         data = FederatedData.from_partition(
-            self.examples, [rows[i] for i in kept], tuple(self.names[i] for i in kept)
+            self.examples, [rows[i] for i in remaining], tuple(self.names[i] for i in remaining)
         )
         return data, jax.tree.map(lambda a: a[held_out], self.examples)
 

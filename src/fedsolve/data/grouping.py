@@ -113,8 +113,8 @@ def _clients(leaves: Sequence[np.ndarray], sizes: np.ndarray, room: _Room) -> It
     end = 0
     for i, size in enumerate(sizes.tolist()):
         end += size
-        own = [leaf[end - size : end] for leaf in leaves]
-        yield own[0] if len(own) == 1 else Examples(*own)
+        arrays = [leaf[end - size : end] for leaf in leaves]
+        yield arrays[0] if len(arrays) == 1 else Examples(*arrays)
         if i % 1024 == 0:
             room.let_go()
 
@@ -122,8 +122,8 @@ def _clients(leaves: Sequence[np.ndarray], sizes: np.ndarray, room: _Room) -> It
 def _counts(table: Table, client: str) -> dict[Any, int]:
     """How many rows each client has, by id."""
     counts: dict[Any, int] = {}
-    for where, found in table.rows([client]):
-        ids, rows = _ids(found[client], f"{where}, column {client}")
+    for where, batch in table.rows([client]):
+        ids, rows = _ids(batch[client], f"{where}, column {client}")
         for name, count in zip(ids, np.bincount(rows, minlength=len(ids)).tolist(), strict=True):
             if count:  # a dictionary may have ids that no row has
                 counts[name] = counts.get(name, 0) + count
@@ -168,10 +168,12 @@ def _grouped(
     ends = np.cumsum(sizes)
     free = ends - sizes  # the next row of each client
     leaves: list[np.ndarray] = []
-    for where, found in table.rows([client, *itertools.chain(*groups)]):
-        own, rows = _ids(found[client], where)
-        to = _places(np.array([numbered.get(name, -1) for name in own], np.int64)[rows], free, ends, where)
-        parts = [_array(group, found, where) for group in columns]
+    for where, batch in table.rows([client, *itertools.chain(*groups)]):
+        batch_ids, rows = _ids(batch[client], where)
+        to = _places(
+            np.array([numbered.get(name, -1) for name in batch_ids], np.int64)[rows], free, ends, where
+        )
+        parts = [_array(group, batch, where) for group in columns]
         leaves = leaves or [room.empty((int(ends[-1]), *a.shape[1:]), a.dtype) for a in parts]
         for leaf, part, group in zip(leaves, parts, groups, strict=True):
             if part.shape[1:] != leaf.shape[1:]:
@@ -203,13 +205,13 @@ def _array(columns: Columns, found: dict[str, Any], where: str) -> np.ndarray:
     """The rows of one column, or of several side by side."""
     if isinstance(columns, str):
         return numbers(found[columns], f"{where}, column {columns}")
-    own = [numbers(found[name], f"{where}, column {name}") for name in columns]
-    for name, array in zip(columns, own, strict=True):
+    arrays = [numbers(found[name], f"{where}, column {name}") for name in columns]
+    for name, array in zip(columns, arrays, strict=True):
         if array.ndim > 1:
             raise InvalidInput(
                 f"{where}, column {name} has lists, which no column stands beside: give it alone"
             )
-    return np.stack(own, axis=1)
+    return np.stack(arrays, axis=1)
 
 
 def _changed(where: object) -> InvalidInput:

@@ -61,14 +61,14 @@ def check_written_names(text: bytes | memoryview, ends: np.ndarray) -> None:
         text: the names in UTF-8.
         ends: where each ends, shape (clients,).
     """
-    places = np.concatenate([[0], ends])
-    hashes = np.fromiter((hash(bytes(text[a:b])) for a, b in pairwise(places)), np.int64, len(ends))
+    bounds = np.concatenate([[0], ends])
+    hashes = np.fromiter((hash(bytes(text[a:b])) for a, b in pairwise(bounds)), np.int64, len(ends))
     order = np.argsort(hashes, kind="stable")
     for k in np.flatnonzero(np.diff(hashes[order]) == 0):
         first, second = sorted(order[k : k + 2].tolist())
-        own, other = (bytes(text[places[i] : places[i + 1]]) for i in (first, second))
-        if own == other:
-            raise twice(first, second, own.decode())
+        name_bytes, other = (bytes(text[bounds[i] : bounds[i + 1]]) for i in (first, second))
+        if name_bytes == other:
+            raise twice(first, second, name_bytes.decode())
 
 
 def twice(first: int, second: int, name: str) -> InvalidInput:

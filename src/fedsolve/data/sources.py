@@ -73,11 +73,11 @@ def checksum(path: str | Path, sha256: str) -> None:
     Raises:
         InvalidInput: missing or unreadable, or another sum (the first 12 digits of both are shown).
     """
-    found = hashlib.sha256(read_bytes(path)).hexdigest()
+    actual = hashlib.sha256(read_bytes(path)).hexdigest()
     beside = Path(f"{path}{CONVERTED}")
-    if found != sha256.lower() and not (beside.is_file() and read_bytes(beside).startswith(found.encode())):
+    if actual != sha256.lower() and not (beside.is_file() and read_bytes(beside).startswith(actual.encode())):
         raise InvalidInput(
-            f"{path} has SHA-256 {found[:12]}, expected {sha256[:12].lower()}: "
+            f"{path} has SHA-256 {actual[:12]}, expected {sha256[:12].lower()}: "
             f"the file is damaged or another version, {_REMEDY}"
         )
 

@@ -105,10 +105,10 @@ def _files(path: Path) -> list[Path]:
         )
     if (path / _HUGGING_FACE).exists():
         return _named(path / _HUGGING_FACE)
-    found = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES)
-    if not found:
+    files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES)
+    if not files:
         raise InvalidInput(f"{path} has no file that ends in {' or '.join(_SUFFIXES)}: give a folder of them")
-    return found
+    return files
 
 
 def _named(state: Path) -> list[Path]:

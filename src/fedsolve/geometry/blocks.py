@@ -85,24 +85,24 @@ class Blocks:
         paths, leaves = named_leaves(params)
         seen: dict[int, str] = {}
         for part in self.parts:
-            found = matching(paths, part.pattern)
+            matched = matching(paths, part.pattern)
             kind = type(part.psi).__name__
-            if not found:
+            if not matched:
                 raise InvalidInput(
                     f"{kind} on '{part.pattern}': no leaf of the model is called so; it has {', '.join(paths)}"
                 )
-            for i in found:
+            for i in matched:
                 if i in seen:
                     raise InvalidInput(
                         f"leaf {paths[i]} is under {seen[i]} and {kind}: put one on it (L1 and squared l2 "
                         "together are ElasticNet)"
                     )
                 seen[i] = kind
-            if part.together and len(found) > 1 and not part.psi.separable:
-                total = sum(int(jnp.size(leaves[i])) for i in found)
+            if part.together and len(matched) > 1 and not part.psi.separable:
+                total = sum(int(jnp.size(leaves[i])) for i in matched)
                 part.psi.check((total,), "the whole parameter vector")
             else:
-                for i in found:
+                for i in matched:
                     part.psi.check(jnp.shape(leaves[i]), f"leaf {paths[i]}" if paths[i] else "the model")
 
     def free(self, params: Params) -> list[str]:
@@ -258,9 +258,9 @@ class Blocks:
         paths, _ = named_leaves(tree)
         groups: list[_Group] = []
         for part in self.parts:
-            found = matching(paths, part.pattern)
-            apart = not part.together or (part.psi.separable and len(found) > 1)
-            groups += [_Group(part.psi, [i]) for i in found] if apart else [_Group(part.psi, found)]
+            matched = matching(paths, part.pattern)
+            apart = not part.together or (part.psi.separable and len(matched) > 1)
+            groups += [_Group(part.psi, [i]) for i in matched] if apart else [_Group(part.psi, matched)]
         return groups
 
     def _each(self, function: Callable[[Any, Array], Any], tree: Params) -> list[Any]:

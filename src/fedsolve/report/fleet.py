@@ -48,10 +48,10 @@ def waiting(timeline: Timeline) -> Figure:
     axes.set_xlabel("Simulated time (s); a line is an update of the server")
     axes.set_ylabel("Client")
     tidy(axes)
-    kept, share = len(timeline.time), 100 * float(np.mean(timeline.waited))
+    updates, share = len(timeline.time), 100 * float(np.mean(timeline.waited))
     heading = f"Who waits for whom: the first {len(rows)} tasks, fleet {timeline.fleet}"
     axes.set_title(
-        f"{heading}\nover {kept:,} updates a message waits {share:.0f} % of an update's time for the last one",
+        f"{heading}\nover {updates:,} updates a message waits {share:.0f} % of an update's time for the last one",
         loc="left",
         fontsize=10,
     )

@@ -136,9 +136,9 @@ def sparkline(history: History, metric: str, colour: str) -> str:
     rounds, values = rounds[np.isfinite(values)], values[np.isfinite(values)]
     if len(values) < 2:
         return ""
-    kept = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).round().astype(int))
-    x = 2 + (_WIDTH - 4) * rounds[kept] / rounds[-1]
-    y = 2 + (_HEIGHT - 4) * (values.max() - values[kept]) / (np.ptp(values) or 1.0)
+    drawn = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).round().astype(int))
+    x = 2 + (_WIDTH - 4) * rounds[drawn] / rounds[-1]
+    y = 2 + (_HEIGHT - 4) * (values.max() - values[drawn]) / (np.ptp(values) or 1.0)
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{text(describe(metric).title)} by round">'

@@ -61,8 +61,8 @@ def context(histories: Sequence[History]) -> str:
 
 
 def _values(histories: Sequence[History], setting: str) -> list[str]:
-    found = dict.fromkeys(h.settings.get(setting) for h in histories)
-    return [str(v) for v in sorted((v for v in found if v is not None), key=lambda v: (str(type(v)), v))]
+    values = dict.fromkeys(h.settings.get(setting) for h in histories)
+    return [str(v) for v in sorted((v for v in values if v is not None), key=lambda v: (str(type(v)), v))]
 
 
 def distinct_names(histories: Sequence[History]) -> list[str]:

@@ -102,9 +102,11 @@ def result_rows(histories: Sequence[History], target: float | None = None) -> li
         if not method.several:
             rows.append(row | of_runs[0])
             continue
-        found = {k: _mean([r[k] for r in of_runs]) for k in of_runs[0]}
-        row |= {k: mean for k, (mean, _) in found.items()}
-        spread = {k: deviation for k, (_, deviation) in found.items() if k in _WITH_DEVIATION or key in k}
+        statistics = {k: _mean([r[k] for r in of_runs]) for k in of_runs[0]}
+        row |= {k: mean for k, (mean, _) in statistics.items()}
+        spread = {
+            k: deviation for k, (_, deviation) in statistics.items() if k in _WITH_DEVIATION or key in k
+        }
         rows.append(row | {"seeds": len(method.runs), "deviations": spread})
     return rows
 

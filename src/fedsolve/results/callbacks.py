@@ -202,8 +202,8 @@ class EarlyStopping:
         last = improvements(values, self.min_delta)[-1]
         if len(values) - 1 - last < self.patience:
             return None
-        found, when = at.metrics[self.metric][last], at.metrics["round"][last]
-        return f"{self.metric} was no better than {found:g} (round {when}) in {self.patience} evaluations"
+        best, when = at.metrics[self.metric][last], at.metrics["round"][last]
+        return f"{self.metric} was no better than {best:g} (round {when}) in {self.patience} evaluations"
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def read_client_metrics(
         raise InvalidInput(
             f"cannot read {path}: {error.strerror}; give the folder of a run with client_metrics"
         ) from None
-    found, wanted = {}, (check_integer("steps", steps), "validation" if validation else "train")
+    by_round, wanted = {}, (check_integer("steps", steps), "validation" if validation else "train")
     for number, line in enumerate(lines, 1):
         if b"}" not in line[-2:]:  # cut short: a whole one ends in two of them
             continue
@@ -119,10 +119,10 @@ def read_client_metrics(
             if (entry["steps"], entry["part"]) == wanted and entry["names"]:
                 metrics = {name: as_column(values).astype(float) for name, values in entry["metrics"].items()}
                 examples = as_column(entry["examples"])
-                found[int(entry["round"])] = ClientMetrics(tuple(entry["names"]), examples, metrics)
+                by_round[int(entry["round"])] = ClientMetrics(tuple(entry["names"]), examples, metrics)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InvalidInput(
                 f"{path}, line {number}: no metrics of clients as fedsolve writes them, or damaged: "
                 "bring back a copy, or remove the line"
             ) from None
-    return found
+    return by_round

@@ -134,23 +134,23 @@ class History:
     def _sums(self, name: str) -> np.ndarray:
         """A count summed up to each row of the totals, after a 0; up to each round where there are no totals."""
         if self.totals:
-            found = self.totals.get(name, np.zeros(len(self.totals["round"]), np.int64))
+            sums = self.totals.get(name, np.zeros(len(self.totals["round"]), np.int64))
         else:
-            found = np.cumsum(self.rounds.get(name, np.zeros(len(self.rounds["round"]), np.int64)))
-        return np.concatenate([np.zeros(1, found.dtype), np.nan_to_num(found)])
+            sums = np.cumsum(self.rounds.get(name, np.zeros(len(self.rounds["round"]), np.int64)))
+        return np.concatenate([np.zeros(1, sums.dtype), np.nan_to_num(sums)])
 
     def at_evaluations(self, name: str) -> np.ndarray:
         """A per-round column at the evaluated rounds, NaN where not recorded, shape (evaluations,)."""
         rounds, at = self.rounds["round"], self.evaluations["round"]
-        places = np.minimum(np.searchsorted(rounds, at), max(0, len(rounds) - 1))
+        rows = np.minimum(np.searchsorted(rounds, at), max(0, len(rounds) - 1))
         if not len(rounds):
             return np.full(len(at), np.nan)
-        return np.where(rounds[places] == at, self.rounds[name][places], np.nan)
+        return np.where(rounds[rows] == at, self.rounds[name][rows], np.nan)
 
     def to_json(self, indent: int | None = None, *, rounds: bool = True) -> str:
         """Standard JSON text that `from_json` turns back exactly; without the `rounds`, only how many there are."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dumps(found if rounds else found | {"rounds": len(self.rounds["round"])}, indent)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dumps(fields if rounds else fields | {"rounds": len(self.rounds["round"])}, indent)
 
     @classmethod
     def from_json(cls, text: str | bytes, rounds: Callable[[], Columns] | None = None) -> History:

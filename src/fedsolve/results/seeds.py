@@ -57,14 +57,14 @@ def over_seeds(histories: Sequence[History]) -> list[OverSeeds]:
     by_method: dict[tuple[object, ...], list[History]] = {}
     for history in histories:
         by_method.setdefault(method_of(history), []).append(history)
-    found = []
+    methods = []
     for runs in by_method.values():
         seeds = [h.settings.get("seed") for h in runs]
         if len(runs) > 1 and len(set(seeds)) == len(runs) and None not in seeds:
-            found.append(_together(tuple(runs)))
+            methods.append(_together(tuple(runs)))
         else:
-            found += [OverSeeds((run,), run) for run in runs]
-    return found
+            methods += [OverSeeds((run,), run) for run in runs]
+    return methods
 
 
 def _together(runs: tuple[History, ...]) -> OverSeeds:
@@ -92,15 +92,15 @@ def _together(runs: tuple[History, ...]) -> OverSeeds:
 def _stacked(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The columns that all have, each of shape (seeds, rounds of any of them); NaN where a run has no such round."""
     rounds = np.unique(np.concatenate([table["round"] for table in tables]))
-    found = {"round": np.tile(rounds, (len(tables), 1))}
+    columns = {"round": np.tile(rounds, (len(tables), 1))}
     for name in tables[0]:
         if name == "round" or not all(name in table for table in tables):
             continue
         values = np.full((len(tables), len(rounds)), np.nan)
         for row, table in zip(values, tables, strict=True):
             row[np.searchsorted(rounds, table["round"])] = table[name]
-        found[name] = values
-    return found
+        columns[name] = values
+    return columns
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:

@@ -95,15 +95,15 @@ def split_leaves(params: Params, freeze: Sequence[str] = ()) -> Leaves:
             [_array(x) for x, k in zip(leaves, kept, strict=True) if k], (), _merge(structure, leaves, kept)
         )
     # each part has the model's structure, so that paths stay what they are
-    cold = [f and not k for f, k in zip(floating, kept, strict=True)]
+    untrained = [f and not k for f, k in zip(floating, kept, strict=True)]
     trained, frozen = (
         structure.unflatten([_array(x) if here else None for x, here in zip(leaves, which, strict=True)])
-        for which in (kept, cold)
+        for which in (kept, untrained)
     )
     return Leaves(
         trained,
         frozen,
-        _merge(structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, cold),
+        _merge(structure, [None if f else x for x, f in zip(leaves, floating, strict=True)], kept, untrained),
     )
 
 
@@ -143,7 +143,7 @@ def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:
     """The paths that the patterns match."""
     if isinstance(freeze, str) or not all(isinstance(pattern, str) for pattern in freeze):
         raise InvalidInput(f"freeze = {shown(freeze)} must be patterns of paths, such as ('encoder.*',)")
-    found: set[str] = set()
+    chosen: set[str] = set()
     for pattern in freeze:
         here = {paths[i] for i in matching(paths, pattern)}
         if not here:
@@ -152,8 +152,8 @@ def _chosen(paths: list[str], freeze: Sequence[str]) -> set[str]:
                 f"freeze = '{pattern}' matches no leaf of the model's {len(paths)} floating-point arrays: the nearest "
                 f"paths are {', '.join(near)}"
             )
-        found |= here
-    return found
+        chosen |= here
+    return chosen
 
 
 def _is_floating(leaf: Any) -> bool:

@@ -48,21 +48,21 @@ def asked(function: Function, what: str = "the loss") -> frozenset[str]:
     says = getattr(function, "asks", None)
     if says is not None:
         return frozenset(says)
-    own = function.keywords if isinstance(function, functools.partial) else {}  # given already
+    bound = function.keywords if isinstance(function, functools.partial) else {}  # given already
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of C, whose arguments nobody knows
         return frozenset()
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    found = set()
+    asked_for = set()
     for p in [p for p in parameters if p.kind not in several][2:]:
-        if p.name in own or p.default not in (None, inspect.Parameter.empty):
+        if p.name in bound or p.default not in (None, inspect.Parameter.empty):
             continue
         if p.name in NAMES:
-            found.add(p.name)
+            asked_for.add(p.name)
         elif p.default is inspect.Parameter.empty:
             raise unknown(f"argument of {what}", p.name, NAMES)
-    return frozenset(found)
+    return frozenset(asked_for)
 
 
 def call(

@@ -114,13 +114,13 @@ def targets_of(loss: Any, params: Callable[[], Params], examples: Batch) -> Targ
     says = getattr(loss, "targets", None)
     if says is None:
         return None
-    found: list[Targets | None] = []
+    targets: list[Targets | None] = []
     batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
     try:
-        jax.eval_shape(lambda batch: found.append(says(params(), batch)), batch)
+        jax.eval_shape(lambda batch: targets.append(says(params(), batch)), batch)
     except Exception:  # a model that does not fit the examples: a run says in which way
         return None
-    return found[0]
+    return targets[0]
 
 
 def first_wrong(targets: Targets, y: Any, ends: tuple[int, int] | None = None) -> Found | None:
@@ -150,9 +150,9 @@ def _first_tag(targets: Tags, y: SparseRows) -> Found | None:
 def _first(wrong: np.ndarray, y: np.ndarray) -> Found | None:
     if not wrong.any():
         return None
-    place = int(np.argmax(wrong))
-    row = place // (wrong.size // len(wrong))
-    return Found(row, y.reshape(-1)[place].item(), y.min().item(), y.max().item())
+    index = int(np.argmax(wrong))
+    row = index // (wrong.size // len(wrong))
+    return Found(row, y.reshape(-1)[index].item(), y.min().item(), y.max().item())
 
 
 def refuse(targets: Targets, found: Found, where: str, of: str) -> InvalidInput:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from fedsolve.core.build_record import Made, made
 from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.build_record import Made, made
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.types import Batch, Params, Scalar

@@ -121,9 +121,9 @@ def check_targets(
         return
     for part in _sets(data, unseen, held_out):
         y = part.examples[1]
-        found = first_wrong(targets, y, part.data and part.data.range_of(y))
-        if found is not None:
-            raise refuse(targets, found, part.place(found.row), part.name)
+        outside = first_wrong(targets, y, part.data and part.data.range_of(y))
+        if outside is not None:
+            raise refuse(targets, outside, part.place(outside.row), part.name)
 
 
 def _start(init: Any) -> Any:

@@ -165,8 +165,8 @@ class _Run:
 
     def _choose(self, there: np.ndarray) -> int | None:
         """The place among the idle of one who is there, None if nobody is."""
-        places = np.flatnonzero(there[self.idle])
-        return int(places[int(next(self.random) * len(places))]) if len(places) else None
+        free = np.flatnonzero(there[self.idle])
+        return int(free[int(next(self.random) * len(free))]) if len(free) else None
 
 
 def _uniform(random: np.random.Generator) -> Iterator[float]:

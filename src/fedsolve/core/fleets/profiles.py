@@ -93,8 +93,8 @@ def profile(name: str, clients: int, seed: int = 0) -> Fleet:
     Raises:
         InvalidInput: an unknown name (the nearest is named), no client, or a negative seed.
     """
-    found = PROFILES.find(name)
+    entry = PROFILES.find(name)
     check_integer("clients", clients, 1)
-    fleet = found.make(clients, np.random.default_rng((check_integer("seed", seed), 0xF1EE7)))
+    fleet = entry.make(clients, np.random.default_rng((check_integer("seed", seed), 0xF1EE7)))
     object.__setattr__(fleet, "name", name)
     return fleet

@@ -63,7 +63,7 @@ class Timeline:
         Returns:
             `time` in seconds and, where the fleet has rates of energy, `energy` in joules.
         """
-        found = {"time": float(self.time[update - 1]) if update else 0.0}
+        columns = {"time": float(self.time[update - 1]) if update else 0.0}
         if self.joules is not None:
-            found["energy"] = float(self.joules[:update].sum())
-        return found
+            columns["energy"] = float(self.joules[:update].sum())
+        return columns

@@ -111,9 +111,9 @@ def different(numbers: Int[Array, " length"], none: Scalar) -> tuple[Int[Array, 
     """
     length = len(numbers)
     # the sort is stable: of equal numbers the one that came first is new
-    value, place = lax.sort((numbers, jnp.arange(length, dtype=jnp.int32)), num_keys=1)
+    value, position = lax.sort((numbers, jnp.arange(length, dtype=jnp.int32)), num_keys=1)
     new = (value < none) & jnp.concatenate([jnp.ones(1, bool), value[1:] != value[:-1]])
-    ordered = lax.sort((jnp.where(new, place, length), jnp.where(new, value, 0)), num_keys=1)[1]
+    ordered = lax.sort((jnp.where(new, position, length), jnp.where(new, value, 0)), num_keys=1)[1]
     return ordered, jnp.sum(new, dtype=jnp.int32)
 
 
@@ -121,5 +121,5 @@ def true_first(flags: Array) -> Int[Array, " places"]:
     """The places of booleans of shape (places,): those that are true, then the others, each in order."""
     index = jnp.arange(len(flags), dtype=jnp.int32)
     before = jnp.cumsum(flags, dtype=jnp.int32)
-    place = jnp.where(flags, before - 1, before[-1] + index - before)
-    return jnp.zeros_like(index).at[place].set(index, unique_indices=True)
+    target = jnp.where(flags, before - 1, before[-1] + index - before)
+    return jnp.zeros_like(index).at[target].set(index, unique_indices=True)

@@ -60,13 +60,13 @@ def direct(
     dilation: Sequence[int],
 ) -> Array:
     """x (batch, *axes, c) with the kernel (*window, c, out) as (batch, *places, out): one to three axes, float32."""
-    places = [
+    positions = [
         (n + before + after - d * (w - 1) - 1) // s + 1
         for n, w, s, (before, after), d in zip(
             x.shape[1:-1], kernel.shape[:-2], strides, padding, dilation, strict=True
         )
     ]
-    y = (x.shape[0], *places, kernel.shape[-1])
+    y = (x.shape[0], *positions, kernel.shape[-1])
     ends = tuple((before, after) for before, after in padding)
     form = _Form(x.shape, kernel.shape, y, tuple(strides), ends, tuple(dilation))
     return _derivative.bind(x, kernel, of="y", form=form)
@@ -79,8 +79,8 @@ def _given(of: str) -> tuple[str, ...]:
 def _compute(*values: Array, of: str, form: _Form) -> Array:
     """The derivative of the form in the argument `of`, from the other two, as a convolution with channels last."""
     given = dict(zip(_given(of), values, strict=True))
-    window, places, axes = form.kernel[:-2], form.y[1:-1], form.x[1:-1]
-    spread = [(p - 1) * s + 1 for p, s in zip(places, form.strides, strict=True)]
+    window, positions, axes = form.kernel[:-2], form.y[1:-1], form.x[1:-1]
+    spread = [(p - 1) * s + 1 for p, s in zip(positions, form.strides, strict=True)]
     reach = [d * (w - 1) for d, w in zip(form.dilation, window, strict=True)]
     before = [b for b, _ in form.padding]
     space = range(1, len(axes) + 1)

@@ -30,12 +30,12 @@ def by_patches(
     if padding is not None and any(map(any, padding)):
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *[(a, b, 0) for a, b in padding], (0, 0, 0)])
     spans = [d * (w - 1) + 1 for w, d in zip(window, dilation, strict=True)]
-    places = [(n - s) // t + 1 for n, s, t in zip(x.shape[1:-1], spans, strides, strict=True)]
+    positions = [(n - s) // t + 1 for n, s, t in zip(x.shape[1:-1], spans, strides, strict=True)]
     shifts = []
-    for place in product(*map(range, window)):
-        start = [p * d for p, d in zip(place, dilation, strict=True)]
-        stop = [s + (n - 1) * t + 1 for s, n, t in zip(start, places, strides, strict=True)]
+    for position in product(*map(range, window)):
+        start = [p * d for p, d in zip(position, dilation, strict=True)]
+        stop = [s + (n - 1) * t + 1 for s, n, t in zip(start, positions, strides, strict=True)]
         shifts.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, c), (1, *strides, 1)))
     patches = jnp.concatenate(shifts, axis=-1).reshape(-1, len(shifts) * c)
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
-    return jnp.matmul(patches, kernel.reshape(-1, out), **options).reshape(x.shape[0], *places, out)
+    return jnp.matmul(patches, kernel.reshape(-1, out), **options).reshape(x.shape[0], *positions, out)

@@ -44,8 +44,8 @@ def gather(path: Path, column: Column, starts: np.ndarray, counts: np.ndarray, i
                 _through_map(mapped, column, starts, counts, into)
         else:
             content = into.reshape(-1).view(np.uint8).data
-            places, sizes = column.start + starts * column.width, counts * column.width
-            _by_calls(file.fileno(), places.tolist(), sizes.tolist(), content)
+            offsets, sizes = column.start + starts * column.width, counts * column.width
+            _by_calls(file.fileno(), offsets.tolist(), sizes.tolist(), content)
 
 
 def _through_map(

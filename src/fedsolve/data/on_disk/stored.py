@@ -68,8 +68,8 @@ class StoredData(FederatedData):
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
         """See `FederatedData`; of integers they were noted when the folder was written."""
-        for own, column in zip(jax.tree.leaves(self.examples), self._columns, strict=True):
-            if own is leaf and column.low is not None and column.high is not None:
+        for array, column in zip(jax.tree.leaves(self.examples), self._columns, strict=True):
+            if array is leaf and column.low is not None and column.high is not None:
                 return column.low, column.high
         return None
 
@@ -141,9 +141,9 @@ def _mapped(folder: Path, column: Column) -> mmap.mmap:
     path, size = folder / column.file, column.start + column.rows * column.width
     try:
         with path.open("rb") as file:
-            found = path.stat().st_size
-            if found != size:
-                raise damaged(path, f"it has {found:,} bytes, not {size:,}")
+            actual_size = path.stat().st_size
+            if actual_size != size:
+                raise damaged(path, f"it has {actual_size:,} bytes, not {size:,}")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise InvalidInput(
@@ -160,11 +160,11 @@ def _array(mapped: mmap.mmap, column: Column) -> np.ndarray:
 
 def _sum(mapped: mmap.mmap, start: int) -> int:
     """CRC-32 of a file's rows; what was read of it is let go of."""
-    found, content = 0, memoryview(mapped)
-    for place in range(start, len(content), _PIECE):
-        found = zlib.crc32(content[place : place + _PIECE], found)
+    crc, content = 0, memoryview(mapped)
+    for offset in range(start, len(content), _PIECE):
+        crc = zlib.crc32(content[offset : offset + _PIECE], crc)
         mapped.madvise(mmap.MADV_DONTNEED)
-    return found
+    return crc
 
 
 class _Names(Numbered):

@@ -61,10 +61,10 @@ class Feasibility(Diagnostic):
     def __call__(self, point: Point) -> dict[str, Array]:
         """Both are 0 inside."""
         w = point.params
-        found = {"infeasibility": jnp.asarray(self.constraint.violation(w))}
+        measures = {"infeasibility": jnp.asarray(self.constraint.violation(w))}
         if "project" in self.constraint.faces:
-            found["distance"] = trees.norm(trees.sub(w, self.constraint.project(w)))
-        return found
+            measures["distance"] = trees.norm(trees.sub(w, self.constraint.project(w)))
+        return measures
 
 
 @module
@@ -138,7 +138,7 @@ class Suboptimality(Diagnostic):
 def measures_of(psi: Blocks) -> tuple[Diagnostic, ...]:
     """The diagnostics of a problem min F + psi that the operations of psi allow."""
     sets = any(hasattr(part.psi, "violation") for part in psi.parts)
-    found: list[Diagnostic] = [] if not psi.parts or sets else [Objective(psi)]
+    diagnostics: list[Diagnostic] = [] if not psi.parts or sets else [Objective(psi)]
     if "prox" in psi.faces and psi.parts:
-        found.append(ProxGradient(psi))
-    return (*found, Feasibility(psi)) if sets else tuple(found)
+        diagnostics.append(ProxGradient(psi))
+    return (*diagnostics, Feasibility(psi)) if sets else tuple(diagnostics)

@@ -66,9 +66,9 @@ class Support(Diagnostic):
     def __call__(self, point: Point) -> dict[str, Array]:
         """Each in [0, 1]."""
         w = _vector(point.params, self.on)
-        found, true = jnp.abs(w) > self.zero, _vector(self.truth, self.on) != 0
-        hits = jnp.sum(found & true, dtype=w.dtype)
-        precision = hits / jnp.maximum(jnp.sum(found), 1)
+        selected, true = jnp.abs(w) > self.zero, _vector(self.truth, self.on) != 0
+        hits = jnp.sum(selected & true, dtype=w.dtype)
+        precision = hits / jnp.maximum(jnp.sum(selected), 1)
         recall = hits / jnp.maximum(jnp.sum(true), 1)
         f1 = 2 * precision * recall / jnp.maximum(precision + recall, 1e-30)
         return {"precision": precision, "recall": recall, "f1": f1.astype(w.dtype)}

@@ -72,22 +72,22 @@ def leading_pair(
     def back(y: Array) -> Array:
         return (g @ y if wide else y @ g) * scale
 
-    kept, steps = min(_KEPT, n), min(_STEPS, n)
+    retained, steps = min(_KEPT, n), min(_STEPS, n)
     floor = 4 * float(jnp.finfo(g.dtype).eps)
     limit = jnp.maximum(jnp.asarray(tolerance, g.dtype), floor)
 
     def cycle(s: tuple[Array, ...]) -> tuple[Array, ...]:
         basis, values, direction, _, count = s
-        small = jnp.zeros((kept + steps, kept + steps), g.dtype)
-        small = small.at[jnp.arange(kept), jnp.arange(kept)].set(values)
+        small = jnp.zeros((retained + steps, retained + steps), g.dtype)
+        small = small.at[jnp.arange(retained), jnp.arange(retained)].set(values)
         basis = jnp.concatenate([basis, jnp.zeros((steps, n), g.dtype)])
 
         def extend(j: Array, s: tuple[Array, ...]) -> tuple[Array, ...]:
             basis, small, q, _ = s
-            basis = basis.at[kept + j].set(q)
+            basis = basis.at[retained + j].set(q)
             z = back(forward(q))
             h = basis @ z
-            small = small.at[kept + j].set(h).at[:, kept + j].set(h)
+            small = small.at[retained + j].set(h).at[:, retained + j].set(h)
             z = z - h @ basis
             z = z - (basis @ z) @ basis  # once is not enough
             length = jnp.linalg.norm(z)
@@ -97,15 +97,15 @@ def leading_pair(
 
         zero = jnp.zeros((), g.dtype)
         basis, small, q, length = lax.fori_loop(0, steps, extend, (basis, small, direction, zero))
-        found, vectors = eigh(small)
-        residual = length * jnp.abs(vectors[-1, -1]) / jnp.where(found[-1] == 0, 1, found[-1])
-        return vectors[:, -kept:].T @ basis, found[-kept:], q, residual, count + steps
+        ritz_values, vectors = eigh(small)
+        residual = length * jnp.abs(vectors[-1, -1]) / jnp.where(ritz_values[-1] == 0, 1, ritz_values[-1])
+        return vectors[:, -retained:].T @ basis, ritz_values[-retained:], q, residual, count + steps
 
     def unfinished(s: tuple[Array, ...]) -> Array:
         return (s[3] > limit) & (s[4] < max_products)
 
     first = _start(g, wide, start)
-    none = jnp.zeros((kept, n), g.dtype), jnp.zeros(kept, g.dtype)
+    none = jnp.zeros((retained, n), g.dtype), jnp.zeros(retained, g.dtype)
     begin = (*none, first, jnp.asarray(jnp.inf, g.dtype), jnp.zeros((), jnp.int32))
     basis, _, _, residual, products = lax.while_loop(unfinished, cycle, begin)
     length = jnp.linalg.norm(basis[-1])
@@ -120,8 +120,8 @@ def leading_pair(
 def _start(g: Array, wide: bool, start: tuple[Array, Array] | None) -> Array:
     """The first direction, a unit vector of the smaller side."""
     lengths = jnp.max(jnp.abs(g), axis=0 if wide else 1)
-    place = jnp.argmax(lengths)
-    row = g[:, place] if wide else g[place]
+    longest = jnp.argmax(lengths)
+    row = g[:, longest] if wide else g[longest]
     x = fixed_unit(row.size, g.dtype) + 2 * _unit(row)  # of unlike lengths, so that they cannot cancel
     if start is not None:
         x = _unit(start[0] if wide else start[1]).astype(g.dtype) + _NUDGE * x

@@ -53,8 +53,8 @@ class NuclearNorm(Penalty):
     def subgradient(self, w: Array) -> Array:
         """weight U V' over the singular values above rounding: the shortest subgradient, 0 at 0."""
         u, s, v = svd(quiet(w))
-        kept = s > jnp.finfo(w.dtype).eps * max(w.shape) * jnp.max(s)
-        return (self.weight * (u * kept) @ v).astype(w.dtype)
+        nonzero = s > jnp.finfo(w.dtype).eps * max(w.shape) * jnp.max(s)
+        return (self.weight * (u * nonzero) @ v).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
         """U max(S - step weight, 0) V' (Cai, Candes and Shen 2010); w itself at step 0."""

@@ -50,13 +50,13 @@ class L1Ball(ProjectableSet):
 
     def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Index:
         """The vertex of a vector in parts: the largest of each, then of those; nothing is copied."""
-        places = [first_largest(jnp.abs(part.ravel())) for part in parts]
-        values = jnp.stack([part.ravel()[j] for part, j in zip(parts, places, strict=True)])
+        largest = [first_largest(jnp.abs(part.ravel())) for part in parts]
+        values = jnp.stack([part.ravel()[j] for part, j in zip(parts, largest, strict=True)])
         which = jnp.argmax(jnp.abs(values))  # the first of a tie, the first NaN
         starts = np.cumsum([0, *(part.size for part in parts)])
-        place = jnp.asarray(starts[:-1], jnp.int32)[which] + jnp.stack(places)[which]
+        index = jnp.asarray(starts[:-1], jnp.int32)[which] + jnp.stack(largest)[which]
         value, size = values[which], int(starts[-1])
-        code = jnp.where(jnp.isnan(value), 2 * size, 2 * place + (value > 0))
+        code = jnp.where(jnp.isnan(value), 2 * size, 2 * index + (value > 0))
         return Index(code.astype(jnp.int32), 2 * size)
 
     def point_of(self, code: Index, like: Sequence[Array]) -> list[Array]:
@@ -64,12 +64,12 @@ class L1Ball(ProjectableSet):
         starts = np.cumsum([0, *(part.size for part in like)])
         value = jnp.where(code.value < code.below, self.radius * (1 - 2 * (code.value % 2)), jnp.nan)
         rest = 0 * value  # NaN where there is no vertex
-        found = []
+        leaves = []
         for start, part in zip(starts, like, strict=False):
             # a comparison instead of a scatter: it melts into what uses the point, which is never stored
             here = jnp.arange(part.size, dtype=jnp.int32) == code.value // 2 - int(start)
-            found.append(jnp.where(here, value, rest).astype(part.dtype).reshape(part.shape))
-        return found
+            leaves.append(jnp.where(here, value, rest).astype(part.dtype).reshape(part.shape))
+        return leaves
 
     def project(self, w: Array) -> Array:
         """Soft threshold by the amount that makes |w|_1 = radius (Duchi et al. 2008); w itself inside."""

@@ -88,8 +88,8 @@ class Simplex(ProjectableSet):
     def vertex(self, g: Array, warm: Any = None) -> Index:
         """The place of the smallest entry, the first in a tie."""
         flat = g.ravel()
-        place = first_largest(-flat)
-        return Index(jnp.where(jnp.isnan(flat[place]), flat.size, place), flat.size)
+        index = first_largest(-flat)
+        return Index(jnp.where(jnp.isnan(flat[index]), flat.size, index), flat.size)
 
     def point(self, code: Index, like: Array) -> Array:
         """radius e_j; NaN everywhere for no valid vertex."""
@@ -118,10 +118,12 @@ class Polytope(ConvexSet):
             object.__setattr__(self, "vertices", np.asarray(self.vertices, float))  # one leaf, not many
         if not trees.is_not_traced(self.vertices):
             return
-        found = np.asarray(self.vertices)
-        if found.ndim < 2 or found.shape[0] == 0:
-            raise InvalidInput(f"vertices of Polytope have shape {found.shape}: give (k, *shape of the leaf)")
-        if not np.isfinite(found).all():
+        vertices = np.asarray(self.vertices)
+        if vertices.ndim < 2 or vertices.shape[0] == 0:
+            raise InvalidInput(
+                f"vertices of Polytope have shape {vertices.shape}: give (k, *shape of the leaf)"
+            )
+        if not np.isfinite(vertices).all():
             raise InvalidInput("vertices of Polytope must be finite")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
@@ -164,21 +166,21 @@ class Polytope(ConvexSet):
 
         count = rays.shape[0]
         start = jnp.full(count, 1 / count, w.dtype)
-        one, zero = jnp.ones((), w.dtype), jnp.zeros((), jnp.int32)
-        weights = lax.while_loop(unfinished, advance, (start, start, one, zero))[0]
+        unit, zero = jnp.ones((), w.dtype), jnp.zeros((), jnp.int32)
+        weights = lax.while_loop(unfinished, advance, (start, start, unit, zero))[0]
         return reach * jnp.maximum(bound(weights @ rays)[1], 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Index:
         """The number of the vertex with the smallest <g, V_i>, the first in a tie."""
         scores = self._rows(g) @ g.ravel()
-        place = first_largest(-scores)
-        return Index(jnp.where(jnp.isnan(scores[place]), scores.size, place), scores.size)
+        index = first_largest(-scores)
+        return Index(jnp.where(jnp.isnan(scores[index]), scores.size, index), scores.size)
 
     def point(self, code: Index, like: Array) -> Array:
         """V_i; NaN everywhere for no valid vertex."""
         rows = self._rows(like)
-        found = rows[jnp.minimum(code.value, rows.shape[0] - 1)].reshape(like.shape)
-        return jnp.where(code.value < code.below, found, jnp.nan)
+        vertex = rows[jnp.minimum(code.value, rows.shape[0] - 1)].reshape(like.shape)
+        return jnp.where(code.value < code.below, vertex, jnp.nan)
 
     def _rows(self, like: Array) -> Array:
         return jnp.asarray(self.vertices, like.dtype).reshape(-1, math.prod(like.shape))

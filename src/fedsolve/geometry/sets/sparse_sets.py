@@ -60,20 +60,20 @@ class GroupL1Ball(ProjectableSet):
         """The group of largest norm, the first in a tie, and -g_group / |g_group|."""
         rows = jnp.moveaxis(g, self.axis, -1).reshape(-1, g.shape[self.axis])
         norms = jnp.linalg.norm(rows, axis=1)
-        place = first_largest(norms)
-        norm, count = norms[place], norms.size
+        group = first_largest(norms)
+        norm, count = norms[group], norms.size
         first = (jnp.arange(rows.shape[1]) == 0).astype(g.dtype)  # if g is 0, where any vertex will do
-        direction = jnp.where(norm == 0, first, -rows[place] / jnp.where(norm == 0, 1, norm))
-        return Group(Index(jnp.where(jnp.isnan(norm), count, place), count), direction)
+        direction = jnp.where(norm == 0, first, -rows[group] / jnp.where(norm == 0, 1, norm))
+        return Group(Index(jnp.where(jnp.isnan(norm), count, group), count), direction)
 
     def point(self, code: Group, like: Array) -> Array:
         """radius times the direction in its group, 0 elsewhere; NaN everywhere for no valid group."""
         moved = jnp.moveaxis(like, self.axis, -1).shape
-        count, place = code.index.below, code.index.value
-        rest = jnp.where(place < count, 0, jnp.nan).astype(like.dtype)
+        count, group = code.index.below, code.index.value
+        rest = jnp.where(group < count, 0, jnp.nan).astype(like.dtype)
         rows = jnp.full((count, moved[-1]), rest, like.dtype)
-        found = jnp.where(place < count, self.radius * code.direction, jnp.nan).astype(like.dtype)
-        rows = rows.at[jnp.minimum(place, count - 1)].set(found)
+        row = jnp.where(group < count, self.radius * code.direction, jnp.nan).astype(like.dtype)
+        rows = rows.at[jnp.minimum(group, count - 1)].set(row)
         return jnp.moveaxis(rows.reshape(moved), -1, self.axis)
 
     def project(self, w: Array) -> Array:
@@ -128,13 +128,13 @@ class KSupportBall(ConvexSet):
     def vertex(self, g: Array, warm: Any = None) -> Sparse:
         """-radius g_I / |g_I| on the places I of the k largest |g_j|, the first ones in a tie; 0 if g is 0."""
         flat = g.ravel()
-        _, places = lax.top_k(jnp.abs(flat), self.k)
-        kept = flat[places]
-        top = jnp.max(jnp.abs(kept))
-        kept = kept / jnp.where(top == 0, 1, top)  # its square neither overflows nor vanishes
-        norm = jnp.linalg.norm(kept)
-        entries = kept * (-self.radius / jnp.where(norm == 0, 1, norm))
-        return Sparse(Index(places.astype(jnp.int32), flat.size), entries.astype(g.dtype))
+        _, indices = lax.top_k(jnp.abs(flat), self.k)
+        selected = flat[indices]
+        top = jnp.max(jnp.abs(selected))
+        selected = selected / jnp.where(top == 0, 1, top)  # its square neither overflows nor vanishes
+        norm = jnp.linalg.norm(selected)
+        entries = selected * (-self.radius / jnp.where(norm == 0, 1, norm))
+        return Sparse(Index(indices.astype(jnp.int32), flat.size), entries.astype(g.dtype))
 
     def point(self, code: Sparse, like: Array) -> Array:
         """The entries at their places, 0 elsewhere."""

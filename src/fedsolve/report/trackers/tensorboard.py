@@ -57,10 +57,10 @@ class TensorBoard(Tracker):
 def _new_folder(parent: Path, name: str) -> Path:
     """A folder of that name, numbered where there is one; made at once, since runs side by side look for one too."""
     parent.mkdir(parents=True, exist_ok=True)
-    place, number = parent / name, 2
+    folder, number = parent / name, 2
     while True:
         try:
-            place.mkdir()
-            return place
+            folder.mkdir()
+            return folder
         except FileExistsError:
-            place, number = parent / f"{name}-{number}", number + 1
+            folder, number = parent / f"{name}-{number}", number + 1

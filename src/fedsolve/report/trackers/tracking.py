@@ -91,8 +91,8 @@ class Tracker(ABC):
         columns = at.metrics
         rounds = columns["round"]
         for row in range(self._sent, len(rounds)):
-            found = {k: float(v[row]) for k, v in columns.items() if k != "round"}
-            self._sending.put(partial(self.log, int(rounds[row]), found))
+            metrics = {k: float(v[row]) for k, v in columns.items() if k != "round"}
+            self._sending.put(partial(self.log, int(rounds[row]), metrics))
         self._sent = len(rounds)
 
     def _warn_of(self, made: int) -> None:

@@ -57,9 +57,9 @@ class WandB(Tracker):
 
     def keep(self, files: list[Path]) -> None:
         """See `Tracker`: W&B takes its own copies, of what stays where it is."""
-        kept = Path(self._run.dir)
+        folder = Path(self._run.dir)
         for path in files:
-            self._run.save(shutil.copy(path, kept), base_path=kept, policy="end")
+            self._run.save(shutil.copy(path, folder), base_path=folder, policy="end")
             if path.name == CURVES:
                 self._run.summary["curves"] = self._package.Image(str(path))
 

@@ -113,10 +113,10 @@ def _read(folder: Path, name: str, features: int) -> Examples:
         except (OSError, EOFError, zlib.error) as error:
             raise InvalidInput(f"{path} is damaged gzip ({error}): fetch the file again") from None
     x, labels = parse(text, features, str(path))
-    found = hashlib.sha256(text).hexdigest()
-    if found != SHA256[name]:
+    actual = hashlib.sha256(text).hexdigest()
+    if actual != SHA256[name]:
         raise InvalidInput(
-            f"{path} has text of SHA-256 {found[:12]}, expected {SHA256[name][:12]}: "
+            f"{path} has text of SHA-256 {actual[:12]}, expected {SHA256[name][:12]}: "
             "the file is damaged or another version, fetch the file again"
         )
     return Examples(x, (labels == labels.max()).astype(np.int32))

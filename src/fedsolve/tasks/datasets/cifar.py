@@ -101,10 +101,10 @@ def _contents(
     """The files, from the archive or unpacked."""
     names = [name for files in parts.values() for name in files]
     if (folder / archive).is_file():
-        found = {Path(name).name: content for name, content in members(folder / archive, _MOST).items()}
-        missing = [name for name in names if name not in found]
+        contents = {Path(name).name: content for name, content in members(folder / archive, _MOST).items()}
+        missing = [name for name in names if name not in contents]
         refuse(bool(missing), folder / archive, f"it lacks {', '.join(missing)}")
-        return {name: found[name] for name in names}
+        return {name: contents[name] for name in names}
     if any((folder / name).exists() for name in pickles):
         raise InvalidInput(
             f"{folder} holds CIFAR's Python version, pickles that can run code: give the binary version, {archive}"

@@ -91,17 +91,17 @@ def _check(path: Path, url: str, sha256: str | None) -> None:
     if sha256 is None:
         return
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
         raise InvalidInput(
-            f"{path} from {url} has SHA-256 {found[:12]}, expected {sha256[:12]}: another version or damaged; "
+            f"{path} from {url} has SHA-256 {actual[:12]}, expected {sha256[:12]}: another version or damaged; "
             "remove it and fetch it again, or give the original files with --from"
         )
 
 
 def _failed(url: str, part: Path, reason: str) -> InvalidInput:
-    kept = part.stat().st_size if part.is_file() else 0
-    again = f"the {kept} bytes so far are kept, the same command goes on" if kept else "try again"
+    size = part.stat().st_size if part.is_file() else 0
+    again = f"the {size} bytes so far are kept, the same command goes on" if size else "try again"
     return InvalidInput(
         f"cannot fetch {url}: {reason}; {again}, or fetch it elsewhere and give its folder with --from"
     )

@@ -20,8 +20,8 @@ def convert(folder: Path, to: Path) -> list[Path]:
     for name, sha256 in CONTENT.items():
         path = find(folder, [name, name.removesuffix(".gz")])
         contents[name] = unzipped(path, _MOST)
-        found = hashlib.sha256(read_idx(path).tobytes()).hexdigest()
-        refuse(found != sha256, path, "its content has another check sum")
+        actual = hashlib.sha256(read_idx(path).tobytes()).hexdigest()
+        refuse(actual != sha256, path, "its content has another check sum")
     return [
         write_atomically(to / FOLDER / name, gzip.compress(content, mtime=0))
         for name, content in contents.items()

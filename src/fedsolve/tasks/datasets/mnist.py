@@ -35,11 +35,11 @@ def convert(folder: Path, to: Path) -> list[Path]:
         raw = path.read_bytes()
         zipped = raw if raw[:2] == b"\x1f\x8b" else gzip.compress(content, mtime=0)
         new = write_atomically(to / "mnist" / f"{name}.gz", zipped)
-        found, beside = hashlib.sha256(zipped).hexdigest(), new.with_name(new.name + CONVERTED)
-        if found == SHA256[new.name]:
+        actual, beside = hashlib.sha256(zipped).hexdigest(), new.with_name(new.name + CONVERTED)
+        if actual == SHA256[new.name]:
             beside.unlink(missing_ok=True)
         else:
-            write_atomically(beside, f"{found}  {new.name}\n")
+            write_atomically(beside, f"{actual}  {new.name}\n")
         written.append(new)
     arrays = {}
     for split, count in COUNTS.items():

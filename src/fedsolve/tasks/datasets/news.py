@@ -27,8 +27,8 @@ def convert(folder: Path, to: Path) -> list[Path]:
     bags, senders = [], []
     for _, _, content in posts:
         head, _, body = content.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
-        own = "\n".join(line for line in body.splitlines() if not _QUOTED.match(line))
-        bags.append(Counter(_WORD.findall(_ADDRESS.sub(" ", own).lower())))
+        text = "\n".join(line for line in body.splitlines() if not _QUOTED.match(line))
+        bags.append(Counter(_WORD.findall(_ADDRESS.sub(" ", text).lower())))
         senders.append(_sender(head))
     is_test = np.array([test for test, _, _ in posts])
     spread = Counter(word for bag, test in zip(bags, is_test, strict=True) if not test for word in bag)
@@ -58,8 +58,8 @@ def convert(folder: Path, to: Path) -> list[Path]:
 def _sender(head: str) -> str:
     """The address in the From line, the whole line where it has none."""
     line = next((line for line in head.split("\n") if line.lower().startswith("from:")), "")
-    found = _ADDRESS.search(line)
-    return (found.group() if found else line).lower()
+    match = _ADDRESS.search(line)
+    return (match.group() if match else line).lower()
 
 
 def _posts(folder: Path) -> list[tuple[bool, str, bytes]]:
@@ -72,13 +72,13 @@ def _posts(folder: Path) -> list[tuple[bool, str, bytes]]:
             for split in ("train", "test")
             for path in folder.glob(f"20news-bydate-{split}/*/*")
         }
-    found = []
+    posts = []
     for name in sorted(files):
         parts = Path(name).parts[-3:]
         if len(parts) == 3 and parts[0] in ("20news-bydate-train", "20news-bydate-test"):
-            found.append((parts[0].endswith("test"), parts[1], files[name]))
-    if {test for test, _, _ in found} != {True, False}:
+            posts.append((parts[0].endswith("test"), parts[1], files[name]))
+    if {test for test, _, _ in posts} != {True, False}:
         raise InvalidInput(
             f"{folder} lacks {ARCHIVE}, or the folders 20news-bydate-train and -test that it holds"
         )
-    return found
+    return posts

@@ -56,7 +56,7 @@ def members(path: Path, most: int) -> dict[str, bytes]:
     Raises:
         InvalidInput: it is damaged, or its files together are larger than `most` bytes.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
@@ -66,10 +66,10 @@ def members(path: Path, most: int) -> dict[str, bytes]:
                 if most < 0:
                     raise InvalidInput(f"{path} unpacks to more than it may: it is not the file")
                 file = archive.extractfile(member)
-                found[member.name] = b"" if file is None else file.read()
+                contents[member.name] = b"" if file is None else file.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise InvalidInput(f"{path} is a damaged archive ({error}): fetch the file again") from None
-    return found
+    return contents
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray], known: str) -> Path:
@@ -82,12 +82,12 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray], known: str) -> Path:
 def write_noted(path: Path, content: bytes, known: str) -> Path:
     """Write what a task reads; where it is not the known file, with its check sum beside it."""
     write_atomically(path, content)
-    found = hashlib.sha256(content).hexdigest()
+    actual = hashlib.sha256(content).hexdigest()
     beside = path.with_name(path.name + CONVERTED)
-    if found == known:
+    if actual == known:
         beside.unlink(missing_ok=True)
     else:
-        write_atomically(beside, f"{found}  {path.name}\n")
+        write_atomically(beside, f"{actual}  {path.name}\n")
     return path
 
 

@@ -36,7 +36,7 @@ def _roles(path: Path) -> list[tuple[str, list[str]]]:
         users = [(str(name), list(d["x"]), list(d["y"])) for name, d in table["user_data"].items()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not LEAF's JSON ({type(error).__name__}): make it again") from None
-    found = []
+    roles = []
     for name, x, y in users:
         at = f"its user {name}"
         refuse(len(x) != len(y) or not x, path, f"{at} has {len(x)} windows and {len(y)} next characters")
@@ -49,5 +49,5 @@ def _roles(path: Path) -> list[tuple[str, list[str]]]:
                 refuse(bool(window.strip(" ")), path, f"{at} has windows that do not follow one another")
                 lines.append("")
             lines[-1] += character
-        found.append((name, [line.rstrip("\n") for line in lines if line.strip()]))
-    return found
+        roles.append((name, [line.rstrip("\n") for line in lines if line.strip()]))
+    return roles

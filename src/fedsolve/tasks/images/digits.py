@@ -59,12 +59,12 @@ def digits(
 
 def _load() -> tuple[np.ndarray, np.ndarray]:
     """The table that scikit-learn ships, read without importing scikit-learn, which takes two seconds."""
-    found = importlib.util.find_spec("sklearn")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
         raise InvalidInput(
             "the task digits needs scikit-learn: install it, or fedsolve with the extra 'digits'"
         )
-    table = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    table = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if table.exists():
         rows = np.loadtxt(table, delimiter=",", dtype=np.float32)
         return rows[:, :-1] / np.float32(16), rows[:, -1].astype(np.int32)

@@ -100,11 +100,11 @@ def _read(folder: Path, split: str) -> Examples:
     arrays = []
     for name in (f"{split}-images-idx3-ubyte.gz", f"{split}-labels-idx1-ubyte.gz"):
         a = sources.read_idx(folder / name)
-        found = hashlib.sha256(a.tobytes()).hexdigest()
-        if found != CONTENT[name]:
+        actual = hashlib.sha256(a.tobytes()).hexdigest()
+        if actual != CONTENT[name]:
             raise InvalidInput(
-                f"{folder / name} has content of SHA-256 {found[:12]}, expected {CONTENT[name][:12]}: it is damaged or "
-                "another data set, fetch it again"
+                f"{folder / name} has content of SHA-256 {actual[:12]}, expected {CONTENT[name][:12]}: it is damaged "
+                "or another data set, fetch it again"
             )
         arrays.append(a)
     x, y = arrays

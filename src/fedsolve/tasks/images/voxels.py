@@ -68,14 +68,16 @@ def voxels(
         rows = (z["run"] == run) & np.isin(z["label"], (first, second))
         return Examples(x[rows].astype(np.float32), (z["label"][rows] == first).astype(np.int32))
 
-    kept = [run for run in runs if run not in held_out]
+    trained_on = [run for run in runs if run not in held_out]
     test = [choose(run) for run in runs if run in held_out]
     model = Linear(x.shape[1], bias=True)
     return Task(
         name="voxels",
         init=model.init,
         loss=Logistic(model),
-        data=FederatedData.from_clients([choose(run) for run in kept], [f"run {run}" for run in kept]),
+        data=FederatedData.from_clients(
+            [choose(run) for run in trained_on], [f"run {run}" for run in trained_on]
+        ),
         test=Examples(np.concatenate([t.x for t in test]), np.concatenate([t.y for t in test])),
         metrics={"accuracy": BinaryAccuracy(model)},
         batch_size=1,

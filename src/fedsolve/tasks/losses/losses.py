@@ -94,8 +94,8 @@ class CrossEntropy(OfOutputs):
     def of(self, outputs: Array, y: Array) -> Array:
         """-log softmax(outputs)[y] of each example."""
         logits = outputs.T  # sums over the first axis are the fast ones on a CPU
-        own = y == jnp.arange(logits.shape[0])[:, None]
-        return jax.nn.logsumexp(logits, axis=0) - jnp.sum(jnp.where(own, logits, 0), axis=0)
+        is_label = y == jnp.arange(logits.shape[0])[:, None]
+        return jax.nn.logsumexp(logits, axis=0) - jnp.sum(jnp.where(is_label, logits, 0), axis=0)
 
 
 @dataclass(frozen=True)
@@ -260,9 +260,9 @@ def check_labels(y: Any, classes: int) -> np.ndarray:
     labels = check_column("labels", y)
     if not (np.issubdtype(labels.dtype, np.integer) or np.issubdtype(labels.dtype, np.floating)):
         raise InvalidInput(f"labels have type {labels.dtype}: give integers in 0 .. {classes - 1}")
-    found = first_wrong(Classes(classes), labels)
-    if found is not None:
+    outside = first_wrong(Classes(classes), labels)
+    if outside is not None:
         raise InvalidInput(
-            f"label {found.value} in row {found.row} is outside 0 .. {classes - 1} of {classes} classes"
+            f"label {outside.value} in row {outside.row} is outside 0 .. {classes - 1} of {classes} classes"
         )
     return labels.astype(np.int32)

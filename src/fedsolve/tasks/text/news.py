@@ -125,11 +125,11 @@ def shares(
         rows: rows to give.
         words: words to give.
     """
-    place = np.full(int(max(indices.max(initial=0), words.max())) + 1, -1)
-    place[words] = np.arange(len(words))
-    found = np.zeros((len(rows), len(words)), np.float32)
+    column = np.full(int(max(indices.max(initial=0), words.max())) + 1, -1)
+    column[words] = np.arange(len(words))
+    table = np.zeros((len(rows), len(words)), np.float32)
     for i, row in enumerate(rows):
         entries = slice(indptr[row], indptr[row + 1])
-        at, own = place[indices[entries]], counts[entries].astype(np.float32)
-        found[i, at[at >= 0]] = own[at >= 0] / max(own.sum(), 1)
-    return found
+        at, numbers = column[indices[entries]], counts[entries].astype(np.float32)
+        table[i, at[at >= 0]] = numbers[at >= 0] / max(numbers.sum(), 1)
+    return table

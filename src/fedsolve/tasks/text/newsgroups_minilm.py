@@ -163,8 +163,8 @@ def ranked(
 
     def words(post: int) -> np.ndarray:
         entries = slice(indptr[post], indptr[post + 1])
-        own = indices[entries]
-        return own[np.lexsort((own, -(counts[entries] * rarity[own])))]
+        present = indices[entries]
+        return present[np.lexsort((present, -(counts[entries] * rarity[present])))]
 
     return words
 

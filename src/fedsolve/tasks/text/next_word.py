@@ -137,12 +137,12 @@ def next_word(
 
 
 def _path() -> Path:
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise InvalidInput(
             "the task next-word needs the Python package chitchat-dataset: install it (pip install chitchat-dataset)"
         )
-    return Path(found.origin).parent / "dataset.json"
+    return Path(spec.origin).parent / "dataset.json"
 
 
 def _senders(path: Path) -> dict[str, list[list[str]]]:
@@ -151,16 +151,16 @@ def _senders(path: Path) -> dict[str, list[list[str]]]:
         chats = json.loads(read_bytes(path))
         said = [u for chat in chats.values() for turn in chat["messages"] for u in turn]
         said = sorted(said, key=lambda u: str(u["timestamp"]))  # ISO 8601 in UTC: as text in order of time
-        found: dict[str, list[list[str]]] = {}
+        senders: dict[str, list[list[str]]] = {}
         for u in said:
             words = _WORD.findall(str(u["text"]).lower())
             if words:
-                found.setdefault(str(u["sender"]), []).append(words)
+                senders.setdefault(str(u["sender"]), []).append(words)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(
             f"{path} is not the JSON of chitchat-dataset ({type(error).__name__}): install it again"
         ) from None
-    return dict(sorted(found.items()))
+    return dict(sorted(senders.items()))
 
 
 def _numbers(train: Mapping[str, Sequence[Sequence[str]]], vocabulary: int) -> dict[str, int]:

@@ -138,8 +138,8 @@ def _roles(path: Path, sha256: str) -> list[tuple[str, list[str]]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             text = file.read(_MOST)
-        found = [json.loads(line) for line in text.splitlines()]
-        roles = [(f"{r['play']}: {r['role']}", [str(s) for s in r["speeches"] if s]) for r in found]
+        entries = [json.loads(line) for line in text.splitlines()]
+        roles = [(f"{r['play']}: {r['role']}", [str(s) for s in r["speeches"] if s]) for r in entries]
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(
             f"{path} is not JSON of play, role and speeches a line ({type(error).__name__}): fetch it again"
