@@ -21,7 +21,7 @@ from fedsolve.studies.parts import read_part, write_part
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsolve.engine.sweep.sweep import SweepProgress
+    from fedsolve.engine.sweep.sweep_options import SweepProgress
 
 _SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"
 _MADE_WITH = "made_with"

@@ -17,7 +17,7 @@ from fedsolve.cli.configuration.requests import SweepRequest
 from fedsolve.cli.configuration.values import parse_assignments
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.engine.sweep.sweep import SweepOptions
+from fedsolve.engine.sweep.sweep_options import SweepOptions
 from fedsolve.results.history import Setting
 from fedsolve.results.selection import Selection
 

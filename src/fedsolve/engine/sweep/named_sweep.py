@@ -12,7 +12,8 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
 from fedsolve.engine.sweep.grid import check_seeds
-from fedsolve.engine.sweep.sweep import SweepOptions, SweepProgress, run_sweep
+from fedsolve.engine.sweep.sweep import run_sweep
+from fedsolve.engine.sweep.sweep_options import SweepOptions, SweepProgress
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.results.selection import Selection
 from fedsolve.results.sweep import Sweep
