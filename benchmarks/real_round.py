@@ -21,7 +21,7 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import write_app
-from fedsolve.deploy.server.serve import ROUNDS
+from fedsolve.deploy.run_log import ROUNDS
 
 CLIENTS = 3
 BARE_SERVER = """

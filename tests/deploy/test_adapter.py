@@ -15,7 +15,7 @@ from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.serve import FAILED, ROUNDS
+from fedsolve.deploy.run_log import FAILED, ROUNDS
 from fedsolve.folders.store import read_manifest
 
 METHOD = fs.SCAFFOLD(0.3)

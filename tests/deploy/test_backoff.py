@@ -15,7 +15,7 @@ import fedsolve as fs
 from fedsolve.deploy.client.client_state import ClientState
 from fedsolve.deploy.nodes import exchange
 from fedsolve.deploy.nodes.exchange import Backoff
-from fedsolve.deploy.server.serve import ROUNDS
+from fedsolve.deploy.run_log import ROUNDS
 
 METHOD = fs.SCAFFOLD(0.3)
 EVER = [(102, t) for t in range(20)]

@@ -10,8 +10,8 @@ import fedsolve as fs
 from fedsolve.deploy import tracked_states
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server import serve
-from fedsolve.deploy.server.serve import FAILED
 from fedsolve.folders.run_folder import DEPLOYMENT
 from fedsolve.folders.store import read_manifest, save_tree
 

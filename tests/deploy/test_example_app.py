@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
-from fedsolve.deploy.server.serve import FAILED
+from fedsolve.deploy.run_log import FAILED
 from fedsolve.results.history import History
 
 APP = Path(__file__).parents[2] / "examples" / "flower-app"

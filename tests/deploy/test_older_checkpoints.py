@@ -15,8 +15,8 @@ from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import checkpoint, retention
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import FAILED
 from fedsolve.deploy.server.outliers import Rise, sharpest_rise
-from fedsolve.deploy.server.serve import FAILED
 from fedsolve.folders.store import read_manifest
 
 TRACKED = fs.FedFW(fs.geometry.L2Ball(3.0), steps=fs.frank_wolfe.Convex(0.3, 0.5))

@@ -13,8 +13,8 @@ import fedsolve as fs
 from conformance.properties import task
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.outliers import check_usual, part_norms
-from fedsolve.deploy.server.serve import ROUNDS
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder
 from fedsolve.folders.store import read_manifest
 from fedsolve.methods.robust.outliers import FACTOR

@@ -20,10 +20,10 @@ from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import FAILED, ROUNDS, round_reporter
 from fedsolve.deploy.server.collect import read_and_validate
 from fedsolve.deploy.server.coordinator import Coordinator, Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
-from fedsolve.deploy.server.serve import FAILED, ROUNDS, _round_reporter
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
 
@@ -191,6 +191,6 @@ def test_the_log_of_rounds_is_standard_json_where_a_loss_is_not_finite(tmp_path)
         "largest_norm": None,
         "largest_norm_client": None,
     }
-    _round_reporter(tmp_path)(entry | {"loss": float("nan")})
+    round_reporter(tmp_path)(entry | {"loss": float("nan")})
     (line,) = (tmp_path / "rounds.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=refuse)["loss"] == "NaN"

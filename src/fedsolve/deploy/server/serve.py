@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,16 +15,14 @@ from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.deploy.checkpoint import INTACT, DeploymentCheckpoint
-from fedsolve.deploy.messages.message import PARTS
+from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.simulation import watched_engine
+from fedsolve.deploy.run_log import FAILED, round_reporter, save_client_metrics, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator, Federation
-from fedsolve.deploy.server.evaluation_result import EvaluationResult
-from fedsolve.deploy.server.outliers import LARGEST, WHOSE
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.server.training_loop import Reports, TrainingLoop
@@ -35,20 +31,13 @@ from fedsolve.engine.reacting import changes
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.result import Result
-from fedsolve.folders.append_log import append_line
 from fedsolve.folders.run_folder import check_rounds
-from fedsolve.folders.sealed_json import sealed
 from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import tell_ended
 from fedsolve.results.clients import CLIENT_METRICS
-from fedsolve.results.encoding import dumps
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_record
 
-ROUNDS = "rounds.jsonl"
-"""One line a round, written as the run goes."""
-FAILED = "failed.txt"
-"""Why a run ended early, in one line."""
 _LOSS = "training loss is the mean over the participants' local steps"
 _SECRET = (
     f"{ASSUMED}: they follow from {SECRET_FILE}, which never leaves the server and is removed at the end; against "
@@ -144,7 +133,7 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
         reason = str(error) if is_ours else sanitize(f"{type(error).__name__}: {error}")
         say(f"error: {reason}")
         if checkpoint is not None:  # else the folder belongs to another run
-            _write_failure(folder, reason)
+            write_failure(folder, reason)
         tell_ended(settings.callbacks, None)
         raise
     tell_ended(settings.callbacks, result)
@@ -173,7 +162,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         recorder,
         NodeBindings(folder / BINDINGS, checkpoint.experiment),
         lambda: result(),
-        Reports(_round_reporter(folder), partial(_save_client_metrics, folder / CLIENT_METRICS), say),
+        Reports(round_reporter(folder), partial(save_client_metrics, folder / CLIENT_METRICS), say),
     )
 
     def result() -> Result:
@@ -193,38 +182,3 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     write_record(folder, final.history, {"model": final.params, "buffers": coordinator.state.buffers})
     write_page(folder / "page.html", [final.history], title=f"{deployment.label} on a federation")
     return final
-
-
-def say(line: str) -> None:
-    """One line for the run's log."""
-    print(f"fedsolve: {line}", flush=True)
-
-
-def _write_failure(folder: Path, reason: str) -> None:
-    """Why a run ended early, in its folder; a full disk must not hide it."""
-    try:
-        (folder / FAILED).write_text(f"{reason}\n", encoding="utf-8")
-    except OSError as error:
-        say(f"{folder / FAILED} cannot be written: {error.strerror}")
-
-
-def _save_client_metrics(path: Path, result: EvaluationResult) -> None:
-    """Add what clients measured to a file, client by client: a line for each part of their examples."""
-    for part in PARTS:
-        append_line(path, sealed(dumps(result.line(part))), INTACT)
-
-
-def _round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
-    """Writes one line a round, in words to the log and as data to a file that others may follow."""
-
-    def report(entry: dict[str, Any]) -> None:
-        append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}), INTACT)
-        loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
-        norm = entry[LARGEST]
-        largest = "" if norm is None else f", largest norm {norm:.4g} (client {entry[WHOSE]})"
-        say(
-            f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
-            f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, {entry['seconds']:.1f} s"
-        )
-
-    return report

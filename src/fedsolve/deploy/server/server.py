@@ -12,7 +12,8 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import shows_fields
-from fedsolve.deploy.server.serve import Deployment, say, serve
+from fedsolve.deploy.run_log import say
+from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
 
 P = ParamSpec("P")
