@@ -254,8 +254,8 @@ ENTRIES = [
     ),
     Entry("encoder with padding", Encoder, words),
     Entry("encoder with norms first", lambda: Encoder(norm_first=True, activation="gelu"), words),
-    Entry("causal encoder", lambda: Causal(told=True), next_words, gate=True),
-    Entry("causal encoder by its mask alone", lambda: Causal(told=False), next_words),
+    Entry("causal encoder", lambda: Causal(told=True), next_words),
+    Entry("causal encoder by its mask alone", lambda: Causal(told=False), next_words, gate=True),
     Entry("causal encoder by a mask of truths", lambda: Causal(told=False, square=bool_mask), next_words),
     Entry("encoder and decoder of attention", Both, next_words),
     Entry(
