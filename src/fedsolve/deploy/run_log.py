@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedsolve.deploy.checkpoint import INTACT
 from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE
 from fedsolve.folders.append_log import append_line
+from fedsolve.folders.older_checkpoints import INTACT
 from fedsolve.folders.sealed_json import sealed
 from fedsolve.results.encoding import dumps
 
