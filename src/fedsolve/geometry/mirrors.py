@@ -20,8 +20,9 @@ from fedsolve.core import trees
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar, module
-from fedsolve.geometry.blocks import Blocks, require
+from fedsolve.geometry.blocks import Blocks
 from fedsolve.geometry.regularizer import Penalty
+from fedsolve.geometry.requirements import require
 
 
 class Mirror(ABC):

@@ -10,8 +10,9 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.checks import check_range
 from fedsolve.core.types import Scalar, module
-from fedsolve.geometry.blocks import Blocks, as_blocks, require
+from fedsolve.geometry.blocks import Blocks, as_blocks
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
+from fedsolve.geometry.requirements import require
 
 
 @module

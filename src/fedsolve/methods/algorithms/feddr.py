@@ -14,8 +14,9 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module
-from fedsolve.geometry.blocks import WithProx, as_blocks, require
+from fedsolve.geometry.blocks import as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
+from fedsolve.geometry.requirements import WithProx, require
 from fedsolve.methods.client.conjugate import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_kept

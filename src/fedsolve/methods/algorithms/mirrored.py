@@ -14,9 +14,10 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.traits import Weighting, check_weighting
 from fedsolve.core.types import Params, Scalar, Traced, given, module, static
-from fedsolve.geometry.blocks import Geometry, WithProx, as_blocks
+from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror
+from fedsolve.geometry.requirements import WithProx
 
 EUCLIDEAN = Euclidean()
 

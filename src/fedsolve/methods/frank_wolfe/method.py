@@ -17,9 +17,9 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.traits import Weighting
 from fedsolve.core.types import Params, Scalar, module, static
 from fedsolve.core.wire import OneOf
-from fedsolve.geometry.blocks import check_start, require
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.geometry.diagnostics.optimality import Feasibility, FrankWolfeGap
+from fedsolve.geometry.requirements import check_start, require
 from fedsolve.methods.frank_wolfe.split_sets import SplitSets
 from fedsolve.methods.frank_wolfe.steps import Convex, FrankWolfeSteps
 

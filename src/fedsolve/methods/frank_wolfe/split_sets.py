@@ -9,7 +9,7 @@ import numpy as np
 from fedsolve.core.checks import as_array
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import module
-from fedsolve.geometry.blocks import require
+from fedsolve.geometry.requirements import require
 
 
 @module

@@ -11,8 +11,9 @@ from fedsolve.core.build_record import class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.traits import Weighting, check_weighting
 from fedsolve.core.types import Params, Scalar, given, module, static
-from fedsolve.geometry.blocks import Blocks, Geometry, WithSubgradient, require
+from fedsolve.geometry.blocks import Blocks, Geometry
 from fedsolve.geometry.diagnostics.optimality import measures_of
+from fedsolve.geometry.requirements import WithSubgradient, require
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 
