@@ -190,6 +190,7 @@ def _grouped(
 
 def _places(clients: np.ndarray, free: np.ndarray, ends: np.ndarray, where: str) -> np.ndarray:
     """Where rows of these clients belong, which `free` then is behind."""
+    # rows of one client keep their order: its k-th row here belongs k rows behind the client's next free one
     order = np.argsort(clients, kind="stable")
     ascending = clients[order]
     before = np.arange(len(order)) - np.searchsorted(ascending, ascending)

@@ -49,12 +49,14 @@ def synchronous(
     """
     if quorum is not None and quorum > size:
         raise InvalidInput(f"quorum = {quorum} but a round asks {size} clients: choose at most {size}")
+    # without any of these every client that a round asks is heard, so that the run's own sampling says who takes part
     acts = quorum is not None or deadline is not None or fleet.available is not None or fleet.dropout.any()
-    places = min(size, quorum or size)
+    width = min(size, quorum or size)
     if acts:
-        check_places(updates, places)
+        check_places(updates, width)
+    # cohorts have as many columns as messages can end a round; those that fewer clients fill are marked absent
     time, asked, waited, spent = (np.zeros(updates, kind) for kind in (float, np.int64, float, float))
-    ids = np.zeros((updates if acts else 0, places), np.int32)
+    ids = np.zeros((updates if acts else 0, width), np.int32)
     present = np.zeros(ids.shape, bool)
     rows: list[tuple[int, int, float, float, float, bool]] = []
     now = 0.0
@@ -62,23 +64,23 @@ def synchronous(
         now, there = _somebody(fleet, now)
         cohort = np.asarray(draw(t, there))
         longer = _longer(fleet, cohort, (seed, 0x71773, t))
-        own = seconds[cohort] * longer
+        durations = seconds[cohort] * longer
         lost = np.random.default_rng((seed, 0xD209, t)).random(len(cohort)) < fleet.dropout[cohort]
-        end = _length(own, lost, quorum, deadline)
-        kept = np.flatnonzero(~lost & (own <= end))
-        if quorum is not None and len(kept) > quorum:  # several came at the very end
-            kept = np.sort(kept[np.argsort(own[kept], kind="stable")[:quorum]])
+        end = _length(durations, lost, quorum, deadline)
+        arrived = np.flatnonzero(~lost & (durations <= end))
+        if quorum is not None and len(arrived) > quorum:  # several came at the very end
+            arrived = np.sort(arrived[np.argsort(durations[arrived], kind="stable")[:quorum]])
         if len(rows) < SHOWN:
-            counts = np.isin(np.arange(len(cohort)), kept)
+            counts = np.isin(np.arange(len(cohort)), arrived)
             rows += [
                 (int(c), t, now, now + d, now + end, bool(k))
-                for c, d, k in zip(cohort, own, counts, strict=True)
+                for c, d, k in zip(cohort, durations, counts, strict=True)
             ]
-        waited[t] = np.mean(1 - own[kept] / end) if len(kept) else 0.0
+        waited[t] = np.mean(1 - durations[arrived] / end) if len(arrived) else 0.0
         if acts:
-            ids[t, : len(kept)], present[t, : len(kept)] = cohort[kept], True
+            ids[t, : len(arrived)], present[t, : len(arrived)] = cohort[arrived], True
         if joules is not None:
-            spent[t] = np.sum(joules[cohort] * longer * np.minimum(1, end / own))
+            spent[t] = np.sum(joules[cohort] * longer * np.minimum(1, end / durations))
         now += end
         time[t], asked[t] = now, len(cohort)
     written = (ids, present) if acts else (None, None)

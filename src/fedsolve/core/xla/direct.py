@@ -155,6 +155,7 @@ def _side_by_side(
     values: Sequence[Array], dims: Sequence[int | None], *, of: str, form: _Form
 ) -> tuple[Array, int]:
     """Under vmap: of one kernel all examples in one batch; of several the products of patches, which batch well."""
+    # the gradient of the kernel sums over examples, which one batch would mix between clients: by patches below
     if of != "kernel" and dims[_given(of).index("kernel")] is None:
         at = 1 - _given(of).index("kernel")
         own = jnp.moveaxis(values[at], dims[at] or 0, 0)

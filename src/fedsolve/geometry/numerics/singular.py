@@ -76,6 +76,8 @@ def leading_pair(
     floor = 4 * float(jnp.finfo(g.dtype).eps)
     limit = jnp.maximum(jnp.asarray(tolerance, g.dtype), floor)
 
+    # one cycle: in the basis of the retained Ritz vectors G'G is diagonal, so `small` begins with their values; each
+    # step adds a row to it and a vector to the basis, and the eigenvectors of `small` are the next Ritz vectors
     def cycle(s: tuple[Array, ...]) -> tuple[Array, ...]:
         basis, values, direction, _, count = s
         small = jnp.zeros((retained + steps, retained + steps), g.dtype)
