@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.types import replace
-from fedsolve.engine.evaluation.personal_eval import Owned
+from fedsolve.core.types import Batch, replace
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.evaluation.personal_eval import Owned, ordered_by_owner
 from fedsolve.engine.streaming.background import in_background
 from fedsolve.engine.streaming.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
 from fedsolve.engine.streaming.window import Window
@@ -73,6 +74,15 @@ class Blocks:
             before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
             cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, before + room, side="right"))))
         return cls(evaluated, ids, state_bytes, trained, tuple(cuts))
+
+    @classmethod
+    def by_owner(
+        cls, population: Population, examples: Batch, owners: np.ndarray, state_bytes: int
+    ) -> Blocks:
+        """Clients of a population with other examples, each of which has the number of its owner."""
+        in_order, ids, counts = ordered_by_owner(examples, owners)
+        data = FederatedData(in_order, counts)
+        return cls.of(replace(population, data=data, steps=np.ones_like(counts)), ids, state_bytes)
 
     def after_training(self, population: Population) -> Blocks:
         """The same clients with the examples of theirs in a population."""

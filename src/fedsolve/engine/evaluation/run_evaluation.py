@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +12,12 @@ import numpy as np
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.fleets.timeline import Timeline
 from fedsolve.core.types import Batch, Params
-from fedsolve.data.federated import FederatedData
 from fedsolve.engine.compute.round import RunState, client_state_bytes
 from fedsolve.engine.evaluation.blocks import Block, Blocks
 from fedsolve.engine.evaluation.eval_sets import EvalSets
 from fedsolve.engine.evaluation.evaluate import as_part, evaluate, middle
 from fedsolve.engine.evaluation.objective import compute_diagnostics
-from fedsolve.engine.evaluation.personal_eval import Own, Owned, ordered_by_owner
+from fedsolve.engine.evaluation.personal_eval import Own, Owned
 from fedsolve.engine.simulated_time import Timed
 from fedsolve.engine.streaming.stream import Stream
 from fedsolve.tasks.task import Task
@@ -100,11 +99,9 @@ class RunEvaluation(EvalSets):
         if self.stream is None:
             return Owned.by_owner(self.validation, self.owners, self.eval_clients.frozen)
         population, state_bytes = self.stream.population, 0
-        examples, ids, counts = ordered_by_owner(self.task.validation, self.owners)
         if self.algorithm.traits.personal:
             state_bytes = client_state_bytes(self.algorithm, self.params, population.data.num_clients)
-        validated = replace(population, data=FederatedData(examples, counts), steps=np.ones_like(counts))
-        return Blocks.of(validated, ids, state_bytes)
+        return Blocks.by_owner(population, self.task.validation, self.owners, state_bytes)
 
     def own(self, state: RunState, owned: Owned) -> Own | None:
         """The models of examples' owners; None where all have the server's."""

@@ -15,7 +15,6 @@ from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.preparation.placed import in_run
 from fedsolve.engine.preparation.requested import check_methods, choose_sampling
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.simulated_time import with_versions
 from fedsolve.engine.sweep.grid import build_methods, check_grid, check_size
 from fedsolve.engine.sweep.sweep_options import SweepOptions
@@ -71,7 +70,7 @@ def prepare_trials(requested: RequestedSweep, options: SweepOptions, label: str 
     for method in requested.methods:
         check_rates(cast(method, first.dtype), first.rounds)
     prepared = prepare(requested.methods[0], requested.task, first, label)
-    _check_evaluations(requested.trials, prepared)
+    _check_evaluations(requested.trials, prepared.rounds, prepared.eval_every)
     trained = [
         with_versions(in_run(method, requested.task, prepared.dtype), prepared.timed)
         for method in requested.methods
@@ -94,9 +93,8 @@ def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:
         )
 
 
-def _check_evaluations(trials: int, prepared: PreparedRun) -> None:
+def _check_evaluations(trials: int, rounds: int, every: int) -> None:
     """Refuse a table of metrics that no memory holds."""
-    rounds, every = prepared.rounds, prepared.eval_every
     evaluations = trials * (2 + (rounds - 1) // every)
     if evaluations > _MOST_EVALUATIONS:
         raise InvalidInput(
