@@ -43,7 +43,8 @@ def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params
         )
     if found == "a key":
         raise InvalidInput(
-            f"{name} draws with a key that is the same at every step, so that one draw would serve every step: {_REMEDY}"
+            f"{name} draws with a key that is the same at every step, so that one draw would serve every step: "
+            f"{_REMEDY}"
         )
 
 
