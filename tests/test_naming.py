@@ -11,7 +11,7 @@ import fedsolve as fs
 from fedsolve.config.build import arguments, build, example_of
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 from fedsolve.config.naming import named
-from fedsolve.core.build_record import Made, record_of
+from fedsolve.core.building.build_record import Made, record_of
 from fedsolve.core.types import module
 from fedsolve.engine.records.identity import describe
 from fedsolve.geometry import L1

@@ -30,7 +30,9 @@ method = fs.SCAFFOLD(client_lr=0.1)
 # %%
 start = jax.device_get(task.init(jax.random.key(0)))
 everybody = fs.sampling.Uniform(3)
-server = Coordinator(method, start, Federation(population=3, sampling=everybody, seed=0, experiment="tutorial"))
+server = Coordinator(
+    method, start, Federation(population=3, sampling=everybody, seed=0, experiment="tutorial")
+)
 problems = [fs.flower.JaxOracle.of_task(task, client) for client in range(3)]
 folders = [Path(tempfile.mkdtemp()) for _ in range(3)]
 

@@ -38,7 +38,8 @@ from queue import SimpleQueue
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-COPIED = ("src", "tests", "experiments")  # what a mutant may change or write beside; the rest of the tree is linked
+# what a mutant may change or write beside; the rest of the tree is linked
+COPIED = ("src", "tests", "experiments")
 TIMEOUT = 600.0  # seconds: a change that makes a loop endless is noticed, too
 PASSED, FAILED = 0, 1  # pytest's exit codes; all others mean that no verdict was reached
 

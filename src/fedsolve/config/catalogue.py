@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedsolve.config.references import is_reference, load
+from fedsolve.core.building.registry import Registry
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.registry import Registry
 
 if TYPE_CHECKING:
     from fedsolve.core.algorithm import Algorithm

@@ -13,7 +13,7 @@ from fedsolve.config.build import arguments, build
 from fedsolve.config.catalogue import split_name
 from fedsolve.config.config_objects import registries
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.build_record import record_of
+from fedsolve.core.building.build_record import record_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.geometry.blocks import Blocks
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from fedsolve.core.building.registry import Registry
 from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.metric_direction import improvements, signed
-from fedsolve.core.registry import Registry
 from fedsolve.core.types import Scalar, is_module, module, replace, static
 
 __all__ = [

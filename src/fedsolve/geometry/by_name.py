@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedsolve import geometry
+from fedsolve.core.building.registry import Registry
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.registry import Registry
 from fedsolve.geometry.blocks import Block, Blocks
 
 _PENALTIES = "L1 ElasticNet SquaredL2 LInf GroupL1 NuclearNorm TotalVariation TotalVariation2D"

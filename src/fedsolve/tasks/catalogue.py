@@ -10,8 +10,8 @@ from typing import Any
 from fedsolve.config.catalogue import load_home
 from fedsolve.config.references import construct, is_reference, load
 from fedsolve.config.signature_types import checked, hints
+from fedsolve.core.building.registry import Registry
 from fedsolve.core.errors import InvalidInput, of_type, unknown
-from fedsolve.core.registry import Registry
 from fedsolve.tasks.task import Task
 
 

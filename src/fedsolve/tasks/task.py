@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.build_record import Made, made
+from fedsolve.core.building.build_record import Made, made
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.types import Batch, Params, Scalar

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.core.building.registry import Registry
 from fedsolve.core.checks import check_integer
 from fedsolve.core.fleets.fleet import Fleet
-from fedsolve.core.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.oracle import Oracle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Unpack
 
 from fedsolve.core.algorithm import name_of
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.schedules import Rate

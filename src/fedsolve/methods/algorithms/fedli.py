@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Unpack
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
-from fedsolve.core.build_record import class_by_name
+from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsolve.core.registry import Registry
+from fedsolve.core.building.registry import Registry
 from fedsolve.methods.robust.clipping import CentredClipping
 from fedsolve.methods.robust.coordinates import Median, TrimmedMean
 from fedsolve.methods.robust.outliers import WithoutOutliers

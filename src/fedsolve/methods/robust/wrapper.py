@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.build_record import class_by_name
+from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Traced, given, module, reported
 from fedsolve.methods.robust.cohorts import check_cohorts

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate, as_rate, rate_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.schedules import Rate, as_rate
 from fedsolve.core.traits import Weighting

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.build_record import by_name, class_by_name
+from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer, check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle

@@ -9,7 +9,7 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
-from fedsolve.core.build_record import by_name, class_by_name
+from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import GradientMap, Oracle, WrappedOracle

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from fedsolve.core.algorithm import Algorithm, round_of
-from fedsolve.core.build_record import class_by_name
+from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate

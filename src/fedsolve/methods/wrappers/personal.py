@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import jax
 
 from fedsolve.core.algorithm import Algorithm, Cohort, round_of
-from fedsolve.core.build_record import by_name, class_by_name
+from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle

@@ -9,7 +9,7 @@ import jax
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.build_record import by_name, class_by_name
+from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedsolve.core.building.registry import Registry
 from fedsolve.core.checks import check_path
-from fedsolve.core.registry import Registry
 from fedsolve.report.trackers.mlflow import MLflow
 from fedsolve.report.trackers.tensorboard import TensorBoard
 from fedsolve.report.trackers.tracking import Tracker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.losses.losses import SquaredError

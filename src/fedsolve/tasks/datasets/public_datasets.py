@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.core.registry import Registry
+from fedsolve.core.building.registry import Registry
 from fedsolve.tasks.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
 from fedsolve.tasks.images.fashion import CONTENT as FASHION
 from fedsolve.tasks.images.fashion import FOLDER

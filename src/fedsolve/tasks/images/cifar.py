@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.pachinko import Pachinko

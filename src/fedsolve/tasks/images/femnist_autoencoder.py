@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.choices import pick
 from fedsolve.tasks.images.femnist import pictures

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData

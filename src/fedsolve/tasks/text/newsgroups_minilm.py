@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.build_record import by_name
+from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData

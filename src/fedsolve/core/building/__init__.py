@@ -1,0 +1,1 @@
+"""Things by name, and how each was made."""
