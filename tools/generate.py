@@ -46,8 +46,13 @@ def stub() -> str:
         "# ruff: noqa: I001",
         "",
     ]
-    lines += sorted(_import(name, home) for name, home in fedsolve._homes().items())
-    return "\n".join([*lines, "", "__version__: str", ""])
+    homes = fedsolve._homes()
+    lines += sorted(_import(name, home) for name, home in homes.items())
+    # a stub exports what is imported under its own name, and what is assigned
+    assigned = [
+        f"{name} = _{name}" for name, home in homes.items() if _import(name, home).endswith(f" as _{name}")
+    ]
+    return "\n".join([*lines, "", *assigned, "", "__version__: str", ""])
 
 
 def _import(name: str, home: str) -> str:
@@ -56,10 +61,7 @@ def _import(name: str, home: str) -> str:
         module, _, inside = f".{module}".rpartition(".")
         module = module.removeprefix(".")
     module = f"fedsolve{f'.{module}' if module else ''}"
-    if inside == name:
-        return f"from {module} import {name} as {name}"
-    # a stub exports what is imported under its own name, and what is assigned
-    return f"from {module} import {inside} as _{name}\n{name} = _{name}"
+    return f"from {module} import {inside} as {name if inside == name else f'_{name}'}"
 
 
 def with_table(readme: str) -> str:

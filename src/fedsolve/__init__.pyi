@@ -7,7 +7,6 @@ from fedsolve import tasks as tasks
 from fedsolve.config import catalogue as catalogue
 from fedsolve.config.build import build as build
 from fedsolve.core import fleets as _systems
-systems = _systems
 from fedsolve.core import sampling as sampling
 from fedsolve.core import schedules as schedules
 from fedsolve.core import wire as wire
@@ -77,5 +76,7 @@ from fedsolve.methods.wrappers.subgradient import Subgradient as Subgradient
 from fedsolve.report import trackers as trackers
 from fedsolve.results import callbacks as callbacks
 from fedsolve.tasks.task import Task as Task
+
+systems = _systems
 
 __version__: str

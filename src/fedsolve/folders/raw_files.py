@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from io import RawIOBase
+from typing import IO
 
 import numpy as np
 
 
-def write_all(file: RawIOBase, content: bytes | memoryview) -> None:
+def write_all(file: RawIOBase | IO[bytes], content: bytes | memoryview) -> None:
     """Write all of `content`, of which a file may take less at once, as before its disk is full."""
     rest = memoryview(content)
     while len(rest):
