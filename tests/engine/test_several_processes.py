@@ -137,6 +137,6 @@ def test_what_runs_in_one_process(monkeypatch):
 
 def test_processes_of_different_runs_do_not_meet(monkeypatch):
     """Who has another configuration or other data is named."""
-    monkeypatch.setattr(processes, "together", lambda *numbers: np.array([[1], [1], [2]]))
+    monkeypatch.setattr(processes, "process_allgather", lambda *numbers: np.array([[1], [1], [2]]))
     with pytest.raises(fs.InvalidInput, match="process 2 has another configuration or data than process 0"):
         processes.check_same("configuration or data", {})
