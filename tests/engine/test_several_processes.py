@@ -24,7 +24,7 @@ if count > 1:
     jax.distributed.initialize(address, count, index, cluster_detection_method="deactivate")
 import numpy as np
 import fedsolve as fs
-from fedsolve.engine import stream
+from fedsolve.engine.streaming import stream
 from harness import Listed, make_clients, make_task
 assert len(jax.devices()) == 4
 task = make_task(make_clients())
