@@ -161,12 +161,13 @@ METHODS = {
 def test_methods_do_not_see_them(name):
     """Where the loss does not use its statistics, the parameters are those of a loss without; they count all steps.
 
-    FedFW takes gradients of all examples, no minibatch: it leaves them as they were.
+    FedFW takes gradients of all examples, no minibatch: it leaves them as they were. A median is meant for three clients,
+    so that two of the three rounds leave the model.
     """
     beside = engine(METHODS[name], task(running), Listed.of(COHORTS), rounds=3)
     alone = engine(METHODS[name], task(unused, None), Listed.of(COHORTS), rounds=3)
     np.testing.assert_allclose(beside.iterates[:, :3], alone.iterates, rtol=1e-12)
-    assert beside.iterates[-1, -1] == {"Robust": 11, "FedFW": 0}.get(name, 10)
+    assert beside.iterates[-1, -1] == {"Robust": 4, "FedFW": 0}.get(name, 10)
 
 
 def test_resume(tmp_path):
