@@ -161,8 +161,8 @@ METHODS = {
 def test_methods_do_not_see_them(name):
     """Where the loss does not use its statistics, the parameters are those of a loss without; they count all steps.
 
-    FedFW takes gradients of all examples, no minibatch: it leaves them as they were. A median is meant for three clients,
-    so that two of the three rounds leave the model.
+    FedFW takes gradients of all examples, no minibatch: it leaves them as they were. A median is meant for three
+    clients, so that two of the three rounds leave the model.
     """
     beside = engine(METHODS[name], task(running), Listed.of(COHORTS), rounds=3)
     alone = engine(METHODS[name], task(unused, None), Listed.of(COHORTS), rounds=3)
