@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -89,10 +89,3 @@ def _of_sums(function: Any, totals: Array, packed: PackedClients) -> tuple[Array
     size = getattr(function, "size", None)
     sizes = packed.counts.astype(values.dtype) if size is None else jax.vmap(size)(totals)
     return values, jnp.where(nothing_counts(values, totals), 0, sizes)
-
-
-def names_of_sums(functions: Functions) -> Sequence[str]:
-    """The metrics whose values follow from sums, but are no means over anything that is counted."""
-    return [
-        name for name, f in functions.items() if hasattr(f, "of_sums") and getattr(f, "size", None) is None
-    ]
