@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 
 import pytest
@@ -37,6 +38,14 @@ def test_a_namespace_shows_what_it_offers(name):
         if isinstance(value, type | types.FunctionType | types.ModuleType):
             home = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
             assert home.startswith("fedsolve."), own
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_namespace_is_imported_by_its_public_name(name):
+    """It is the one module, and keeps the name that it has in its package."""
+    space = importlib.import_module(f"fedsolve.{name}")
+    assert space is getattr(fs, name)
+    assert space.__spec__.name == space.__name__
 
 
 @pytest.mark.parametrize("name", SPACES)
