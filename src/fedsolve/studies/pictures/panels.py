@@ -83,10 +83,21 @@ def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, hei
     handles = {h.get_label(): h for axis in grid.flat for h in axis.get_lines() if h.get_label() in labels}
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     figure.legend(
-        [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(2 * columns, len(labels)),
-        frameon=False, fontsize=9, handlelength=3.5,
+        [handles[label] for label in labels], labels, loc="outside lower center",
+        ncols=min(2 * columns, _fitting(labels, width * columns)), frameon=False, fontsize=9, handlelength=3.5,
     )  # fmt: skip
     return figure
+
+
+def _fitting(labels: Sequence[str], width: float) -> int:
+    """How many columns of a legend with 9 points fit on a width in inches; matplotlib cuts what does not."""
+
+    def needed(count: int) -> float:
+        rows = -(-len(labels) // count)
+        longest = [max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows)]
+        return sum(0.95 + 0.075 * characters for characters in longest)  # the line and its margins, the text
+
+    return max((n for n in range(1, len(labels) + 1) if needed(n) <= width), default=1)
 
 
 def draw(axis: Axes, panel: Panel, labels: Sequence[str]) -> None:
