@@ -95,7 +95,7 @@ def _fitting(labels: Sequence[str], width: float) -> int:
     def needed(count: int) -> float:
         rows = -(-len(labels) // count)
         longest = [max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows)]
-        return sum(0.95 + 0.075 * characters for characters in longest)  # the line and its margins, the text
+        return sum(0.95 + 0.09 * characters for characters in longest)  # the line and its margins, the text
 
     return max((n for n in range(1, len(labels) + 1) if needed(n) <= width), default=1)
 
