@@ -91,11 +91,14 @@ def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, hei
 
 def _fitting(labels: Sequence[str], width: float) -> int:
     """How many columns of a legend with 9 points fit on a width in inches; matplotlib cuts what does not."""
+    from matplotlib.textpath import TextPath
+
+    text = [TextPath((0, 0), label, size=9).get_extents().width / 72 for label in labels]
 
     def needed(count: int) -> float:
-        rows = -(-len(labels) // count)
-        longest = [max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows)]
-        return sum(0.95 + 0.09 * characters for characters in longest)  # the line and its margins, the text
+        return sum(
+            0.9 + max(column) for column in np.array_split(text, count)
+        )  # with the line and its margins
 
     return max((n for n in range(1, len(labels) + 1) if needed(n) <= width), default=1)
 
