@@ -1,7 +1,8 @@
 # Every target sets up what it needs: a fresh machine with Python 3.11 or newer is enough.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .PHONY: run federate test test-all mutants generate lint types dist docs bench tune clean help
 
@@ -60,7 +61,7 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@echo "creating .venv"
 	@$(PYTHON) -m venv .venv
 
-.venv/.run: .venv/bin/python pyproject.toml constraints.txt
+.venv/.run: .venv/bin/python pyproject.toml $(CONSTRAINTS)
 	@echo "installing fedsolve"
 	@$(PIP) --editable '.[plot,digits]'
 	@touch $@
@@ -80,7 +81,7 @@ clean:           ## remove the environment and caches (runs/ stays)
 	@$(PIP) --editable '.[flower,plot,digits]' 'torch==2.13.0'
 	@touch $@
 
-.venv/.dist: .venv/bin/python constraints.txt
+.venv/.dist: .venv/bin/python $(CONSTRAINTS)
 	@$(PIP) build twine
 	@touch $@
 
