@@ -19,8 +19,7 @@ import numpy as np
 import fedsolve as fs
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.types import module
-from fedsolve.methods.robust.means import Mean
-from fedsolve.methods.robust.outliers import FACTOR, parts_of, usual_norm
+from fedsolve.methods.robust.outliers import FACTOR, Mean, parts_of, usual_norm
 from fedsolve.methods.robust.reduction import Reduction
 from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.tasks import CrossEntropy, Softmax

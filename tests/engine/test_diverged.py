@@ -18,8 +18,7 @@ from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_valu
 from fedsolve.engine.compute.cast import cast
 from fedsolve.methods.client import Optax
 from fedsolve.methods.server import ServerSGD
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from harness import cross_entropy, make_clients, make_task
 
 REFUSED = {"client_lr", "server_lr", "eta_max", "eta", "mu", "tau", "client_momentum", "clip_norm"}

@@ -16,9 +16,8 @@ import fedsolve as fs
 from fedsolve.folders.sealed_json import sealed, unsealed
 from fedsolve.results import record_files
 from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
-from fedsolve.results.encoding import dumps
-from fedsolve.results.model_file import MODEL
-from fedsolve.results.record_files import HISTORY, METRICS, ROUNDS
+from fedsolve.results.columns import dumps
+from fedsolve.results.record_files import HISTORY, METRICS, MODEL, ROUNDS
 
 CLIENTS = [(np.eye(2)[[i % 2]], np.ones(1)) for i in range(3)]
 TASK = fs.Task.from_arrays(lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2), jnp.zeros(2), CLIENTS)

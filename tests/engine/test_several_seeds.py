@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.results.model_file import MODEL
-from fedsolve.results.record_files import FAILURE, HISTORY
+from fedsolve.results.record_files import FAILURE, HISTORY, MODEL
 
 RNG = np.random.default_rng(0)
 CLIENTS = [fs.Examples(RNG.normal(size=(8, 3)), RNG.normal(size=8)) for _ in range(5)]

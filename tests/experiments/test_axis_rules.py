@@ -12,8 +12,7 @@ from scipy.stats import t as student
 
 from experiments.fedopt import axis_rules as rules
 from experiments.fedopt.axes import along, along_axes, edges
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell, ends
 from fedsolve.studies.intervals import rank_correlation

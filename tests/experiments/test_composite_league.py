@@ -9,8 +9,7 @@ import pytest
 
 from experiments.comparisons.composite_league import study as league
 from experiments.comparisons.composite_league.composite_problems import COMPOSITES, LOW_RANK, SPARSE
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -9,8 +9,7 @@ import pytest
 import fedsolve as fs
 from experiments.client_drift.control_variates import study
 from experiments.client_drift.label_skew import EqualDirichlet
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -19,8 +19,7 @@ from experiments.fedli.fedli_convex.problems import (
     problem,
     smoothness,
 )
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

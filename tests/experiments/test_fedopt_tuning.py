@@ -7,8 +7,7 @@ import pytest
 
 from experiments.fedopt.fedopt_tuning.problems import ADAPTIVE, PROBLEMS, TAU, TAUS, SmallCNN, methods
 from experiments.fedopt.fedopt_tuning.study import best_rates, inverse
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

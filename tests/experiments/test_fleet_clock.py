@@ -9,14 +9,13 @@ import pytest
 
 import fedsolve as fs
 from experiments.systems.fleet_clock import study
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.reproduce import reproduce
 from fedsolve.studies.rules import sooner
-from fedsolve.studies.rules.times import time_to
+from fedsolve.studies.rules.across import time_to
 from fedsolve.studies.runner import solve
 
 NAME = "stragglers"

@@ -13,8 +13,7 @@ from experiments.fco.fmri.statements import ALONE, NAME, shown, statements
 from experiments.fco.methods import CENTRAL, METHODS
 from fedsolve.engine.baselines import fista
 from fedsolve.geometry.diagnostics import Point
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

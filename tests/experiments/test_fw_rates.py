@@ -11,8 +11,7 @@ from experiments.fedfw import theorems
 from experiments.fedfw.fw_rates import rate_problems as problems
 from experiments.fedfw.fw_rates import rate_rules as rules
 from experiments.fedfw.fw_rates import study as fw_rates
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 

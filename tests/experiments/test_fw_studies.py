@@ -13,8 +13,7 @@ from experiments.fedfw.fw_split import study as fw_split
 from experiments.fedfw.public_code import MinibatchSteps, public_feddr
 from fedsolve.core.sampling import Uniform
 from fedsolve.geometry import L2Ball
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -12,8 +12,7 @@ from experiments.fedfw.columns import Pictures, halved, judged, synthetic
 from experiments.fedfw.fw_stochastic.study import STUDY as STOCHASTIC_STUDY
 from experiments.fedfw.rules import columns, with_equal_bytes
 from fedsolve.core.errors import InvalidInput
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import SENT, Sweep
+from fedsolve.results.sweep import SENT, Selection, Sweep
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -12,8 +12,7 @@ import pytest
 import fedsolve as fs
 from experiments.fco.constrained_handwriting.study import BALLS, L2, NAMES, STUDY, Ball
 from fedsolve.geometry.diagnostics import Point
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -14,8 +14,7 @@ from experiments.networks.methods import around
 from experiments.networks.vit import study as vit
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

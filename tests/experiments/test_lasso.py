@@ -11,8 +11,7 @@ import pytest
 from experiments.fco import lasso
 from experiments.fco.rules import reaches, sooner, stays_below, until_reached
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -16,8 +16,7 @@ from experiments.comparisons.tuning_free_league.study import (
     TUNING_SEED,
 )
 from fedsolve.config.build import build
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -6,8 +6,7 @@ import pytest
 from experiments.networks.low_rank_finetuning import study
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -11,8 +11,7 @@ from experiments.fco import lowrank
 from experiments.fco.lowrank_statements import RANKS, SIDE
 from experiments.fco.methods import METHODS
 from experiments.fco.rules import times
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -7,8 +7,7 @@ import pytest
 
 from experiments.client_drift.phase_diagram import study as phases
 from experiments.feddua.methods import MeanOfTwo
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

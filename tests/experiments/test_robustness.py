@@ -18,8 +18,7 @@ from experiments.attacks.robustness.robustness_statements import (
     more_harm,
     withstands,
 )
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

@@ -11,8 +11,7 @@ from experiments.networks.diloco import study as diloco
 from experiments.networks.next_word import study as next_word
 from experiments.networks.shakespeare import study as shakespeare
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce

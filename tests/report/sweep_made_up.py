@@ -6,8 +6,7 @@ import itertools
 
 import numpy as np
 
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 
 HALVES = tuple(float(f"{10 ** (-3 + i / 2):.12g}") for i in range(7))
 """Half decades from 0.001 to 1."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsolve.report.downsample import rows_to_draw
-from fedsolve.report.page import page_data, write_page
+from fedsolve.report.page import page_data, rows_to_draw, write_page
 from long_run import PEAKS, long_run
 
 

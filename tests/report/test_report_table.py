@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.report.table import human_bytes, result_columns, result_rows, result_table
-from fedsolve.results.encoding import dumps
+from fedsolve.results.columns import dumps
 from fedsolve.results.history import History
 
 ROUNDS = {"round": [1, 2], "bytes_up": [600_000, 650_000], "bytes_down": [500, 400], "dropped": [0, 3]}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.results.selection import SELECTIONS, Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SELECTIONS, Selection, Sweep
 
 ROUNDS = np.array([0, 2, 4, 6])
 

@@ -11,7 +11,7 @@ from sweep_made_up import make_sweep
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.sealed_json import unsealed
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 from fedsolve.results.sweep_files import load, save
 
 pytest.importorskip("pyarrow")

@@ -11,7 +11,7 @@ from sweep_made_up import HALVES, make_sweep
 
 from fedsolve.report.sweeps.sweep_page import pictures, write_report
 from fedsolve.report.sweeps.sweep_table import outcome_lines, ranking, row_texts, setting_rows, setting_table
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 
 pytest.importorskip("matplotlib")
 

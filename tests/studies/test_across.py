@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.client_drift.phase_diagram.winners import WinnerMap, winner
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.rules import better_in_each

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.budgets import budget, budgeted, chances, drawn, expected
 from fedsolve.studies.cells import Cell

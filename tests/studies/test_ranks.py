@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.pictures import CriticalDifference

@@ -14,15 +14,14 @@ from scipy import stats
 import fedsolve as fs
 from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.report.plots import new_figure
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
 from fedsolve.studies.intervals import chance
 from fedsolve.studies.page import write_results
 from fedsolve.studies.pictures import Against, Along, Curves, Maps, Several
-from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.pictures.panels import styles
 from fedsolve.studies.rules import Interval, at_round, by_metric, decided, in_decades
 from fedsolve.studies.rules import comparisons as rules
 from fedsolve.studies.runner import experiment, outcome, solve

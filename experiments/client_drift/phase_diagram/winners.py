@@ -11,7 +11,7 @@ import numpy as np
 from fedsolve.studies import Cells, Study
 from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import new_figure
-from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.pictures.panels import styles
 from fedsolve.studies.rules import difference
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.records.record_file import RecordFile
 from fedsolve.folders.files import slug
-from fedsolve.folders.older_checkpoints import OlderCheckpoints
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, held_already
-from fedsolve.folders.store import load_tree, read_manifest
+from fedsolve.folders.store import OlderCheckpoints, load_tree, read_manifest
 
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
 

@@ -11,9 +11,9 @@ from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE
 from fedsolve.folders.append_log import append_line
-from fedsolve.folders.older_checkpoints import INTACT
 from fedsolve.folders.sealed_json import sealed
-from fedsolve.results.encoding import dumps
+from fedsolve.folders.store import INTACT
+from fedsolve.results.columns import dumps
 
 ROUNDS = "rounds.jsonl"
 """One line a round, written as the run goes."""

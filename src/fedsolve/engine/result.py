@@ -20,8 +20,9 @@ from fedsolve.report.plots import curves
 from fedsolve.report.records import Records
 from fedsolve.report.table import headline
 from fedsolve.results.history import History
-from fedsolve.results.model_file import MODEL, like
 from fedsolve.results.record_files import (
+    MODEL,
+    like,
     method_folders,
     read_result,
     seed_folder,

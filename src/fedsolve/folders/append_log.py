@@ -1,7 +1,7 @@
 """A file that only grows, beside a smaller one that is replaced atomically and says how much of it is whole.
 
 What a killed process appended beyond that is cut off when more is appended. So a save costs what is new, and an older
-checkpoint finds its part of the same file.
+checkpoint finds its part of the same file. Below, what writing and reading such files without a buffer needs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import zlib
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
+
+import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import errors_of_writing
@@ -83,3 +86,29 @@ def sync(file: BinaryIO) -> None:
     """Bring what was written to a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def write_all(file: RawIOBase | IO[bytes], content: bytes | memoryview) -> None:
+    """Write all of `content`, of which a file may take less at once, as before its disk is full."""
+    rest = memoryview(content)
+    while len(rest):
+        rest = rest[file.write(rest) or 0 :]
+
+
+def read_all(file: int, content: memoryview, offset: int) -> None:
+    """Fill `content` from a place of a file on.
+
+    Raises:
+        OSError: the file ends before.
+    """
+    done = 0
+    while done < len(content):
+        more = os.preadv(file, [content[done:]], offset + done)
+        if not more:
+            raise OSError("it has become shorter")
+        done += more
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array that is contiguous, where they lie."""
+    return array.reshape(-1).view(np.uint8).data

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.raw_files import read_all, write_all
+from fedsolve.folders.append_log import read_all, write_all
 
 _NONE = -1
 

@@ -1,23 +1,71 @@
 """The folder of a run, a sweep or a deployment: held for one process, and gone on with only by what began it.
 
-All three keep a checkpoint, a file that `store` writes, and in its manifest the identity of what wrote it:
-all that decides a number. A folder that is held is in use for any other process; one that has a checkpoint is not
-begun anew; one with another identity is not gone on with.
+All three keep a checkpoint, a file that `store` writes, and in its manifest the identity of what wrote it: a table of
+all that decides a number, as JSON gives it back. `versions` is among its entries where results are the same to the bit
+only under one version of fedsolve. A folder that is held is in use for any other process; one that has a checkpoint is
+not begun anew; one with another identity is not gone on with, and the first entry that differs is named.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.identity import check_identity
+from fedsolve.core.errors import InvalidInput, from_where_they_differ
 from fedsolve.folders.lock import Hold, locked
 from fedsolve.folders.store import read_manifest, save_tree
+
+VERSIONS = "versions"
+_FEDSOLVE = re.compile(r"\bfedsolve ([^\s,]+)")
+
+
+def first_difference(
+    there: Mapping[str, Any], here: Mapping[str, Any], free: Collection[str] = ()
+) -> str | None:
+    """The first entry of `here` that is another in `there`, or missing; None if there is none but those of `free`.
+
+    >>> first_difference({"seed": 0, "rounds": 9}, {"seed": 1, "rounds": 8})
+    'seed'
+    """
+    return next((name for name, value in here.items() if there.get(name) != value and name not in free), None)
+
+
+def check_identity(
+    path: Path, there: Mapping[str, Any], here: Mapping[str, Any], free: Collection[str] = ()
+) -> None:
+    """Raise `InvalidInput` if a checkpoint's identity is another; another version of fedsolve comes before all else.
+
+    Args:
+        path: the checkpoint.
+        there: its identity.
+        here: that of the run which would go on from it.
+        free: entries that may differ.
+    """
+    then, now = _version(there), _version(here)
+    if then is not None and then != now:
+        raise InvalidInput(
+            f"the checkpoint {path} was written by fedsolve {then}, and this is fedsolve {now}, whose results may "
+            f"differ: resume it with fedsolve {then}, or start anew in another folder"
+        )
+    name = first_difference(there, here, free)
+    if name is not None:
+        before, now = from_where_they_differ(str(there.get(name)), str(here[name]))
+        raise InvalidInput(
+            f"the checkpoint {path} has {name} = {before}, this run {now}: "
+            "resume as it was, or start anew in another folder"
+        )
+
+
+def _version(identity: Mapping[str, Any]) -> str | None:
+    """The version of fedsolve in an identity, None where its results are those of any."""
+    found = _FEDSOLVE.search(str(identity.get(VERSIONS, "")))
+    return None if found is None else found[1]
+
 
 _SECONDS_BETWEEN = 2.0
 _DEVICES = ("devices", "mesh")

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.folders.append_log import bytes_of
 from fedsolve.folders.files import replace_atomically
-from fedsolve.folders.raw_files import bytes_of
 from fedsolve.folders.untrusted import loads, open_regular
 
 MANIFEST = "fedsolve"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.folders.files import write_atomically
-from fedsolve.report.downsample import rows_to_draw
 from fedsolve.report.markup import (
     PageTable,
     clients_table,
@@ -32,13 +31,14 @@ from fedsolve.report.markup import (
 from fedsolve.report.plots import on_a_clock
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
 from fedsolve.report.table import headline
-from fedsolve.results.encoding import plain
+from fedsolve.results.columns import plain
 from fedsolve.results.history import History
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
 from fedsolve.results.seeds import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 PAGE = "page.html"
 """Name of the page in a run's folder."""
@@ -202,3 +202,24 @@ def _colour_rules() -> str:
 def _plotter() -> str:
     """The script of uPlot, its licence text in the place of its first comment, which is a link."""
     return f"/*! uPlot\n{static('uPlot.LICENSE')}\n*/\n{static('uPlot.iife.min.js').split('*/', 1)[1]}"
+
+
+def rows_to_draw(columns: Sequence[np.ndarray], most: int) -> np.ndarray:
+    """The rows to draw of columns of one length, shape (rows,), ascending: all, or about `most` where there are more.
+
+    Of every stretch of rows each column keeps its least and its largest value, so that curves lose no peak.
+
+    >>> rows_to_draw([np.array([0.0, 9.0, 1.0, 1.0, 1.0, -5.0, 1.0, 1.0])], 4).tolist()
+    [0, 1, 4, 5, 7]
+    """
+    rows = len(columns[0])
+    if rows <= most:
+        return np.arange(rows)
+    stretches = max(1, most // (2 * len(columns)))
+    rows_drawn = {0, rows - 1}
+    for stretch in np.array_split(np.arange(rows), stretches):
+        for column in columns:
+            numbers = stretch[np.isfinite(column[stretch])]
+            if len(numbers):
+                rows_drawn |= {int(numbers[column[numbers].argmin()]), int(numbers[column[numbers].argmax()])}
+    return np.array(sorted(rows_drawn))

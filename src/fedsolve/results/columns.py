@@ -1,10 +1,14 @@
-"""Numbers by name: the arrays of a history, and the JSON lines they are kept in.
+"""Numbers by name: the arrays of a history, and the JSON lines they are kept in, exactly.
 
-Columns are float64, or int64 where every value is an integer, so that a file gives back the same arrays.
+Columns are float64, or int64 where every value is an integer, so that a file gives back the same arrays: floats are
+written by their shortest repr. JSON has no token for a non-finite number; "NaN", "Infinity" and "-Infinity" are what
+the JSON form of protocol buffers uses, and what `float()` of Python and `Number()` of JavaScript read.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,36 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import loads
-from fedsolve.results.encoding import dumps, number, plain
+
+_NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def plain(value: Any) -> Any:
+    """`value` (nested dicts, sequences, arrays, numbers) with only what standard JSON can hold.
+
+    >>> plain({"loss": np.array([0.5, np.nan, -np.inf])})
+    {'loss': [0.5, 'NaN', '-Infinity']}
+    """
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def number(value: Any) -> Any:
+    """The number behind a string that `plain` wrote for a non-finite one; anything else unchanged."""
+    return _NONFINITE.get(value, value) if isinstance(value, str) else value
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """`value` as standard JSON text, non-finite numbers as strings."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
 
 Columns = dict[str, np.ndarray]
 """Arrays by name, all of one length."""

@@ -18,8 +18,7 @@ from fedsolve.core.checks import is_integer
 from fedsolve.core.errors import InvalidInput, shown, unknown
 from fedsolve.folders.sealed_json import unsealed
 from fedsolve.folders.untrusted import loads
-from fedsolve.results.columns import Columns, as_column, checked_columns
-from fedsolve.results.encoding import dumps, number
+from fedsolve.results.columns import Columns, as_column, checked_columns, dumps, number
 from fedsolve.results.metrics import describe, summary
 
 Setting = str | int | float | bool | None

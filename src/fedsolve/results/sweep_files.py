@@ -25,9 +25,8 @@ from fedsolve.folders.sealed_json import (
     without_checksum,
 )
 from fedsolve.folders.untrusted import read_bytes
-from fedsolve.results.encoding import dumps, number
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.columns import dumps, number
+from fedsolve.results.sweep import Selection, Sweep
 
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"

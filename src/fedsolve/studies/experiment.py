@@ -15,13 +15,13 @@ import numpy as np
 from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput
 from fedsolve.report.markup import PageTable
-from fedsolve.results.encoding import plain
+from fedsolve.results.columns import plain
 from fedsolve.studies.parts import read_part, write_part
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsolve.engine.sweep.sweep_options import SweepProgress
+    from fedsolve.engine.progress import SweepProgress
 
 _SECONDS, _VERSION = "processor_seconds_that_it_took", "version_that_made_it"
 _MADE_WITH = "made_with"

@@ -20,7 +20,7 @@ from fedsolve.report.markup import (
     text,
 )
 from fedsolve.report.plots import png
-from fedsolve.results.encoding import dumps
+from fedsolve.results.columns import dumps
 from fedsolve.studies.experiment import Claim, Experiment, Outcome, command
 
 QUICK = "QUICK: not the experiment, its numbers mean nothing"

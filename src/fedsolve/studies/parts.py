@@ -14,8 +14,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import SENT, Sweep
+from fedsolve.results.sweep import SENT, Selection, Sweep
 
 PARTS, ARCHIVE = "parts", "parts.zip"
 _ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives

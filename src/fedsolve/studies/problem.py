@@ -11,7 +11,7 @@ import jax
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 
 if TYPE_CHECKING:
     from fedsolve.core.algorithm import Algorithm

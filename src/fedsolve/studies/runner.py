@@ -16,8 +16,7 @@ from fedsolve.core.errors import unknown
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.folders.run_folder import SWEEP
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
 from fedsolve.studies.parts import joined, packed, unpacked, within

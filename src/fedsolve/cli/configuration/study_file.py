@@ -17,7 +17,7 @@ from fedsolve.cli.configuration.values import resolve_settings
 from fedsolve.config.config_objects import inline_toml
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves, Maps
 from fedsolve.studies.study import Picture

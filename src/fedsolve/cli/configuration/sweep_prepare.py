@@ -19,7 +19,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.sweep.sweep_options import SweepOptions
 from fedsolve.results.history import Setting
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def _write(text: str) -> None:
 
 def emit_json(document: dict[str, Any] | list[Any]) -> None:
     """Print a JSON document as the result; non-finite numbers are strings."""
-    from fedsolve.results.encoding import dumps
+    from fedsolve.results.columns import dumps
 
     emit(dumps(document, indent=2))
 

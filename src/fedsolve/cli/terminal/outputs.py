@@ -18,7 +18,7 @@ from fedsolve.report.fleet import CAPTION, waiting
 from fedsolve.report.label_distribution import labels_by_client
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.history import History
-from fedsolve.results.model_file import MODEL
+from fedsolve.results.record_files import MODEL
 from fedsolve.tasks.task import Task
 
 

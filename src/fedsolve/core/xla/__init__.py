@@ -3,7 +3,7 @@
 tests/engine/test_workarounds.py shows each of them in JAX as it is installed: a test that fails there says that the
 workaround can go. All were seen with JAX 0.10.2, on CPUs.
 
-* `direct`, `conv`, `patches`, `convolutions`: the gradient of a convolution is 10 to 100 times slower inside a loop
+* `direct`, `conv`, `convolutions`: the gradient of a convolution is 10 to 100 times slower inside a loop
   (https://github.com/jax-ml/jax/issues/12868), that of a maximum over windows several times slower than the gradient of
   slices (no report found).
 * `finite`: the maximum of numbers of which one is NaN may be a number (https://github.com/openxla/xla/issues/21461).

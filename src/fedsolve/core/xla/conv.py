@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedsolve.core.xla.direct import direct
-from fedsolve.core.xla.patches import by_patches
+from fedsolve.core.xla.direct import by_patches, direct
 
 _TILE_CHANNELS = 32  # below this the products of the tiles are too thin to pay for the transforms
 _DIRECT_OUTPUTS = 16  # below this the library spends its time on cutting patches

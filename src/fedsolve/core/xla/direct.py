@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from fedsolve.core.xla.patches import by_patches
 
 DIRECT = "convolution_of_channels_last"
 """The name of the operation in traced programs."""
@@ -180,3 +180,33 @@ _derivative.def_impl(jax.jit(_compute, static_argnames=("of", "form")))
 ad.defbilinear(_derivative, partial(_transposed, 0), partial(_transposed, 1))
 batching.primitive_batchers[_derivative] = _side_by_side
 mlir.register_lowering(_derivative, mlir.lower_fun(_compute, multiple_results=False))
+
+
+def by_patches(
+    x: Array,
+    kernel: Array,
+    *,
+    strides: Sequence[int] | None = None,
+    padding: Sequence[tuple[int, int]] | None = None,
+    dilation: Sequence[int] | None = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+) -> Array:
+    """One product of the patches, (batch places, window c), with the kernel.
+
+    x is (batch, *axes, c), the kernel (*window, c, out), the result (batch, *places, out).
+    """
+    *window, c, out = kernel.shape
+    strides, dilation = strides or [1] * len(window), dilation or [1] * len(window)
+    if padding is not None and any(map(any, padding)):
+        x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *[(a, b, 0) for a, b in padding], (0, 0, 0)])
+    spans = [d * (w - 1) + 1 for w, d in zip(window, dilation, strict=True)]
+    positions = [(n - s) // t + 1 for n, s, t in zip(x.shape[1:-1], spans, strides, strict=True)]
+    shifts = []
+    for position in product(*map(range, window)):
+        start = [p * d for p, d in zip(position, dilation, strict=True)]
+        stop = [s + (n - 1) * t + 1 for s, n, t in zip(start, positions, strides, strict=True)]
+        shifts.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, c), (1, *strides, 1)))
+    patches = jnp.concatenate(shifts, axis=-1).reshape(-1, len(shifts) * c)
+    options = {"precision": precision, "preferred_element_type": preferred_element_type}
+    return jnp.matmul(patches, kernel.reshape(-1, out), **options).reshape(x.shape[0], *positions, out)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsolve.data.on_disk.description import Column
-from fedsolve.folders.raw_files import read_all
+from fedsolve.folders.append_log import read_all
 
 _DENSE = 2**16  # bytes of a file for each stretch of rows: about what one fault brings in
 _PART = 2**26  # bytes of a map that are in memory at once

@@ -18,7 +18,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.deploy.retention import pinned
 from fedsolve.folders.files import slug
-from fedsolve.folders.identity import first_difference
+from fedsolve.folders.run_folder import first_difference
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 
 

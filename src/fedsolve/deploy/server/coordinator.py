@@ -35,7 +35,7 @@ from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import run_key
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
-from fedsolve.methods.robust.cohorts import fewest_messages
+from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.results.columns import Columns
 
 

@@ -16,7 +16,7 @@ from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import option, options_class, spec_of
 from fedsolve.deploy.messages.fact_checks import check_metric_names, check_unprotected
-from fedsolve.methods.robust.cohorts import fewest_messages
+from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.results.callbacks import Callback, check_callbacks
 
 Evaluate = Callable[[Params, dict[str, np.ndarray]], Mapping[str, float]]

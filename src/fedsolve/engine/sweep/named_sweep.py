@@ -15,8 +15,7 @@ from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.engine.sweep.sweep import run_sweep
 from fedsolve.engine.sweep.sweep_options import SweepOptions, SweepProgress
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
-from fedsolve.results.selection import Selection
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.tasks.task import Task
 
 
@@ -49,7 +48,7 @@ def sweep(
         **options: those of a run, as `fedsolve.engine.options.RunOptions` has them, without seed and devices.
         seeds: how many (0, 1, ...), or which.
         select: how the best setting is chosen, such as "train_loss:100" or a name of
-            `fedsolve.results.selection.SELECTIONS`; default "training-loss".
+            `fedsolve.results.sweep.SELECTIONS`; default "training-loss".
         validation: share of every client's examples, in (0, 1), that is held out of training and evaluated as
             `validation_loss` and so on; None holds out nothing.
         diagnostics: instead of the task's and the method's.

@@ -9,7 +9,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.options import RunOptions
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 
 
 @dataclass(frozen=True)

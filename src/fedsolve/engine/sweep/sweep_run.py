@@ -20,7 +20,7 @@ from fedsolve.engine.sweep.sweep_trials import RunningBatch, Trials
 from fedsolve.engine.sweep.trials import TrialBatch
 from fedsolve.engine.timing import CallLength, CompileClock
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.results.selection import Selection
+from fedsolve.results.sweep import Selection
 
 
 @dataclass

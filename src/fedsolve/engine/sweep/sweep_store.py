@@ -14,7 +14,7 @@ from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.sweep.trials import TrialBatch
 from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume
 from fedsolve.folders.store import load_tree
-from fedsolve.results.encoding import plain
+from fedsolve.results.columns import plain
 
 
 @dataclass

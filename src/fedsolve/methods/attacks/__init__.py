@@ -9,8 +9,13 @@ from fedsolve.methods.attacks.attacked import (
     choose_attackers,
     flip_labels,
 )
-from fedsolve.methods.attacks.colluding import Colluding
-from fedsolve.methods.attacks.collusion import ALittleIsEnough, Collusion, InnerProductManipulation, MinMax
+from fedsolve.methods.attacks.colluding import (
+    ALittleIsEnough,
+    Colluding,
+    Collusion,
+    InnerProductManipulation,
+    MinMax,
+)
 
 __all__ = [
     "ALittleIsEnough", "Attack", "Attacked", "Colluding", "Collusion", "GaussianNoise", "InnerProductManipulation",

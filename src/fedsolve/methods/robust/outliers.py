@@ -1,4 +1,4 @@
-"""The mean of all messages but those whose norm is far beyond what is usual.
+"""The mean of all messages, and that of all but those whose norm is far beyond what is usual.
 
 Deployments apply the same rule by default, and carry what is usual from round to round (`deploy/server/outliers.py`).
 """
@@ -10,11 +10,33 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool
 
-from fedsolve.core.types import Scalar, is_module, module
-from fedsolve.methods.robust.means import Mean
-from fedsolve.methods.robust.reduction import Reduction
+from fedsolve.core.types import Scalar, is_module, module, reductions
+from fedsolve.methods.robust.reduction import Reduction, column
+
+
+@module
+class Mean(Reduction):
+    """As each field of the message says: what a method without a reduction of its own does."""
+
+    uses_weights: ClassVar[bool] = True
+
+    def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
+        """Means by weight, means of all alike, maxima."""
+
+        def leaf(by: str, x: Array) -> Array:
+            if by == "max":
+                return jnp.max(jnp.where(column(used, x), x, -jnp.inf), axis=0)
+            share = (weight if by == "mean" else used).astype(x.dtype)
+            total = jnp.sum(share)
+            return jnp.tensordot(
+                share / jnp.where(total > 0, total, 1), x, 1, precision=lax.Precision.HIGHEST
+            )
+
+        return jax.tree.map(leaf, reductions(messages), messages)
+
 
 FACTOR = 1e5
 """A norm that is more than so many times the usual one is far beyond it."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Params, Traced, given, module, reported
-from fedsolve.methods.robust.cohorts import check_cohorts
+from fedsolve.core.trees import is_not_traced
+from fedsolve.core.types import Params, Scalar, Traced, given, module, reported
 from fedsolve.methods.robust.reduction import Reduction
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -103,3 +105,25 @@ class Robust(Wrapper):
     def export(self, server: RobustServer) -> Params:
         """The inner model."""
         return self.inner.export(server.inner)
+
+
+def fewest_messages(algorithm: Algorithm) -> Scalar:
+    """The fewest messages of a round that a method's own reduction is meant for, 1 for a mean."""
+    return getattr(algorithm.traits.reduction, "fewest", 1)
+
+
+def check_cohorts(reduction: Reduction, clients: float | None) -> None:
+    """Raise `InvalidInput` if cohorts of at most, or on average, so many clients are too few for a reduction.
+
+    Args:
+        reduction: whose guarantee is meant; one whose numbers are traced passes.
+        clients: of a round, None where nobody knows.
+    """
+    if clients is None or not all(is_not_traced(x) for x in jax.tree.leaves(reduction)):
+        return
+    fewest = math.ceil(float(reduction.fewest))
+    if clients < fewest:
+        raise InvalidInput(
+            f"{reduction!r} protects where {reduction.condition}, so from n = {fewest} clients a round on, and a round "
+            f"has {clients:g}: give more clients a round, or a reduction for fewer"
+        )

@@ -1,4 +1,4 @@
-"""Lines of sweeps: the best score along one axis, and the best setting by round, with the range over seeds."""
+"""Lines of sweeps: the best score along one axis, the best setting by round, and how easy each method is to tune."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.report.axes import is_log, is_numeric, tick_texts
 from fedsolve.report.heatmap import DIVERGED
 from fedsolve.report.plots import log_scale, new_figure, tidy
 from fedsolve.report.style import LIGHT, LineStyle, styles_of
-from fedsolve.report.sweeps.sweep_words import add_title, as_list, axis_label, axis_phrase, setting_texts
+from fedsolve.report.sweeps.sweep_words import (
+    add_title,
+    as_list,
+    axis_label,
+    axis_phrase,
+    is_log,
+    is_numeric,
+    setting_texts,
+    tick_texts,
+)
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 _MARKERS = "os^Dv"
 
@@ -161,3 +170,30 @@ def _legend(figure: Figure, axes: Axes) -> None:
 def _values(sweep: Sweep, axis: str) -> tuple[Any, ...]:
     sweep.best_over_grid(axis)  # names an unknown axis
     return tuple(sweep.grid[axis])
+
+
+def share_within(sweeps: Sequence[Sweep], share: float = 0.05) -> Figure:
+    """The share of each method's grid within 5 % of its best score: how easy it is to tune; 0 if all diverged.
+
+    Raises:
+        InvalidInput: no sweeps, or matplotlib is absent.
+    """
+    several = as_list(sweeps)
+    figure = new_figure(7.6, 1.5 + 0.34 * len(several))
+    axes = figure.subplots()
+    for i, sweep in enumerate(several):
+        good = 100 * sweep.share_within(share) if np.isfinite(sweep.score).any() else 0.0
+        axes.plot([0, good], [i, i], color=LIGHT[0], linewidth=3, solid_capstyle="butt")
+        axes.plot(good, i, "o", color=LIGHT[0], markersize=8)
+        text = f"{good:.0f} % of {len(sweep.score)}" if good else f"all {len(sweep.score)} {DIVERGED}"
+        axes.annotate(text, (good, i), (8, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.set_yticks(range(len(several)), [s.label for s in several])
+    axes.set_ylim(len(several) - 0.5, -0.5)
+    axes.set_xlim(0, 118)
+    axes.spines["bottom"].set_bounds(0, 100)
+    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlabel(f"Share of the grid within {100 * share:g} % of the best score (%)")
+    tidy(axes)
+    axes.grid(False, axis="y")
+    add_title(axes, "How easy each method is to tune", several)
+    return figure

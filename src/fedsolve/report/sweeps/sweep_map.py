@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.report.axes import tick_texts
 from fedsolve.report.heatmap import DIVERGED, draw_map, frame
 from fedsolve.report.plots import new_figure
-from fedsolve.report.sweeps.sweep_words import add_title, axis_label, axis_phrase
+from fedsolve.report.sweeps.sweep_words import add_title, axis_label, axis_phrase, tick_texts
 from fedsolve.results.metrics import Metric, describe, wants_log
 from fedsolve.results.sweep import Sweep
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedsolve.core.errors import Diverged
 from fedsolve.folders.files import write_atomically
-from fedsolve.report.axes import value_text
 from fedsolve.report.markup import (
     definitions,
     note_list,
@@ -28,7 +27,7 @@ from fedsolve.report.plots import png
 from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity
 from fedsolve.report.sweeps.sweep_map import heat_map, pairs
 from fedsolve.report.sweeps.sweep_table import divergence, edges, heads, row_texts, setting_rows
-from fedsolve.report.sweeps.sweep_words import rule_text, seeds_text, setting_texts
+from fedsolve.report.sweeps.sweep_words import rule_text, seeds_text, setting_texts, value_text
 from fedsolve.report.table import number_writer
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Sweep

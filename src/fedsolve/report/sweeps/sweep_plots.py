@@ -1,7 +1,6 @@
 """Plots of sweeps: a map over two axes, the best over the grid along one, the best setting, methods compared."""
 
-from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity
+from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity, share_within
 from fedsolve.report.sweeps.sweep_map import heat_map, pairs
-from fedsolve.report.sweeps.sweep_share import share_within
 
 __all__ = ["best_over_grid", "heat_map", "pairs", "sensitivity", "share_within"]

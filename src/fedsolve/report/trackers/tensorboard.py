@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsolve.core.checks import check_path
 from fedsolve.report.trackers.tracking import CURVES, Tracker, package
-from fedsolve.results.encoding import dumps
+from fedsolve.results.columns import dumps
 from fedsolve.results.history import Setting
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedsolve.report.plots import new_figure, tidy
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
-from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.pictures.panels import styles
 from fedsolve.studies.study import Study
 
 if TYPE_CHECKING:

@@ -1,21 +1,43 @@
-"""Curves in a grid of panels with one legend."""
+"""Curves in a grid of panels with one legend; a method has one colour and line in every picture of every study."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsolve.report.plots import log_scale, new_figure, tidy
+from fedsolve.report.style import DASHES, LIGHT
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.pictures.styles import styles
 from fedsolve.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_ORDER = (
+    "FedAvg", "FedAdam", "FedDuAdam", "FedDuA", "FedExP", "FedAvgM", "FedAdagrad", "FedDuAdagrad", "FedExPM", "FedYogi",
+    "SCAFFOLD", "FedProx", "FedLiLU", "FedLiLS", "FedFW", "FedDualAvg", "FedMiD", "FedDR", "DiLoCo",
+    "SCAFFOLD+FedExP", "SCAFFOLD+FedDuAdagrad",
+    "FedFWPlus", "FedFWSto",
+)  # fmt: skip
+
+
+def styles(labels: Sequence[str]) -> dict[str, tuple[str, tuple[float, ...]]]:
+    """Colour and dashes of each label: a method's own wherever it is drawn.
+
+    Others take what is free in this figure, colours that none of those has before the rest.
+    """
+    every = [(colour, dash) for dash in DASHES for colour in LIGHT]
+    known = {label: every[_ORDER.index(label)] for label in labels if label in _ORDER}
+    taken = {colour for colour, _ in known.values()}
+    rest = [style for style in every if style not in known.values()] or every
+    free = cycle(sorted(rest, key=lambda style: style[0] in taken))
+    return {label: known[label] if label in known else next(free) for label in dict.fromkeys(labels)}
 
 
 _REFERENCE = "0.25", (1.0, 1.5)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsolve.report.plots import new_figure
 from fedsolve.studies.cells import Cells
-from fedsolve.studies.pictures.styles import styles
+from fedsolve.studies.pictures.panels import styles
 from fedsolve.studies.rules.ranks import Ranked, Ranks
 from fedsolve.studies.study import Study
 

@@ -13,7 +13,7 @@ from fedsolve.studies.intervals import (
     intervals,
     listed,
 )
-from fedsolve.studies.rules.across import better_in_each
+from fedsolve.studies.rules.across import better_in_each, sooner
 from fedsolve.studies.rules.comparisons import (
     Rule,
     at_least_as_good,
@@ -31,7 +31,6 @@ from fedsolve.studies.rules.comparisons import (
 )
 from fedsolve.studies.rules.differences import Difference, difference, grade
 from fedsolve.studies.rules.ranks import Ranked, Ranks, ends, rank, ranks_above
-from fedsolve.studies.rules.times import sooner
 from fedsolve.studies.rules.views import at_round, by_metric, early, in_decades, incomparable
 
 __all__ = [

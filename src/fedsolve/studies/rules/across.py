@@ -1,4 +1,4 @@
-"""A comparison made on several problems at once, told in one line: on how many it holds, and on which it does not."""
+"""Comparisons made on several problems at once: on how many one holds, and who reaches a target sooner."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
+from fedsolve.studies.experiment import Verdict
+from fedsolve.studies.intervals import elsewhere, interval
 from fedsolve.studies.rules.comparisons import also, provisional, rule, with_chance
 from fedsolve.studies.rules.differences import Difference, difference, grade
 from fedsolve.studies.study import Judged
@@ -54,3 +56,57 @@ def _where(found: dict[str, Difference]) -> str:
         if names
     ]
     return ", ".join(words)
+
+
+def time_to(cells: Cells, problem: str, method: str, target: float) -> np.ndarray:
+    """Simulated seconds at the first evaluation as good as a target, (seeds,); NaN where it is never reached."""
+    metric = describe(cells.problem(problem).metric)
+    values = cells.curve(problem, method)[1]
+    times = cells.curve(problem, method, metric="time")[1]
+    reached = values >= target if metric.higher_is_better else values <= target
+    return np.where(reached.any(axis=1), times[np.arange(len(times)), reached.argmax(axis=1)], np.nan)
+
+
+@rule
+def sooner(
+    cells: Cells, problems: Sequence[str], a: str, b: str, target: float, neighbours: Sequence[float]
+) -> Judged:
+    """On every problem `a` reaches the target in less time than `b`; the comparisons share the 5 %.
+
+    The verdict is shown at the target's neighbours too.
+    """
+    words, verdict = _sooner(cells, problems, a, b, target)
+    metric = describe(cells.problem(problems[0]).metric)
+    given: dict[float, Verdict] = {
+        metric.scale * bar: _sooner(cells, problems, a, b, bar)[1] for bar in neighbours
+    }
+    reason = (
+        f"seconds to {metric.scale * target:g} {metric.unit}".rstrip()
+        + f", 95 % intervals of their ratio over {cells.problem(problems[0]).over}, paired, all {len(problems)} "
+        f"together; {elsewhere(given, metric.scale * target)}"
+    )
+    return Judged(words, verdict, reason)
+
+
+def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> tuple[str, Verdict]:
+    """What was found, in words, and the verdict."""
+    found, words = [], []
+    for problem in problems:
+        ours, theirs = (time_to(cells, problem, name, target) for name in (a, b))
+        title = cells.problem(problem).title
+        if np.isnan(ours + theirs).any():
+            lost = [name for name, times in ((a, ours), (b, theirs)) if np.isnan(times).any()]
+            found.append(Difference(a, b, np.nan, -np.inf, np.inf))
+            words.append(f"{title}: not reached with every seed by {' and '.join(lost)}")
+            continue
+        ratio = interval(np.log(theirs / ours), len(problems))
+        found.append(Difference(a, b, *ratio))
+        words.append(
+            f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, {ratio.factor.told('.2f', 'times as fast')}"
+        )
+    return "; ".join(words), grade(found)[0]
+
+
+def _mean(times: np.ndarray) -> str:
+    """The geometric mean, which goes with ratios."""
+    return f"{np.exp(np.log(times).mean()):.3g}"
