@@ -1,9 +1,9 @@
 """Checkpoints: a pytree and a small manifest in one safetensors file, replaced atomically and with checksums.
 
 The old file stays until the new one is on the disk, so a run killed at any moment leaves a whole checkpoint.
-`OlderCheckpoints` keeps that of the save before, for the day on which the newest cannot be read, and two older ones, for
-the day on which a model turns out to be spoiled. An older one has the rounds done in its name, and is a second name of
-the same file: it costs no writing.
+`OlderCheckpoints` keeps that of the save before, for the day on which the newest cannot be read, and two older ones,
+for the day on which a model turns out to be spoiled. An older one has the rounds done in its name, and is a second name
+of the same file: it costs no writing.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-
 DIRECT = "convolution_of_channels_last"
 """The name of the operation in traced programs."""
 
