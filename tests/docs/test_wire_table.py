@@ -20,7 +20,7 @@ ROWS = {
     "`FedDualAvg` |": lambda: fs.FedDualAvg(L1(0.1), 0.1),
     "`FedDR` |": lambda: fs.FedDR(L1(0.1), 0.1),
     r"`FedFW`, $\ell_1$ ball": lambda: fs.FedFW(L1Ball(1e6)),
-    r"`FedFW`, an $\ell_1$ ball a leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
+    r"`FedFW`, one $\ell_1$ ball per leaf": lambda: fs.FedFW(L1Ball(1e6).each()),
     "`FedFW`, $k$-support": lambda: fs.FedFW(KSupportBall(1e6, 100)),
     "`FedFW`, group": lambda: fs.FedFW(GroupL1Ball(1e6).on("weight") + L2Ball(1.0).on("bias")),
     "`FedFW`, nuclear": lambda: fs.FedFW(NuclearBall(1e6).on("weight") + L2Ball(1.0).on("bias")),
