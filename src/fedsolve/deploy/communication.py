@@ -178,7 +178,7 @@ def page() -> str:
         rows.setdefault(payload(algorithm), []).append(name)
     lines = [
         _INTRO,
-        "| methods | down | up, and how the server reduces it | is a sum enough |",
+        "| methods | download | upload, and its reduction on the server | sum sufficient |",
         "|---|---|---|---|",
     ]
     for found, names in rows.items():
@@ -186,41 +186,37 @@ def page() -> str:
         up = "<br>".join(f"`{f.name}` {f.shape}, {f.reduced}" for f in found.up)
         enough = f"no: {found.not_a_sum}" if found.not_a_sum else "yes"
         lines.append(_typeset(f"| {', '.join(f'`{n}`' for n in names)} | {down} | {up} | {enough} |"))
-    return "\n".join(lines) + "\n" + _OUTRO
+    return "\n".join([*lines, ""])
 
 
 def _typeset(row: str) -> str:
-    """A row of the page, whose counts and weights are formulas; the command shows the same as plain text."""
-    return re.sub(r"\b(K d_s|K d|K|d_s|d)(?= numbers)", r"$\1$", row).replace(
-        "1/|S|", r"$1 / \lvert S \rvert$"
-    )
+    """A row of the page, whose counts are formulas and whose means are named as its introduction names them."""
+    named = row.replace("mean by examples", "weighted mean").replace("mean 1/|S|", "mean")
+    named = named.replace("a whole number", "an integer")
+    return re.sub(r"\b(K d_s|K d|K|d_s|d)(?= numbers)", r"$\1$", named)
 
 
-_INTRO = r"""# Communication: what is sent
+_INTRO = r"""# Communication
 
-What one client receives and sends in a round, of every method at its defaults. This page is generated from the types
-of the messages (`src/fedsolve/deploy/communication.py`; `fedsolve list communication` prints it); a test keeps it true.
+For users who plan bandwidth, secure aggregation or a privacy review. After this page you know which values one
+client downloads and uploads in a round, for every method at its defaults. `fedsolve list communication` prints the
+same table.
 
-$d$ is the number of the model's parameters, $K$ that of a client's local steps, $\lvert S \rvert$ that of the clients
-in the round. Where leaves are personal (`FedPer`, `FedRep`) they never travel: $d_s$ is the number of parameters in all
-others. Data are never sent. What is sent is not harmless for that: a client update of few examples can betray them
-(`experiments/fedfw/fw_privacy/page.html`).
+**Data are never sent.** However, a client update of few examples can reveal them
+(`experiments/fedfw/fw_privacy/page.html`); `docs/privacy.md` has the remedies.
 
-* The client update `delta` is not all that is sent. **Most methods also upload the mean local loss** (`loss`), for
-  logging only. **Squared norms** (`squared_norm`), losses that a server optimiser uses (`f`, `excess`) and results of a
-  line search (`search`) are uploaded where the table has them.
-* "mean by examples" weighs a client by its number of examples $n_i$: the server needs $\sum_i n_i D_i$ and
-  $\sum_i n_i$. A client can weigh its own message, so that sums are still enough; $n_i$ itself is sent beside the
-  message, or enters a sum as one number more. "mean $1 / \lvert S \rvert$" counts clients alike.
-* "Is a sum enough": whether the server could do with sums over the cohort, as secure aggregation gives it, without
-  seeing any client's message. Sums are enough for the mathematics only: a server that sees sums cannot leave out a
-  client whose message is not finite, as the engine does.
-* Frank-Wolfe methods are shown with an $\ell_1$ ball, whose vertex is one integer; what else a set's code may be is in
-  `docs/composite.md`. The server follows each client's $x_i$ from its codes.
-"""
-_OUTRO = """
-`Robust+X` sends what X sends, and needs each message. `FedBuff+X` and `FedAsync+X` send what X sends: how late a
-message is the server knows, since it sent the model, and a client that is told can weigh its own. Whatever wraps a
-method adds its own fields to the paths: `inner.delta` is the client update inside SCAFFOLD's message. Bytes are in
-`docs/composite.md`; a run counts its own.
+Symbols: $d$ is the number of model parameters, $K$ the number of local steps, $D_i$ the update of client $i$
+(`delta`), and $d_s$ the number of shared parameters. Personal layers (`FedPer`, `FedRep`) are never sent.
+
+* **Scalars**: most methods also upload the mean local loss (`loss`), for logging only. `squared_norm`, `f`,
+  `excess` and `rate_sum` are used by the server step, and `search` has the results of a line search.
+* **Weighted mean**: clients are weighted by their number of examples $n_i$. The server needs $\sum_i n_i D_i$ and
+  $\sum_i n_i$. It receives $n_i$ with the message; a client can also weight its own message, so that sums are
+  sufficient. "Mean" weights all clients equally.
+* **Sum sufficient**: whether the method works with sums over the cohort, as secure aggregation provides them. A
+  server that sees only sums cannot exclude a client whose message is not finite.
+* **Frank-Wolfe methods** are shown with an $\ell_1$ ball, whose extreme point is one integer. `docs/composite.md`
+  has the bytes for other sets. The server reconstructs each client's iterate from its messages.
+* **Wrappers** add fields: `inner.delta` is the client update inside SCAFFOLD's message. `Robust+X`, `FedBuff+X`
+  and `FedAsync+X` send the same fields as X.
 """
