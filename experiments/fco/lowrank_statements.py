@@ -7,7 +7,7 @@ import numpy as np
 from experiments.fco.methods import CENTRAL, OTHERS
 from experiments.fco.rules import Arrival, comes_within, sooner, stays_below, times
 from experiments.fco.synthetic import on_the_papers_grid
-from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.rules import Rule, at_round, better, better_than_all, by_metric, rule
 
 SIDE = 32
@@ -41,12 +41,12 @@ def exact(rank: int) -> Arrival:
 
 
 @rule
-def centrally_exact(cells: Cells, problem: str, rank: int) -> Judged:
+def centrally_exact(cells: Cells, problem: str, rank: int) -> Decision:
     """The centralised solution has the rank on every data set: any method's record has its numbers."""
     ranks = cells.final(problem, "FedDualAvg", metric=f"{CENTRAL}_rank")
     hits = int((ranks == rank).sum())
     ours = f"rank {rank} on {hits} of {len(ranks)} data sets, {ranks.min():.0f} to {ranks.max():.0f} on all"
-    return Judged(ours, "reproduced" if hits == len(ranks) else "partly" if hits else "not reproduced")
+    return Decision(ours, "reproduced" if hits == len(ranks) else "partly" if hits else "not reproduced")
 
 
 def of_the_figure(dataset: int, name: str) -> tuple[Statement, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsolve.studies import Cells, Judged
+from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Verdict
@@ -16,9 +16,9 @@ from fedsolve.studies.rules import (
     Interval,
     Rule,
     alike,
+    all_positive,
     decided,
     elsewhere,
-    judged,
     mixed,
     provisional,
     rule,
@@ -60,7 +60,7 @@ def reaches(
     threshold: float,
     thresholds: tuple[float, ...] = THRESHOLDS,
     side: int = 1,
-) -> Judged:
+) -> Decision:
     """The metric is at least the threshold: its mean over the seeds, by the interval; with side -1 it is below."""
     found = against(cells, problem, cells.final(problem, method), threshold, thresholds, side)
     return replace(found, provisional=provisional(cells, problem, "tuned", (method,)))
@@ -80,7 +80,7 @@ def against(
     threshold: float,
     thresholds: tuple[float, ...] = THRESHOLDS,
     side: int = 1,
-) -> Judged:
+) -> Decision:
     """Whether the mean of values in the problem's metric, shape (seeds,), is at least the threshold, or below it.
 
     Args:
@@ -102,19 +102,19 @@ def against(
         ours += f"; {title} {there.mean():.3f} on the others" if len(there) else ""
     given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in thresholds}
     what = f"{'at least' if side > 0 else 'below'} {threshold:g} by the 95 % interval of the mean"
-    return Judged(ours, given[threshold], f"{what} over {replicates}; {elsewhere(given, threshold)}")
+    return Decision(ours, given[threshold], f"{what} over {replicates}; {elsewhere(given, threshold)}")
 
 
 @rule
 def sooner(
     cells: Cells, problem: str, a: str, others: Sequence[str], threshold: float, arrival: Arrival = FOUND
-) -> Judged:
+) -> Decision:
     """`a` needs fewer rounds than each of the others until it is there for good.
 
     A run that never comes there counts as if it did one evaluation after the last.
     """
     found = {bar: _differences(cells, problem, a, others, bar, arrival) for bar in arrival.thresholds}
-    verdicts = {bar: judged(cells, problem, "tuned", d, (a, *others)) for bar, d in found.items()}
+    verdicts = {bar: all_positive(cells, problem, "tuned", d, (a, *others)) for bar, d in found.items()}
     counts = ", ".join(f"{name} {_words(cells, problem, name, threshold, arrival)}" for name in (a, *others))
     ours = f"rounds until {arrival.words.format(threshold)}: {counts}"
     ours += "; fewer by " + ", ".join(
@@ -128,7 +128,7 @@ def sooner(
 @rule
 def comes_within(
     cells: Cells, problem: str, method: str, rounds: int, threshold: float, arrival: Arrival
-) -> Judged:
+) -> Decision:
     """The method is there for good in less than so many rounds: their mean over the seeds, by the interval."""
     found = {
         bar: cells.interval(problem, until_reached(cells, problem, method, bar, arrival)[0])
@@ -143,31 +143,31 @@ def comes_within(
     ours += f"{_words(cells, problem, method, threshold, arrival)} [{low:.0f}, {high:.0f}]"
     reason = f"less than {rounds} by the 95 % interval of the mean over {cells.problem(problem).replicates}"
     weak = provisional(cells, problem, "tuned", (method,))
-    return Judged(ours, given[threshold], f"{reason}; {elsewhere(given, threshold)}", weak)
+    return Decision(ours, given[threshold], f"{reason}; {elsewhere(given, threshold)}", weak)
 
 
 @rule
 def times(
     cells: Cells, problem: str, a: str, b: str, factor: float, factors: tuple[float, ...], side: int = 1
-) -> Judged:
+) -> Decision:
     """The metric of `a` is at least `factor` times that of `b`, or with side -1 at most, by the mean ratio."""
     words = ", ".join(f"{name} {shown_final(cells, problem, name, 'tuned')}" for name in (a, b))
     weak = provisional(cells, problem, "tuned", (a, b))
     ratio = cells.final(problem, a) / cells.final(problem, b)
     if not np.isfinite(ratio).all():
-        return Judged(words, "underpowered", "no ratio: a run diverged", weak)
+        return Decision(words, "underpowered", "no ratio: a run diverged", weak)
     found = cells.interval(problem, ratio)
     given: dict[float, Verdict] = {bar: decided(found, bar, side) for bar in factors}
     what = f"{'at least' if side > 0 else 'at most'} {factor:g} times"
     reason = f"{what} by the 95 % interval, paired over {cells.problem(problem).over}"
-    ours = f"{words}; {found.told('.3g', 'times as large')}"
-    return Judged(ours, given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
+    ours = f"{words}; {found.text('.3g', 'times as large')}"
+    return Decision(ours, given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
 
 
 @rule
 def within_a_factor(
     cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], factor: float, factors: tuple[float, ...]
-) -> Judged:
+) -> Decision:
     """In each pair neither metric is more than `factor` times the other, by the geometric mean of their ratio."""
     apart = {f"{a} over {b}": cells.final(problem, a) / cells.final(problem, b) for a, b in pairs}
     found = {name: cells.interval(problem, np.log(x), len(pairs)) for name, x in apart.items()}
@@ -176,12 +176,12 @@ def within_a_factor(
     }
     names = dict.fromkeys(name for pair in pairs for name in pair)
     ends = ", ".join(f"{name} {shown_final(cells, problem, name, 'tuned')}" for name in names)
-    told = "; ".join(f"{name} {one.factor.told('.3g', 'times')}" for name, one in found.items())
+    told = "; ".join(f"{name} {one.factor.text('.3g', 'times')}" for name, one in found.items())
     reason = (
         f"within {factor:g} times one another by the 95 % interval, paired over {cells.problem(problem).over}"
     )
     weak = provisional(cells, problem, "tuned", tuple(names))
-    return Judged(f"{ends}; {told}", given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
+    return Decision(f"{ends}; {told}", given[factor], f"{reason}; {elsewhere(given, factor)}", weak)
 
 
 def _differences(
@@ -219,7 +219,7 @@ def _words(cells: Cells, problem: str, method: str, threshold: float, arrival: A
 
 
 @rule
-def with_known(cells: Cells, names: Sequence[str], rule: Rule) -> Judged:
+def with_known(cells: Cells, names: Sequence[str], rule: Rule) -> Decision:
     """The rule on cells in which solutions that the columns of every run tell of stand beside the methods."""
     found = dict(cells.by_name)
     for problem in cells.problems:

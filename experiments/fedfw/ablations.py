@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.fedfw.linear import problem
-from fedsolve.studies import Cells, Judged, Problem
+from fedsolve.studies import Cells, Decision, Problem
 from fedsolve.studies.author import describe
 from fedsolve.studies.cells import Which
 from fedsolve.studies.rules import (
@@ -34,7 +34,7 @@ def data(name: str, ball: str, of: str, **options: Any) -> Problem:
 @rule
 def ordered(
     cells: Cells, problems: Sequence[str], labels: Sequence[str], rising: bool, which: Which
-) -> Judged:
+) -> Decision:
     """On each problem the metric rises (or falls) along the methods: by its rank correlation on each data set."""
     found, words, metric = {}, [], describe(cells.problem(problems[0]).metric)
     for name in problems:
@@ -50,7 +50,7 @@ def ordered(
     )
     weak = [provisional(cells, name, which, labels) for name in problems]
     weak += [_turns(cells, name, labels, which) for name in problems]
-    return Judged(ours, held, reason, "; ".join(filter(None, weak)))
+    return Decision(ours, held, reason, "; ".join(filter(None, weak)))
 
 
 def _turns(cells: Cells, name: str, labels: Sequence[str], which: Which) -> str:

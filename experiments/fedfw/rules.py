@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsolve.studies import Cells, Judged
+from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
 from fedsolve.studies.rules import Difference, difference, grade, interval, rule
 
@@ -15,14 +15,14 @@ Pair = tuple[str, str, str]
 
 
 @rule
-def columns(cells: Cells, pairs: Sequence[Pair]) -> Judged:
+def columns(cells: Cells, pairs: Sequence[Pair]) -> Decision:
     """In every column the first is better; partly, with which, if it is in some. The columns share the 5 %."""
     found = [difference(cells, *pair, comparisons=len(pairs)) for pair in pairs]
     return _counted(cells, pairs, found)
 
 
 @rule
-def with_equal_bytes(cells: Cells, pairs: Sequence[Pair]) -> Judged:
+def with_equal_bytes(cells: Cells, pairs: Sequence[Pair]) -> Decision:
     """In every column the first ends better than the second was when it had sent as many bytes up."""
     return _counted(cells, pairs, [_with_equal_bytes(cells, *pair, len(pairs)) for pair in pairs])
 
@@ -35,7 +35,7 @@ def _with_equal_bytes(cells: Cells, problem: str, a: str, b: str, comparisons: i
     return Difference(a, b, *interval(sign * (ends[0] - ends[1]), comparisons))
 
 
-def _counted(cells: Cells, pairs: Sequence[Pair], found: Sequence[Difference]) -> Judged:
+def _counted(cells: Cells, pairs: Sequence[Pair], found: Sequence[Difference]) -> Decision:
     """How many columns are on which side, with the mean differences."""
     held = [i for i, d in enumerate(found) if d.low > 0]
     contrary = [i for i, d in enumerate(found) if d.high < 0]
@@ -50,7 +50,7 @@ def _counted(cells: Cells, pairs: Sequence[Pair], found: Sequence[Difference]) -
     ours = f"{metric.title}: better in {listed(held)}, worse in {listed(contrary)}, open in {listed(unsure)}"
     reason = f"95 % intervals of the paired differences over {cells.problem(pairs[0][0]).replicates}"
     reason += f", shared by {len(pairs)} columns; numbers are mean differences{f' in {unit}' if unit else ''}"
-    return Judged(ours, grade(found)[0], reason, _at_edges(cells, pairs))
+    return Decision(ours, grade(found)[0], reason, _at_edges(cells, pairs))
 
 
 def _shown(mean: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from experiments.fedopt.axes import Reached, along, edges, grid_of
-from fedsolve.studies import Cells, Judged
+from fedsolve.studies import Cells, Decision
 from fedsolve.studies.author import describe
 from fedsolve.studies.cells import ends
 from fedsolve.studies.experiment import Verdict
@@ -43,12 +43,12 @@ def flat(
     axis: str,
     most: float,
     between: tuple[float, float] | None = None,
-) -> Judged:
+) -> Decision:
     """Along an axis each method's worst value is at most `most` times its best."""
     found = intervals({m: spread(along(cells, problem, m, axis, between)) for m in methods})
     held, reason = _at_most(cells, problem, found, most)
     ours = f"largest over smallest along {axis}{_part(between)}: {_factors(found)}"
-    return Judged(
+    return Decision(
         ours,
         held,
         reason,
@@ -57,7 +57,7 @@ def flat(
 
 
 @rule
-def flatter(cells: Cells, problem: str, pairs: Sequence[tuple[Where, Where]]) -> Judged:
+def flatter(cells: Cells, problem: str, pairs: Sequence[tuple[Where, Where]]) -> Decision:
     """In each pair the first method varies less along its axis than the second along its own, by a factor."""
     apart, words = {}, []
     for a, b in pairs:
@@ -69,7 +69,7 @@ def flatter(cells: Cells, problem: str, pairs: Sequence[tuple[Where, Where]]) ->
         ]
     found = intervals(apart)
     held, which = beyond(found.items(), 0.0)
-    return Judged(
+    return Decision(
         f"largest over smallest: {', '.join(dict.fromkeys(words))}; the second over the first: {_factors(found)}",
         held,
         f"a factor above 1 by the 95 % interval{_over(cells, problem)}{TUNED}{which}",
@@ -80,7 +80,7 @@ def flatter(cells: Cells, problem: str, pairs: Sequence[tuple[Where, Where]]) ->
 @rule
 def nearly_best(
     cells: Cells, problem: str, methods: Sequence[str], axis: str, value: float, most: float
-) -> Judged:
+) -> Decision:
     """At one value of an axis each method is at most `most` times worse than at the best other one.
 
     The best is chosen by the mean over seeds of what is compared, which favours it.
@@ -98,7 +98,7 @@ def nearly_best(
         words.append(f"{m} {' and '.join(shown)}")
     found = intervals(worse)
     held, reason = _at_most(cells, problem, found, most)
-    return Judged(
+    return Decision(
         f"{metric.label} at {axis} {value:g} and at the best other: {', '.join(words)}; worse by a factor of "
         f"{_factors(found)}",
         held,
@@ -116,7 +116,7 @@ def goes(
     what: str,
     rising: bool,
     at_edge: Callable[[Cells, str], str],
-) -> Judged:
+) -> Decision:
     """Spearman's correlation of two series, found for each seed, is above 0 (or below it).
 
     Args:
@@ -133,11 +133,13 @@ def goes(
     side = "above" if rising else "below"
     reason = f"{side} 0 by the 95 % interval{_over(cells, problem)}{which}"
     weak = _provisional(at_edge(cells, m) for m in methods)
-    return Judged(f"rank correlation of {what}: {listed(found, '.2f')}", held, reason, weak)
+    return Decision(f"rank correlation of {what}: {listed(found, '.2f')}", held, reason, weak)
 
 
 @rule
-def easier(cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], near: float, **at: float) -> Judged:
+def easier(
+    cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], near: float, **at: float
+) -> Decision:
     """In each pair the first method has more settings within `near` of the best of all methods than the second."""
     p = cells.problem(problem)
     reached = {
@@ -156,9 +158,9 @@ def easier(cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], near: f
     held, which = beyond(found.items(), 0.0)
     given: dict[float, Verdict] = {100 * bar: beyond(more(bar).items(), 0.0)[0] for bar in around(near)}
     words = ", ".join(f"{m} {s.mean():.3g} %" for m, s in shares.items())
-    gaps = ", ".join(f"{name} {one.told('+.3g', 'points')}" for name, one in found.items())
+    gaps = ", ".join(f"{name} {one.text('+.3g', 'points')}" for name, one in found.items())
     where = ", ".join(f"{axis} {v:g}" for axis, v in at.items())
-    return Judged(
+    return Decision(
         f"settings within {100 * near:g} % of the best of all methods at {where}: {words}; {gaps}",
         held,
         f"more by the 95 % interval{_over(cells, problem)}{which}; {elsewhere(given, 100 * near)}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsolve.studies import Cells, Judged
+from fedsolve.studies import Cells, Decision
 from fedsolve.studies.cells import Which
 from fedsolve.studies.rules import Rule, decided, interval, provisional, rule, shown_final
 
@@ -16,7 +16,9 @@ _BESIDE = "at the end"
 
 
 @rule
-def times_lower(cells: Cells, problem: str, a: str, b: str, factor: float, which: Which = "tuned") -> Judged:
+def times_lower(
+    cells: Cells, problem: str, a: str, b: str, factor: float, which: Which = "tuned"
+) -> Decision:
     """The error of `a` at the end is less than 1/`factor` of the error of `b`, by the interval of their ratio."""
     ours, theirs = (cells.final(problem, name, which) for name in (a, b))
     ratio = interval(np.log(theirs) - np.log(ours)).factor
@@ -25,11 +27,11 @@ def times_lower(cells: Cells, problem: str, a: str, b: str, factor: float, which
         f"{b}'s error more than {factor:g} times {a}'s, by the 95 % interval of the ratio, paired by seed"
     )
     weak = provisional(cells, problem, which, (a, b))
-    return Judged(f"{ends}; {ratio.told('.3g', 'times')}", decided(ratio, factor), reason, weak)
+    return Decision(f"{ends}; {ratio.text('.3g', 'times')}", decided(ratio, factor), reason, weak)
 
 
 @rule
-def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Judged:
+def across(cells: Cells, rule: Callable[..., Rule], *cells_of: tuple[str, str], **arguments: Any) -> Decision:
     """A rule on methods of different problems, each (problem, method), as if they were of one.
 
     Args:

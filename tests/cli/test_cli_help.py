@@ -93,4 +93,4 @@ def test_an_experiment_needs_matplotlib_before_it_computes(call, no_pictures, mo
 
 def test_judging_again_draws_nothing(no_pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert reproduce.judge("fw-split", names.program_folders()["fw-split"])
+    assert reproduce.evaluate_claims("fw-split", names.program_folders()["fw-split"])

@@ -98,9 +98,9 @@ def test_show_of_a_run_that_has_not_begun(call, no_pictures):
 
 def test_geometries_are_listed_with_their_faces(call):
     rows = {row["name"]: row for row in call("list", "geometries", "--json").document}
-    assert rows["L1"]["faces"] == ["value", "subgradient", "prox"]
-    assert "lmo" in rows["LpBall"]["faces"]
-    assert "project" not in rows["LpBall"]["faces"]
+    assert rows["L1"]["operations"] == ["value", "subgradient", "prox"]
+    assert "lmo" in rows["LpBall"]["operations"]
+    assert "project" not in rows["LpBall"]["operations"]
     assert rows["ElasticNet"]["parameters"] == ["weight", "l2"]
 
 

@@ -13,14 +13,6 @@ SECTION = "## Abandoned words"
 
 ALLOWED: dict[str, set[str]] = {
     "displacements": {"docs/figures.md"},  # the title of a study whose page is kept
-    "faces": {  # the attribute
-        "src/fedsolve/cli/commands/listing.py",
-        "src/fedsolve/config/config_objects.py",
-        "src/fedsolve/deploy/messages/kinds.py",
-        "src/fedsolve/engine/baselines.py",
-        "src/fedsolve/geometry/",
-    },
-    "judge": {"src/fedsolve/studies/", "src/fedsolve/cli/commands/reproduce.py"},  # a function's name
     "lanes": {  # folders and options of earlier versions
         "docs/sweep.md",
         "src/fedsolve/cli/",

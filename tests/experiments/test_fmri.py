@@ -114,12 +114,12 @@ def each(first, others):
 
 def test_what_the_paper_says_is_reproduced_by_such_ends():
     cells = made_up(each(0.03, 0.4) | {"FedDualAvgOSP": 0.01}, each(0.95, 0.8), each(15, 3))
-    assert [one.judge(cells).verdict for one in statements()] == [YES] * 8
+    assert [one.decide(cells).verdict for one in statements()] == [YES] * 8
 
 
 def test_other_ends_contradict_it():
     cells = made_up(each(0.5, 0.4), each(0.8, 0.95), each(3, 15))
-    assert [one.judge(cells).verdict for one in statements()] == [NO] * 6 + [NO, NO]
+    assert [one.decide(cells).verdict for one in statements()] == [NO] * 6 + [NO, NO]
 
 
 def test_figure_12_shows_the_settings_whose_rates_multiply_to_its_range():

@@ -95,7 +95,7 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
                 Selection("train_loss", 1),
             )  # fmt: skip
             cells[problem, name] = Cell(sweep, None, None)
-    found = [one.judge(Cells(study.problems, tuple(range(5)), cells)) for one in study.statements[:6]]
+    found = [one.decide(Cells(study.problems, tuple(range(5)), cells)) for one in study.statements[:6]]
     assert {one.verdict for one in found} == {"reproduced"}
     assert (
         "correlation -0.96 [-1.00, -0.82]" in found[0].ours
@@ -104,13 +104,13 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
     assert not any(one.provisional for one in found)
     for cell in cells.values():
         cell.published.metrics["train_loss"][..., 0] *= 0.5  # F is least at the start
-    risen = study.statements[1].judge(Cells(study.problems, tuple(range(5)), cells))
+    risen = study.statements[1].decide(Cells(study.problems, tuple(range(5)), cells))
     assert risen.verdict == "reproduced"
     assert "MCLR, lam0 = 0.01: F is least at round 0 and rises again" in risen.provisional
     backwards = {
         key: cells[key[0], fw_participation.NAMES[-1 - fw_participation.NAMES.index(key[1])]] for key in cells
     }
-    turned = [one.judge(Cells(study.problems, tuple(range(5)), backwards)) for one in study.statements[:6]]
+    turned = [one.decide(Cells(study.problems, tuple(range(5)), backwards)) for one in study.statements[:6]]
     assert {one.verdict for one in turned} == {"not reproduced"}
 
 

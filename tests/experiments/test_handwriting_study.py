@@ -44,7 +44,7 @@ def made_up(loss, accuracy, share, outside=0.0):
 def verdicts(loss, accuracy, **others):
     """Of all problems, of Figure 13, and of Figures 14 and 15."""
     of_all, *rest = (
-        one.judge(
+        one.decide(
             made_up(*(dict(zip(NAMES, row, strict=True)) for row in (loss, accuracy)), **others)
         ).verdict
         for one in STUDY.statements

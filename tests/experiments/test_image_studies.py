@@ -97,7 +97,7 @@ def test_the_papers_rates_reach_the_methods():
 def test_the_papers_own_numbers_reproduce_the_papers_statements(name):
     cells = made_up(STUDIES[name], papers(name))
     for statement in STUDIES[name].statements:
-        found = statement.judge(cells)
+        found = statement.decide(cells)
         assert found.verdict == "reproduced", (statement.says, found)
 
 
@@ -108,7 +108,7 @@ def test_the_contrary_numbers_reproduce_no_order(name):
         p: {m: min(v.values()) + max(v.values()) - x for m, x in v.items()} for p, v in papers(name).items()
     }
     cells = made_up(STUDIES[name], turned)
-    verdicts = {s.says: s.judge(cells).verdict for s in STUDIES[name].statements}
+    verdicts = {s.says: s.decide(cells).verdict for s in STUDIES[name].statements}
     orders = {says: v for says, v in verdicts.items() if "within" not in says and "at first" not in says}
     assert "reproduced" not in orders.values()
     assert "not reproduced" in orders.values()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.studies.reproduce import judge
+from fedsolve.studies.reproduce import evaluate_claims
 
 KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "experiments").glob("*/*/parts.zip"))
 
@@ -13,4 +13,4 @@ KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "experiments"
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
 def test_the_verdicts_follow_from_the_kept_data(folder):
     told = json.loads((folder / "results.json").read_text())
-    assert [vars(claim) for claim in judge(told["experiment"], folder)] == told["claims"]
+    assert [vars(claim) for claim in evaluate_claims(told["experiment"], folder)] == told["claims"]

@@ -47,7 +47,7 @@ def rising(last, at):
 
 def verdicts(dataset, f1, **others):
     study = lasso.study(dataset)
-    return [statement.judge(made_up(study, f1, **others)).verdict for statement in study.statements]
+    return [statement.decide(made_up(study, f1, **others)).verdict for statement in study.statements]
 
 
 PAPER = {

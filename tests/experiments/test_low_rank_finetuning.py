@@ -45,7 +45,7 @@ def judge(**ends):
     finals = {key: 0.5 + spread for key in SENT} | {
         tuple(name.split("_")): np.asarray(value) for name, value in ends.items()
     }
-    return [s.judge(made_up(finals)) for s in study.STUDY.statements]
+    return [s.decide(made_up(finals)) for s in study.STUDY.statements]
 
 
 def test_bytes_are_those_of_the_shapes():

@@ -55,7 +55,7 @@ def made_up(dataset, exact_from, error, loss, small=1e-3, end=0):
 
 def judged(dataset, *given, **others):
     study, cells = made_up(dataset, *given, **others)
-    return [statement.judge(cells) for statement in study.statements]
+    return [statement.decide(cells) for statement in study.statements]
 
 
 def each(first, others):

@@ -50,7 +50,7 @@ def made_up(study, ends, train=None):
 
 
 def verdicts(study, *given):
-    return [statement.judge(made_up(study, *given)).verdict for statement in study.statements]
+    return [statement.decide(made_up(study, *given)).verdict for statement in study.statements]
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -51,7 +51,7 @@ def test_whole_vector(psi):
     @jax.jit
     def of(psi, w):
         found = {"prox": psi.prox(w, 0.7), "value": psi.value(w)}
-        if "lmo" in blocks.faces:
+        if "lmo" in blocks.operations:
             found |= {"lmo": psi.lmo(w), "gap": psi.gap(w, w), "violation": psi.violation(w)}
         return found
 
@@ -86,7 +86,7 @@ def test_vertices_of_several_blocks_travel_as_codes():
 
 
 def test_sums_show_what_all_parts_show():
-    assert (L1(0.1).on("weight") + L1Ball(1.0).on("bias")).faces == ("value", "prox")
+    assert (L1(0.1).on("weight") + L1Ball(1.0).on("bias")).operations == ("value", "prox")
     value = (L1(0.1).on("weight") + L2Ball(100.0).on("bias")).value(MODEL)
     np.testing.assert_allclose(value, 0.1 * np.abs(MODEL["hidden"]["weight"]).sum(), rtol=1e-12)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.author import describe
 from fedsolve.studies.rules import (
     Interval,
@@ -65,7 +65,7 @@ def breaks(methods: Sequence[str], problem: str) -> Rule:
 
 
 @rule
-def _all(cells: Cells, pairs: Sequence[tuple[str, str]], side: int) -> Judged:
+def _all(cells: Cells, pairs: Sequence[tuple[str, str]], side: int) -> Decision:
     """Losses of (method, problem) pairs that are claimed to be all above the margin (side 1) or all below it (-1)."""
     one_method = len({method for method, _ in pairs}) == 1
     words, found = [], []
@@ -79,11 +79,11 @@ def _all(cells: Cells, pairs: Sequence[tuple[str, str]], side: int) -> Judged:
     verdict, which = given[MARGIN]
     reason = f"{'more' if side > 0 else 'less'} than {MARGIN:g} points by {INTERVALS}{which}; "
     reason += elsewhere({bar: one for bar, (one, _) in given.items()}, MARGIN)
-    return Judged(f"points lost: {', '.join(words)}", verdict, reason)
+    return Decision(f"points lost: {', '.join(words)}", verdict, reason)
 
 
 @rule
-def more_harm(cells: Cells, a: str, b: str, methods: Sequence[str]) -> Judged:
+def more_harm(cells: Cells, a: str, b: str, methods: Sequence[str]) -> Decision:
     """Every method loses more on problem `a` than on problem `b`."""
     words, found = [], []
     for method in methods:
@@ -97,7 +97,7 @@ def more_harm(cells: Cells, a: str, b: str, methods: Sequence[str]) -> Judged:
             words.append(f"{method} {apart:+.1f}")
         found.append((method, apart))
     verdict, which = beyond(found, 0.0)
-    return Judged(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, INTERVALS + which)
+    return Decision(f"points lost at {a} less those at {b}: {', '.join(words)}", verdict, INTERVALS + which)
 
 
 _HOLDS = {

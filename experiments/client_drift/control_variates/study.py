@@ -11,7 +11,7 @@ import fedsolve as fs
 from experiments.client_drift import label_skew
 from experiments.client_drift.control_variates.diversity import WithDiversity
 from fedsolve import client, server
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Along, Curves
 from fedsolve.studies.rules import (
@@ -82,7 +82,7 @@ def methods(problem: str) -> dict[str, Method]:
 
 
 @rule
-def diversity(cells: Cells, problems: Sequence[str], names: Sequence[str], side: int) -> Judged:
+def diversity(cells: Cells, problems: Sequence[str], names: Sequence[str], side: int) -> Decision:
     """The geometric mean of the diversity over the last rounds is at most 1.1 in all cells, or (side -1) above it."""
     words, ends = [], []
     for m in names:
@@ -97,7 +97,7 @@ def diversity(cells: Cells, problems: Sequence[str], names: Sequence[str], side:
     held = f"it holds in {len(ends) - len(missed)} of {len(ends)} cells"
     held += f", not in {'; '.join(missed)}" if missed else ""
     reason = f"{what}, all {len(ends)} together; {held}; {elsewhere(given, NEAR)}"
-    return Judged(ours + ", ".join(words), given[NEAR], reason)
+    return Decision(ours + ", ".join(words), given[NEAR], reason)
 
 
 def _log_interval(cells: Cells, problem: str, name: str, comparisons: int) -> Interval:

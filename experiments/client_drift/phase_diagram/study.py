@@ -10,7 +10,7 @@ import fedsolve as fs
 from experiments.client_drift import label_skew
 from experiments.client_drift.phase_diagram.winners import WinnerMap, winner
 from experiments.feddua.methods import MeanOfTwo
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import around_factor, better_in_each, decided, elsewhere, interval, rule
 
@@ -68,7 +68,7 @@ HARD = [name_of(alpha, steps) for alpha in SKEWED for steps in MANY]
 @rule
 def one_wins(
     cells: Cells,
-) -> Judged:
+) -> Decision:
     """One method is best in every cell; contradicted where even the most frequent winner is significantly worse."""
     found = {name: winner(cells, name) for name in CELLS}
     counts = {m: sum(w.name == m for w in found.values()) for m in cells.methods(CELLS[0])}
@@ -82,18 +82,18 @@ def one_wins(
     reason = (
         f"{most} is significantly worse than the best in {len(beaten)} cells: {'; '.join(beaten) or 'none'}"
     )
-    return Judged(ours, verdict, reason)
+    return Decision(ours, verdict, reason)
 
 
 @rule
-def unaffected(cells: Cells, method: str, steps: int, most: float = 1.1) -> Judged:
+def unaffected(cells: Cells, method: str, steps: int, most: float = 1.1) -> Decision:
     """The loss at the strongest skew is at most 1.1 times that at the weakest, by the interval over data sets."""
     skewed, even = (cells.final(name_of(alpha, steps), method) for alpha in (ALPHAS[0], ALPHAS[-1]))
     ratio = interval(np.log(skewed / even)).factor
     ours = f"{method}'s loss at alpha {ALPHAS[0]:g} over that at {ALPHAS[-1]:g}, K {steps}: {ratio:.3g}"
     given: dict[float, Verdict] = {bar: decided(ratio, bar, -1) for bar in around_factor(most)}
     reason = f"a ratio of at most {most:g} by the 95 % interval over data sets; {elsewhere(given, most)}"
-    return Judged(ours, given[most], reason)
+    return Decision(ours, given[most], reason)
 
 
 STATEMENTS = (

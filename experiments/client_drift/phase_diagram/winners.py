@@ -91,7 +91,7 @@ class WinnerMap:
             "factor its own is larger. Hatched: the best cannot be told from so many of the others (95 % "
             "intervals paired by seed, shared over all others)."
         )
-        return f"{self.caption} {reading} {study.told_seeds}", figure
+        return f"{self.caption} {reading} {study.seeds_in_words}", figure
 
 
 def _tile(

@@ -17,7 +17,7 @@ from experiments.comparisons.composite_league.composite_problems import (
 )
 from experiments.fco.methods import METHODS as RATED
 from experiments.fco.methods import Builder
-from fedsolve.studies import Cells, Judged, Method, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Statement, Study
 from fedsolve.studies.budgets import budget, budgeted
 from fedsolve.studies.pictures import Budgets, CriticalDifference
 from fedsolve.studies.rules import Ranks, ends, rank, ranks_above, rule
@@ -63,7 +63,7 @@ def _off(cells: Cells, problem: str, method: str) -> np.ndarray:
 
 
 @rule
-def finds_all(cells: Cells, method: str) -> Judged:
+def finds_all(cells: Cells, method: str) -> Decision:
     """At its tuned settings the method finds every true support but for an F1 score of 0.01, and every rank."""
 
     def counts(cells: Cells, name: str) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def finds_all(cells: Cells, method: str) -> Judged:
     of = len(SPARSE) * len(cells.seeds), len(LOW_RANK) * len(cells.seeds)
     found = {name: counts(cells, name) for name in cells.methods(SPARSE[0])}
     ours = ", ".join(f"{name} {a} and {b}" for name, (a, b) in found.items())
-    return Judged(
+    return Decision(
         f"of {of[0]} supports and {of[1]} ranks: {ours}",
         "consistent" if found[method] == of else "refuted",
         f"an F1 score of {WHOLE} or more, the exact rank; refuted by one data set",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.budgets import budget
 from fedsolve.studies.cells import exploded
 from fedsolve.studies.rules import Ranked, Ranks, ends, ranks_above, rule
@@ -34,11 +34,11 @@ def untuned(method: str) -> Ranked:
 
 
 @rule
-def fails_nowhere(cells: Cells, method: str) -> Judged:
+def fails_nowhere(cells: Cells, method: str) -> Decision:
     """At its default the method's training loss ends below its start with every seed on every problem."""
     found = {name: _failures(cells, name) for name in cells.methods(next(iter(cells.problems)))}
     others = ", ".join(f"{name} {len(on)}" for name, on in found.items() if name != method)
-    return Judged(
+    return Decision(
         f"diverges or ends above its start on {', '.join(found[method]) or 'none'} of {len(cells.problems)} "
         f"problems; the others on as many: {others}",
         "refuted" if found[method] else "consistent",

@@ -14,7 +14,7 @@ import fedsolve as fs
 from experiments.fco.methods import METHODS, method
 from experiments.fco.rules import reaches, within_a_factor
 from fedsolve.geometry import Blocks, L1Ball, L2Ball
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.author import Scalar, module, static, trees
 from fedsolve.studies.pictures import Maps, Several
 from fedsolve.studies.rules import better_than_all, by_metric, each_better, rule, together
@@ -117,7 +117,7 @@ def methods(name: str) -> Mapping[str, Method]:
 
 
 @rule
-def never_outside(cells: Cells, radii: dict[str, float]) -> Judged:
+def never_outside(cells: Cells, radii: dict[str, float]) -> Decision:
     """No model of any tuned run lies outside its ball by more than rounding."""
     worst = {
         name: max(float(cells.curve(name, m, metric="infeasibility")[1].max()) for m in cells.methods(name))
@@ -126,7 +126,7 @@ def never_outside(cells: Cells, radii: dict[str, float]) -> Judged:
     held = all(worst[name] <= ROUNDING * radius for name, radius in radii.items())
     ours = "largest violation " + ", ".join(f"{worst[name]:.1e} ({name})" for name in radii)
     reason = f"at most {ROUNDING:g} of the radius, at every evaluation of every seed at the tuned rates"
-    return Judged(ours, "consistent" if held else "refuted", reason)
+    return Decision(ours, "consistent" if held else "refuted", reason)
 
 
 def of_a_ball(name: str, figure: str) -> tuple[Statement, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.fco.methods import CENTRAL
 from experiments.fco.rules import times, with_known
-from fedsolve.studies import Cells, Judged, Statement
+from fedsolve.studies import Cells, Decision, Statement
 from fedsolve.studies.author import Sweep
 from fedsolve.studies.rules import Rule, at_least_as_good, better, by_metric, each_better, together
 
@@ -44,7 +44,7 @@ def good_settings(cells: Cells, method: str, factor: float) -> tuple[int, int]:
     return int((sparse & accurate & chosen).sum()), int(chosen.sum())
 
 
-def most_settings(cells: Cells) -> Judged:
+def most_settings(cells: Cells) -> Decision:
     """Most settings of FedDualAvg are good, and more than of any other method: a count on the tuning split."""
     given = {}
     for factor in SPARSES:
@@ -60,7 +60,7 @@ def most_settings(cells: Cells) -> Judged:
     of = counts["FedDualAvg"][1]
     elsewhere = ", ".join(f"{factor:g}: {one}" for factor, (_, one) in given.items() if factor != SPARSE)
     reason = f"more than half of FedDualAvg's settings, and more than of any other; at {elsewhere}"
-    return Judged(f"{words} of {of} settings", verdict, reason, "settings are run on one split")
+    return Decision(f"{words} of {of} settings", verdict, reason, "settings are run on one split")
 
 
 def statements() -> tuple[Statement, ...]:

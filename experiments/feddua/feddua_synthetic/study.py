@@ -21,7 +21,7 @@ from experiments.feddua.methods import (
 )
 from experiments.fedopt.axes import along, along_axes, edges
 from experiments.fedopt.axis_rules import flat, flatter, goes, nearly_best
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.rules import Rule, at_round, better_than_all, in_decades, incomparable, together
 
 ROUNDS, SHORT, SEEDS = 500, 50, (0, 1, 2, 3, 4)
@@ -77,7 +77,7 @@ def faster(family: tuple[str, ...]) -> Rule:
     """It is below them at each of four earlier rounds."""
 
     def at(rounds: int) -> Rule:
-        def rule(cells: Cells) -> Judged:
+        def rule(cells: Cells) -> Decision:
             found = at_round(rounds, lowest(family))(cells)
             return replace(found, ours=f"after {rounds} rounds, {found.ours}")
 

@@ -12,7 +12,7 @@ import fedsolve as fs
 from experiments.fedfw.public_code import OverwrittenFrankWolfe
 from experiments.fedfw.theorems import Constants, theorem_1
 from fedsolve.geometry import L1Ball
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.author import Batch, Params, Scalar, module
 from fedsolve.studies.pictures import Several
 
@@ -54,30 +54,30 @@ def bound(rounds: np.ndarray) -> np.ndarray:
     return theorem_1(KNOWN, LAM0, rounds + 1.0)
 
 
-def stays(cells: Cells) -> Judged:
+def stays(cells: Cells) -> Decision:
     """Whether the averaged steps leave 0 at any evaluation."""
     _, x = cells.curve(NAME, AVERAGED, metric="iterate")
     far = float(np.abs(x).max())
-    return Judged(f"largest |x| of {ROUNDS} rounds: {far:g}", "refuted" if far else "reproduced", EXACT)
+    return Decision(f"largest |x| of {ROUNDS} rounds: {far:g}", "refuted" if far else "reproduced", EXACT)
 
 
-def within_the_bound(cells: Cells) -> Judged:
+def within_the_bound(cells: Cells) -> Decision:
     """FedFW's F against the bound with its constants, at every evaluation."""
     rounds, apart = cells.curve(NAME, "FedFW", metric="suboptimality")
     share = float((apart[0, 1:] / bound(rounds[1:])).max())
     ours = f"{_iterates(cells, 'FedFW')}; F - F* at most {share:.3g} of the bound"
-    return Judged(
+    return Decision(
         ours,
         "consistent" if share <= 1 else "refuted",
         f"L = 2, D = 2, |Y*| = 2.83, G = {KNOWN.bound_of_gradients:.3g} in (38)",
     )
 
 
-def plus_is_nearer(cells: Cells) -> Judged:
+def plus_is_nearer(cells: Cells) -> Decision:
     """FedFW+ against FedFW at the end."""
     ends = [cells.curve(NAME, m, metric="suboptimality")[1][0, -1] for m in ("FedFWPlus", "FedFW")]
     ours = f"{_iterates(cells, 'FedFWPlus')}; F - F* at the end {ends[0]:.3g}, FedFW's {ends[1]:.3g}"
-    return Judged(ours, "reproduced" if ends[0] < ends[1] else "not reproduced", EXACT)
+    return Decision(ours, "reproduced" if ends[0] < ends[1] else "not reproduced", EXACT)
 
 
 def _iterates(cells: Cells, method: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import fedsolve as fs
 from experiments.fedfw.ablations import ROUNDS, data, ordered
 from experiments.fedfw.columns import BALLS
-from fedsolve.studies import Cells, Judged, Method, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Statement, Study
 from fedsolve.studies.cells import Which
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import (
@@ -49,7 +49,7 @@ def _falls(problems: Iterable[str], metric: str, which: Which = "published") -> 
     return by_metric(metric, ordered(tuple(problems), NAMES, metric == "test_accuracy", which))
 
 
-def as_many_uploads(cells: Cells) -> Judged:
+def as_many_uploads(cells: Cells) -> Decision:
     """F after a tenth of the rounds with all clients, against that at the end with a tenth of them."""
     found = []
     for name in LINEAR:
@@ -60,7 +60,7 @@ def as_many_uploads(cells: Cells) -> Judged:
     verdict, where = grade(found)
     what = f"F of {NAMES[0]} after {ROUNDS} rounds and of {NAMES[-1]} after {ROUNDS // 10}"
     ours = f"{what}: {'; '.join(d.words for d in found)}"
-    return Judged(ours, verdict, f"95 % intervals over data sets, paired{where}")
+    return Decision(ours, verdict, f"95 % intervals over data sets, paired{where}")
 
 
 FASTER = "Section 5.4: faster convergence for higher participation"

@@ -9,7 +9,7 @@ import fedsolve as fs
 from experiments.fedfw.ablations import EVERY, ROUNDS, data, ordered
 from experiments.fedfw.claims import title
 from experiments.fedfw.columns import BALLS
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves
 from fedsolve.studies.rules import (
     Rule,
@@ -38,7 +38,7 @@ LABELS = tuple(f"lam0 = {lam0:g}" for lam0 in PENALTIES)
 
 
 @rule
-def _on(cells: Cells, name: str, rule: Rule) -> Judged:
+def _on(cells: Cells, name: str, rule: Rule) -> Decision:
     """The rule, its words with the problem's name."""
     found = rule(cells)
     return replace(found, ours=f"{name}: {found.ours}")

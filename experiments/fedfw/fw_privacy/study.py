@@ -140,7 +140,7 @@ def _above(values: np.ndarray) -> Verdict:
 
 
 def _words(values: np.ndarray, comparisons: int = 1) -> str:
-    return interval(values, comparisons).told(".1f", "dB")
+    return interval(values, comparisons).text(".1f", "dB")
 
 
 def _spread(values: np.ndarray) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.fedfw.fw_rates.rate_problems import constants
 from experiments.fedfw.theorems import Constants
-from fedsolve.studies import Cells, Judged, Study
+from fedsolve.studies import Cells, Decision, Study
 from fedsolve.studies.author import describe
 from fedsolve.studies.pictures import Line, Panel, Panelled
 from fedsolve.studies.rules import Difference, beyond, grade, interval, intervals, rule
@@ -21,7 +21,7 @@ Series = Mapping[str, Mapping[int, str]]
 
 
 @rule
-def within(cells: Cells, problems: tuple[str, ...], bounds: Mapping[str, Bound]) -> Judged:
+def within(cells: Cells, problems: tuple[str, ...], bounds: Mapping[str, Bound]) -> Decision:
     """F - F* is within a method's bound at every evaluation after the start, by the interval over data sets."""
     shares = {}
     for problem in problems:
@@ -33,7 +33,7 @@ def within(cells: Cells, problems: tuple[str, ...], bounds: Mapping[str, Bound])
 
 
 @rule
-def least(cells: Cells, series: Series, bounds: Mapping[str, Bound]) -> Judged:
+def least(cells: Cells, series: Series, bounds: Mapping[str, Bound]) -> Decision:
     """The smallest gap of a run is within a method's bound at every T."""
     shares = {}
     for name, horizons in series.items():
@@ -46,13 +46,13 @@ def least(cells: Cells, series: Series, bounds: Mapping[str, Bound]) -> Judged:
     return _held(shares, "the smallest gap")
 
 
-def _held(shares: Mapping[str, np.ndarray], what: str) -> Judged:
+def _held(shares: Mapping[str, np.ndarray], what: str) -> Decision:
     """Shares of the bounds, (data sets, points): refuted where one lies above 1 by the interval of its mean."""
     lows = {name: max(interval(column)[1] for column in found.T) for name, found in shares.items()}
     told = [f"{found.mean(axis=0).max():.2g} ({name})" for name, found in shares.items()]
     ours = f"{what} is at most this share of the bound, mean over data sets at the worst point: {', '.join(told)}"
     reason = "refuted by a share above 1 by the 95 % interval over data sets"
-    return Judged(ours, "refuted" if max(lows.values()) > 1 else "consistent", reason)
+    return Decision(ours, "refuted" if max(lows.values()) > 1 else "consistent", reason)
 
 
 def smallest(cells: Cells, problem: str, method: str) -> np.ndarray:
@@ -61,7 +61,7 @@ def smallest(cells: Cells, problem: str, method: str) -> np.ndarray:
 
 
 @rule
-def falls(cells: Cells, problems: tuple[str, ...], method: str, rate: float) -> Judged:
+def falls(cells: Cells, problems: tuple[str, ...], method: str, rate: float) -> Decision:
     """Slopes over the last decade of rounds are at most -rate, by their intervals over data sets together."""
     slopes = {}
     for problem in problems:
@@ -70,13 +70,13 @@ def falls(cells: Cells, problems: tuple[str, ...], method: str, rate: float) -> 
     found = intervals(slopes)
     words = "; ".join(f"{problem} {one:.2f}" for problem, one in found.items())
     verdict, which = beyond(found.items(), -rate, -1)
-    return Judged(
+    return Decision(
         f"slopes {words}", verdict, f"95 % intervals over data sets, all {len(problems)} together{which}"
     )
 
 
 @rule
-def nearer(cells: Cells, problems: tuple[str, ...], a: str, others: tuple[str, ...]) -> Judged:
+def nearer(cells: Cells, problems: tuple[str, ...], a: str, others: tuple[str, ...]) -> Decision:
     """F - F* of `a` ends below that of each of the others on every problem, by their ratio, in decades."""
     count, found = len(problems) * len(others), []
     for problem in problems:
@@ -84,7 +84,7 @@ def nearer(cells: Cells, problems: tuple[str, ...], a: str, others: tuple[str, .
         found += [Difference(a, f"{b} on {problem}", *interval(logs[b] - logs[a], count)) for b in others]
     verdict, where = grade(found)
     reason = f"95 % intervals over data sets of the ratio, all {count} together{where}"
-    return Judged(f"decades of F - F* at the end: {'; '.join(d.words for d in found)}", verdict, reason)
+    return Decision(f"decades of F - F* at the end: {'; '.join(d.words for d in found)}", verdict, reason)
 
 
 def slope(rounds: np.ndarray, values: np.ndarray, points: int = 25) -> float:

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 import fedsolve as fs
 from fedsolve.geometry import Box, LInfBall
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.author import Batch, Params, Scalar, module
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.pictures import Several
@@ -80,12 +80,12 @@ def method(make: Callable[..., fs.Algorithm], lam0: float, split: bool) -> Metho
 
 
 @rule
-def at_most(cells: Cells, method: str, bar: float) -> Judged:
+def at_most(cells: Cells, method: str, bar: float) -> Decision:
     """The metric at the end is at most a number, by the interval of its mean; the verdict is shown at others too."""
     found = interval(cells.final(NAME, method))
     given: dict[float, Verdict] = {one: decided(found, one, -1) for one in around(bar)}
     reason = f"at most {bar:g} by the 95 % interval over data sets; {elsewhere(given, bar)}"
-    return Judged(f"{found:.3g}", given[bar], reason)
+    return Decision(f"{found:.3g}", given[bar], reason)
 
 
 NAME = "least squares in a box"

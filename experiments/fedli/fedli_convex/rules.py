@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.fedli.fedli_convex import theorems
 from experiments.fedli.fedli_convex.problems import L2, STEPS, smoothness
-from fedsolve.studies import Cells, Judged
+from fedsolve.studies import Cells, Decision
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.rules import beyond, decided, elsewhere, interval, intervals, rule
 
@@ -21,7 +21,7 @@ def _bound(violated: bool) -> Verdict:
 
 
 @rule
-def descends(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> Judged:
+def descends(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> Decision:
     """F rises in no round of no data set: a single rise, where nothing is drawn, is a counter-example."""
     words, total = [], 0
     for method in methods:
@@ -36,11 +36,11 @@ def descends(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> J
     reason = (
         f"refuted by one rise of more than {ROUNDING:g}, full batches, all clients, server step 1, float64"
     )
-    return Judged("; ".join(words), _bound(total > 0), reason)
+    return Decision("; ".join(words), _bound(total > 0), reason)
 
 
 @rule
-def theorem_1(cells: Cells, problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Judged:
+def theorem_1(cells: Cells, problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Decision:
     """The mean of F - F* over the rounds, which is at least F at the mean iterate less F*, is within (15)."""
     shares = {}
     for p in problems:
@@ -52,11 +52,11 @@ def theorem_1(cells: Cells, problems: Sequence[str], method: str, dataset: Calla
     most = max(shares, key=lambda p: shares[p])
     ours = f"the mean of F - F* is at most {shares[most]:.2g} of the bound, in any round of any data set ({most})"
     reason = "R, K and the condition on c computed with L and eta_max of the run"
-    return Judged(ours, _bound(shares[most] > 1), reason)
+    return Decision(ours, _bound(shares[most] > 1), reason)
 
 
 @rule
-def theorem_2(cells: Cells, problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Judged:
+def theorem_2(cells: Cells, problems: Sequence[str], method: str, dataset: Callable[[str], str]) -> Decision:
     """|w_T - w*|^2 is within (16) in every round; begun at w* the bound is 0."""
     worst, violated = [], False
     for p in problems:
@@ -72,11 +72,11 @@ def theorem_2(cells: Cells, problems: Sequence[str], method: str, dataset: Calla
         "|w_T - w*|^2 and the bound in the round where it is nearest to it or furthest above: "
         + "; ".join(worst)
     )
-    return Judged(ours, _bound(violated), f"refuted by one that is larger by more than {ROUNDING:g}")
+    return Decision(ours, _bound(violated), f"refuted by one that is larger by more than {ROUNDING:g}")
 
 
 @rule
-def lasts(cells: Cells, problems: Sequence[str], method: str) -> Judged:
+def lasts(cells: Cells, problems: Sequence[str], method: str) -> Decision:
     """log10 of F - F* falls in the second half of the rounds by half as much as in the first, and half a decade."""
     words, apart = [], {}
     for p in problems:
@@ -94,22 +94,22 @@ def lasts(cells: Cells, problems: Sequence[str], method: str) -> Judged:
         "it lasts where the second half brings at least half of the first, and half a decade, by the 95 % "
     )
     reason += f"intervals together; means over {cells.problem(problems[0]).last} rounds{where}"
-    return Judged(ours, held, reason)
+    return Decision(ours, held, reason)
 
 
 @rule
-def searches(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> Judged:
+def searches(cells: Cells, problems: Sequence[str], methods: Sequence[str]) -> Decision:
     """Loss evaluations a local step."""
     shown = []
     for method in methods:
         trials = [cells.curve(p, method, metric="loss_evaluations")[1][:, 1:] / STEPS for p in problems]
         shown.append(f"{method} {np.mean(trials):.2f}, at most {np.max(trials):.2f}")
     ours = f"loss evaluations a local step, beside its gradient: {'; '.join(shown)}"
-    return Judged(ours, "not the paper's problem", "there is no figure to compare with")
+    return Decision(ours, "not the paper's problem", "there is no figure to compare with")
 
 
 @rule
-def adapts(cells: Cells, problems: Sequence[str], method: str) -> Judged:
+def adapts(cells: Cells, problems: Sequence[str], method: str) -> Decision:
     """gamma is below 1 in at least half of the rounds; the verdict is shown at a tenth and at nine tenths too."""
     gammas = np.stack([cells.curve(p, method, metric="gamma")[1][:, 1:] for p in problems])
     shares = (gammas < 1).mean(axis=(0, 2))
@@ -117,10 +117,10 @@ def adapts(cells: Cells, problems: Sequence[str], method: str) -> Judged:
     given: dict[float, Verdict] = {bar: decided(found, bar) for bar in (0.1, 0.5, 0.9)}
     ours = f"gamma < 1 in a share of {found:.2f} of {gammas.size} rounds, least {gammas.min():.3g}"
     reason = "in at least half of the rounds, by the 95 % interval over data sets"
-    return Judged(ours, given[0.5], f"{reason}; {elsewhere(given, 0.5)}")
+    return Decision(ours, given[0.5], f"{reason}; {elsewhere(given, 0.5)}")
 
 
-def remark_2(cells: Cells) -> Judged:
+def remark_2(cells: Cells) -> Decision:
     """Its numbers, computed."""
     steps, met, after = theorems.remark_2()
     holds = all(met) and after > 1
@@ -129,21 +129,21 @@ def remark_2(cells: Cells) -> Judged:
         f"{after:.4f}, before 1"
     )
     why = "computed; a search from one eta_max for both clients would not end at these two steps"
-    return Judged(ours, "reproduced" if holds else "not reproduced", why)
+    return Decision(ours, "reproduced" if holds else "not reproduced", why)
 
 
-def lemma_2(cells: Cells) -> Judged:
+def lemma_2(cells: Cells) -> Decision:
     """The stated lower bound on an accepted step, on a parabola."""
     c, beta, smooth, eta_max = 0.1, 0.9, 1.0, 1.9
     step, stated = theorems.searched(eta_max, c, beta, smooth), min(2 * (1 - c) / smooth, eta_max)
     ours = f"f = x^2 / 2 (L = 1), eta_max {eta_max:g}, c {c:g}, beta {beta:g}: {step:.3g} is accepted"
     ours += f", the bound is {stated:.3g}"
-    return Judged(
+    return Decision(
         ours, _bound(step < stated), "computed; times beta, for the last factor of the search, it holds"
     )
 
 
-def condition(cells: Cells) -> Judged:
+def condition(cells: Cells) -> Decision:
     """Whether any constants meet the theorems' condition with a tenth of the clients."""
     met = any(
         theorems.condition(c, eta, 1.0, 0.1, STEPS) for c in (0.5, 0.9, 1.0) for eta in (1e-9, 1e-3, 0.1)
@@ -151,4 +151,4 @@ def condition(cells: Cells) -> Judged:
     ours = "with S/N = 0.1 its term eta_g / (2 S/N) alone is 5, and c is at most 1: " + (
         "some constants meet it" if met else "no constants meet it; it needs S/N > 1/2"
     )
-    return Judged(ours, "reproduced" if met else "not reproduced", "computed from the condition as printed")
+    return Decision(ours, "reproduced" if met else "not reproduced", "computed from the condition as printed")

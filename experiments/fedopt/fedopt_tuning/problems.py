@@ -66,7 +66,7 @@ def _problem(
     tested: int,
     metric: str = "test_accuracy",
 ) -> Problem:
-    """Judged and tuned by the last three looks, as the paper by its last 100 rounds; every seed runs the grid."""
+    """Decision and tuned by the last three looks, as the paper by its last 100 rounds; every seed runs the grid."""
     last = 3 * options["eval_every"]
     return Problem(
         title, size, task, options, metric, last, f"train_loss:{last}", {"seeds": SEEDS}, tested=tested

@@ -15,7 +15,7 @@ import fedsolve as fs
 from experiments.networks.rules import across
 from fedsolve import wire
 from fedsolve.geometry import L2Ball, NuclearBall, NuclearNorm
-from fedsolve.studies import Cells, Judged, Method, Problem, Statement, Study
+from fedsolve.studies import Cells, Decision, Method, Problem, Statement, Study
 from fedsolve.studies.author import MATRICES, Tuning, UpdatedParams, describe, fine_tuning, message_shape
 from fedsolve.studies.budgets import budgeted
 from fedsolve.studies.pictures import Line, Panel
@@ -148,17 +148,17 @@ class AgainstBytes:
         panel = Panel(
             "", lines, label, "sent up by all clients by then, MB", ylog=False, xlog=True, marks=True
         )
-        return f"{self.caption} {study.told_seeds}", panels([[panel]], study.title, width=9, height=4)
+        return f"{self.caption} {study.seeds_in_words}", panels([[panel]], study.title, width=9, height=4)
 
 
-def fewest_bytes(cells: Cells) -> Judged:
+def fewest_bytes(cells: Cells) -> Decision:
     """What a client sends in a round: counted, not estimated."""
     found = {key: sent(cells, STUDY, *key) for key in cells.by_name}
     counted = ", ".join(
         f"{method} on {cells.problem(name).title} {n:,}" for (name, method), n in found.items()
     )
     least = min(found, key=lambda key: found[key])
-    return Judged(
+    return Decision(
         counted,
         "reproduced" if least == ("update", "FedFW") else "refuted",
         "bytes up, one client, one round",

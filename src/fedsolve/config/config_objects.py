@@ -27,7 +27,7 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
         return value
     from fedsolve.core.schedules import Schedule
     from fedsolve.geometry.by_name import build_geometry
-    from fedsolve.geometry.faces import ArrayFunction
+    from fedsolve.geometry.operations import ArrayFunction
 
     known = registries()
     kind = next((kind for kind in kinds if kind in known), None)
@@ -41,8 +41,8 @@ def registries() -> Mapping[type, Registry[Any]]:
     """What a configuration can build beside methods and tasks, by the class that an argument is annotated with."""
     from fedsolve.core.schedules import SCHEDULES, Schedule
     from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS
-    from fedsolve.geometry.faces import ArrayFunction
     from fedsolve.geometry.mirrors import Mirror
+    from fedsolve.geometry.operations import ArrayFunction
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust.reduction import Reduction
     from fedsolve.methods.robust.reductions import REDUCTIONS

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
 
@@ -41,6 +41,17 @@ class ShapeOracle(Oracle):
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Zero, and the parameters."""
         return self(params, 0)
+
+
+def first_cohort(population: int) -> Cohort:
+    """The cohort that the first broadcast is made for, from which clients' states start: all clients."""
+    return Cohort(jnp.int32(0), jnp.int32(population), population)
+
+
+def broadcast_shape(algorithm: Algorithm, params: Params, population: int) -> Any:
+    """Shapes and types of a broadcast: server and clients know them, so that numbers alone travel."""
+    cohort = first_cohort(population)
+    return jax.eval_shape(lambda p: algorithm.broadcast(algorithm.init(p), cohort), params)
 
 
 def message_shape(algorithm: Algorithm, broadcast: Any, client: Any, steps: int = 1) -> Any:

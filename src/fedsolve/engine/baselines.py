@@ -181,7 +181,7 @@ def _solve(
         check_loss(f"the loss of task {task.name}", task.loss, packed.model(params), task.data.examples)
         psi.check(params)
         if inside is not None:
-            params = inside.project(params) if "project" in inside.faces else params
+            params = inside.project(params) if "project" in inside.operations else params
             check_start("frank_wolfe", inside, params)
         arguments = (
             cast(psi, jnp.dtype(dtype)),

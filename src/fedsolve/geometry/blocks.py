@@ -22,7 +22,7 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import matching, named_leaves
 from fedsolve.core.types import Params, Scalar, module, static
-from fedsolve.geometry.faces import FACES, ArrayFunction
+from fedsolve.geometry.operations import OPERATIONS, ArrayFunction
 
 
 @module
@@ -57,9 +57,9 @@ class Blocks:
         return Blocks(self.parts + as_blocks(other).parts)
 
     @property
-    def faces(self) -> tuple[str, ...]:
+    def operations(self) -> tuple[str, ...]:
         """The operations that all parts support."""
-        return tuple(f for f in FACES if all(f in part.psi.faces for part in self.parts))
+        return tuple(f for f in OPERATIONS if all(f in part.psi.operations for part in self.parts))
 
     @property
     def warm(self) -> bool:

@@ -19,7 +19,7 @@ from jaxtyping import Array
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Scalar
 from fedsolve.geometry.blocks import Block, Blocks, as_blocks
-from fedsolve.geometry.faces import ArrayFunction
+from fedsolve.geometry.operations import ArrayFunction
 
 
 class Regularizer(ArrayFunction):

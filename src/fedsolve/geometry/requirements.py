@@ -34,7 +34,7 @@ else:
     WithProx = WithLmo = WithSubgradient = Geometry
 
 
-def require(who: str, psi: Any, face: str, instead: str) -> Blocks:
+def require(who: str, psi: Any, operation: str, instead: str) -> Blocks:
     """Blocks that support an operation.
 
     Raises:
@@ -42,10 +42,10 @@ def require(who: str, psi: Any, face: str, instead: str) -> Blocks:
     """
     blocks = as_blocks(psi)
     for part in blocks.parts:
-        if face not in part.psi.faces:
+        if operation not in part.psi.operations:
             raise InvalidInput(
-                f"{who} needs the operation '{face}', which {type(part.psi).__name__} lacks (it has "
-                f"{', '.join(part.psi.faces)}): use {instead}"
+                f"{who} needs the operation '{operation}', which {type(part.psi).__name__} lacks (it has "
+                f"{', '.join(part.psi.operations)}): use {instead}"
             )
     return blocks
 
@@ -62,7 +62,7 @@ def check_start(who: str, constraint: Blocks, params: Params) -> None:
     if outside > 1e-6:
         remedy = (
             "start='projected' begins at the nearest point of the set"
-            if "project" in constraint.faces
+            if "project" in constraint.operations
             else "begin at a point of it, such as constraint.lmo(params)"
         )
         raise InvalidInput(f"{who}: the initial model lies outside the set by {outside:.3g}: {remedy}")

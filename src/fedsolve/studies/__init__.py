@@ -2,6 +2,6 @@
 
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.problem import Method, Problem
-from fedsolve.studies.study import Judged, Statement, Study
+from fedsolve.studies.study import Decision, Statement, Study
 
-__all__ = ["Cells", "Judged", "Method", "Problem", "Statement", "Study"]
+__all__ = ["Cells", "Decision", "Method", "Problem", "Statement", "Study"]

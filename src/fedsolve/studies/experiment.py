@@ -65,7 +65,7 @@ class Claim:
         return self.theirs == OURS
 
     @property
-    def judged(self) -> str:
+    def shown_verdict(self) -> str:
         """The verdict as it is shown: in a word of ours for ours, with whether it is provisional."""
         word = _OF_OURS.get(self.verdict or "", self.verdict or "") if self.own else self.verdict or ""
         return f"{word}{', provisional' if self.provisional else ''}"

@@ -1,4 +1,4 @@
-"""Student's intervals of means over seeds: how they are told, what they decide against a bar and at its neighbours."""
+"""Student's intervals of means over seeds: how they are written, what they decide against a bar and near it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Interval(NamedTuple):
         """Of a mean of logarithms: the geometric mean and its ends."""
         return Interval(*(float(x) for x in np.exp(self)))
 
-    def told(self, form: str, unit: str = "") -> str:
+    def text(self, form: str, unit: str = "") -> str:
         """In words: a sign that the format asks for stands at the mean alone, and the unit after it."""
         ends = form.lstrip("+")
         return f"{self.mean:{form}}{unit and ' ' + unit} [{self.low:{ends}}, {self.high:{ends}}]"
 
     def __format__(self, form: str) -> str:
-        """As `told`."""
-        return self.told(form)
+        """As `text`."""
+        return self.text(form)
 
 
 def interval(values: np.ndarray, comparisons: int = 1, overlap: float = 0.0) -> Interval:

@@ -100,5 +100,7 @@ def _claim(claim: Claim) -> str:
     items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
     verdict = ""
     if claim.verdict is not None:
-        verdict = f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.judged)}</span>'
+        verdict = (
+            f'<span class="verdict" data-verdict="{text(claim.verdict)}">{text(claim.shown_verdict)}</span>'
+        )
     return f'<article class="claim"><h3>{text(claim.claim)} {verdict}</h3><dl>{items}</dl></article>'

@@ -88,8 +88,8 @@ def packed(found: Sweep) -> dict[str, np.ndarray]:
     """What is kept of a sweep, as arrays by name."""
     metrics = {f"metric {name}": values for name, values in found.metrics.items()}
     sent = found.settings[SENT]
-    told = {} if sent is None else {SENT: np.asarray(sent)}
-    return {"rounds": found.rounds, "diverged": found.diverged, **told, **metrics}
+    bytes_sent = {} if sent is None else {SENT: np.asarray(sent)}
+    return {"rounds": found.rounds, "diverged": found.diverged, **bytes_sent, **metrics}
 
 
 def unpacked(
@@ -102,8 +102,8 @@ def unpacked(
 ) -> Sweep:
     """The record of what `packed` kept."""
     metrics = {k.removeprefix("metric "): v for k, v in part.items() if k.startswith("metric ")}
-    told = {SENT: int(part[SENT])} if SENT in part else {}
-    return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select, told)
+    bytes_sent = {SENT: int(part[SENT])} if SENT in part else {}
+    return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select, bytes_sent)
 
 
 def joined(sweeps: Sequence[Sweep]) -> Sweep:

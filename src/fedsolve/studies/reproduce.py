@@ -36,7 +36,7 @@ def _check_full(name: str, experiment: Experiment, full: bool) -> None:
         raise InvalidInput(f"{name} has one size: leave out full")
 
 
-def judge(
+def evaluate_claims(
     name: str, folder: str | Path, *, full: bool = False, experiment: Experiment | None = None
 ) -> Sequence[Claim]:
     """The claims of an experiment with verdicts, computed again from what an earlier run kept; nothing is run.

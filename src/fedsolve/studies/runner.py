@@ -43,7 +43,7 @@ def outcome(study: Study, context: Context) -> Outcome:
     cells = solve(study, context)
     claims = []
     for statement in study.statements:
-        found = statement.judge(cells)
+        found = statement.decide(cells)
         theirs = statement.theirs or OURS
         claims.append(
             Claim(statement.says, theirs, found.ours, found.verdict, found.reason, found.provisional)

@@ -18,7 +18,7 @@ QUICK_ROUNDS, QUICK_METHODS, QUICK_SEEDS = 2, 3, (0, 1)
 
 
 @dataclass(frozen=True)
-class Judged:
+class Decision:
     """What a rule found: our numbers in words, the verdict, why, and what makes it provisional if anything does."""
 
     ours: str
@@ -34,12 +34,12 @@ class Statement:
     Attributes:
         says: in one sentence.
         theirs: the table or figure and what stands there; "" for a statement that the paper does not make.
-        judge: the rule, one of `fedsolve.studies.rules.comparisons`.
+        decide: the rule, one of `fedsolve.studies.rules.comparisons`.
     """
 
     says: str
     theirs: str
-    judge: Callable[[Cells], Judged]
+    decide: Callable[[Cells], Decision]
 
 
 class Picture(Protocol):
@@ -94,7 +94,7 @@ class Study:
         return self.seeds[0] if self.tuned_on is None else self.tuned_on
 
     @property
-    def told_seeds(self) -> str:
+    def seeds_in_words(self) -> str:
         """Which seeds are shown, as captions say it."""
         own_data = all(problem.data_by_seed for problem in self.problems.values())
         return f"Seeds {', '.join(map(str, self.seeds))}{', each with data of its own' if own_data else ''}."

@@ -69,12 +69,12 @@ def _table(cells: Cells, name: str) -> PageTable:
 
 def settings(study: Study) -> dict[str, Any]:
     """What was run, as words: what all problems have alike once, then each problem, then methods run otherwise."""
-    told = {name: _told(problem) for name, problem in study.problems.items()}
-    first, *others = told.values()
+    options = {name: _options(problem) for name, problem in study.problems.items()}
+    first, *others = options.values()
     alike = {k: v for k, v in first.items() if others and all(other.get(k) == v for other in others)}
     problems = {}
     for name, problem in study.problems.items():
-        own = words({k: v for k, v in told[name].items() if k not in alike})
+        own = words({k: v for k, v in options[name].items() if k not in alike})
         problems[problem.title] = "; ".join(filter(None, (problem.size, own)))
     methods = [study.methods_of(name) for name in study.problems]
     grids = any(method.grid for by_name in methods for method in by_name.values())
@@ -85,15 +85,15 @@ def settings(study: Study) -> dict[str, Any]:
     return {"seeds": list(study.seeds), **tuned, **shared, **problems, **otherwise}
 
 
-def _told(problem: Problem) -> dict[str, Any]:
+def _options(problem: Problem) -> dict[str, Any]:
     data = {"data": "drawn anew for each seed"} if problem.data_by_seed else {}
-    judged = {
+    compared = {
         "compared": problem.metric,
         "mean of the last rounds": problem.last,
         "chosen by": problem.select,
     }
     tuning = {f"{name} while tuning": value for name, value in problem.tuning.items()}
-    return {**problem.options, **judged, **data, **tuning}
+    return {**problem.options, **compared, **data, **tuning}
 
 
 def words(setting: Mapping[str, Any]) -> str:

@@ -56,15 +56,15 @@ def _paper(key: str) -> dict[str, str]:
 
 def _geometries() -> list[dict[str, Any]]:
     from fedsolve.geometry.by_name import GEOMETRIES
-    from fedsolve.geometry.faces import FACES
+    from fedsolve.geometry.operations import OPERATIONS
 
     return [
         {
             "name": name,
             "summary": (cls.__doc__ or "").strip().splitlines()[0],
             "citation": "",
-            "faces": [face for face in FACES if hasattr(cls, face)],
-            "last": ", ".join(face for face in FACES if hasattr(cls, face)),
+            "operations": [operation for operation in OPERATIONS if hasattr(cls, operation)],
+            "last": ", ".join(operation for operation in OPERATIONS if hasattr(cls, operation)),
             "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
         }
         for name, cls in GEOMETRIES.items()

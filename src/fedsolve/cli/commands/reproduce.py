@@ -71,10 +71,10 @@ def verdict_command(
     name: str, out: Path | None, full: bool, as_json: bool, trust: Sequence[str] | None = None
 ) -> None:
     """Re-evaluate the claims of a finished experiment, and print them."""
-    from fedsolve.studies.reproduce import judge
+    from fedsolve.studies.reproduce import evaluate_claims
 
     folder = out or _folder(name, full)
-    claims = judge(name, folder, full=full, experiment=found(name, run=False, trust=trust))
+    claims = evaluate_claims(name, folder, full=full, experiment=found(name, run=False, trust=trust))
     if as_json:
         emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
     else:
@@ -119,7 +119,7 @@ def _print(claims: Sequence[Claim], quick: bool) -> None:
 
     table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
     for claim in claims:
-        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.judged]))
+        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.shown_verdict]))
     emit_rich(table)
 
 

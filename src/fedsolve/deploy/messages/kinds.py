@@ -20,7 +20,7 @@ import numpy as np
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.schedules import Schedule
 from fedsolve.geometry.blocks import Blocks
-from fedsolve.geometry.faces import ArrayFunction
+from fedsolve.geometry.operations import ArrayFunction
 
 
 class Number:

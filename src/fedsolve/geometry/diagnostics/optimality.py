@@ -63,7 +63,7 @@ class Feasibility(Diagnostic):
         """Both are 0 inside."""
         w = point.params
         measures = {"infeasibility": jnp.asarray(self.constraint.violation(w))}
-        if "project" in self.constraint.faces:
+        if "project" in self.constraint.operations:
             measures["distance"] = trees.norm(trees.sub(w, self.constraint.project(w)))
         return measures
 
@@ -140,6 +140,6 @@ def measures_of(psi: Blocks) -> tuple[Diagnostic, ...]:
     """The diagnostics of a problem min F + psi that the operations of psi allow."""
     sets = any(hasattr(part.psi, "violation") for part in psi.parts)
     diagnostics: list[Diagnostic] = [] if not psi.parts or sets else [Objective(psi)]
-    if "prox" in psi.faces and psi.parts:
+    if "prox" in psi.operations and psi.parts:
         diagnostics.append(ProxGradient(psi))
     return (*diagnostics, Feasibility(psi)) if sets else tuple(diagnostics)

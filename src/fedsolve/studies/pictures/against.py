@@ -54,7 +54,7 @@ class Against:
             axis.margins(0.2, 0.15)
             tidy(axis)
             _name(axis, points)
-        return f"{self.caption} Bars: range of seeds. {study.told_seeds}", figure
+        return f"{self.caption} Bars: range of seeds. {study.seeds_in_words}", figure
 
 
 def _name(axis: Axes, points: Mapping[str, tuple[float, float]]) -> None:

@@ -44,7 +44,7 @@ class Curves:
         found = [self._panel(study, cells, name) for name in names]
         rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
         figure = panels(rows, study.title, width=4.6, height=3.2)
-        return f"{self.caption} {study.told_seeds}", figure
+        return f"{self.caption} {study.seeds_in_words}", figure
 
     def _panel(self, study: Study, cells: Cells, name: str) -> Panel:
         problem = cells.problem(name)
@@ -94,7 +94,9 @@ class Several:
         title = f"{study.title}; {cells.problem(name).title}" if self.problem else study.title
         lost = {m: int(np.isnan(cells.curve(name, m)[1][:, -1]).sum()) for m in cells.methods(name)}
         words = ", ".join(f"{m} on {n} of {len(study.seeds)}" for m, n in lost.items() if n)
-        caption = f"{self.caption} {study.told_seeds}{f' Diverged and left out: {words}.' if words else ''}"
+        caption = (
+            f"{self.caption} {study.seeds_in_words}{f' Diverged and left out: {words}.' if words else ''}"
+        )
         return caption, panels(rows, title, width=4.6, height=3.2)
 
     def _panel(self, cells: Cells, problem: str, name: str) -> Panel:
@@ -143,4 +145,4 @@ class Along:
             "at the end", lines, metric.label, self.xlabel, xlog=len(at) > 2, marks=True,
             ylog=wants_log(metric.key, [line.y for line in lines]),
         )  # fmt: skip
-        return f"{self.caption} {study.told_seeds}", panels([[panel]], study.title, width=6.4, height=3.8)
+        return f"{self.caption} {study.seeds_in_words}", panels([[panel]], study.title, width=6.4, height=3.8)

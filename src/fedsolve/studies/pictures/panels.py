@@ -87,7 +87,7 @@ class Panelled:
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
         figure = panels(self.rows(study, cells), study.title, self.width, self.height)
-        return f"{self.caption} Lines are means, bands ranges. {study.told_seeds}", figure
+        return f"{self.caption} Lines are means, bands ranges. {study.seeds_in_words}", figure
 
 
 def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, height: float = 2.7) -> Figure:

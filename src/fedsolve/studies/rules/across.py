@@ -12,13 +12,13 @@ from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import elsewhere, interval
 from fedsolve.studies.rules.comparisons import also, provisional, rule, with_chance
 from fedsolve.studies.rules.differences import Difference, difference, grade
-from fedsolve.studies.study import Judged
+from fedsolve.studies.study import Decision
 
 
 @rule
 def better_in_each(
     cells: Cells, problems: Sequence[str], a: str, others: Sequence[str], which: Which = "tuned"
-) -> Judged:
+) -> Decision:
     """On every problem `a` is better than each of the others; all these comparisons share the 5 %."""
     count = len(problems) * len(others)
     found = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
@@ -26,9 +26,9 @@ def better_in_each(
     verdict = grade(every)[0]
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
-    told = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
-    return Judged(
-        f"least and greatest of {len(problems)} problems: {ends}. {told}",
+    differences = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
+    return Decision(
+        f"least and greatest of {len(problems)} problems: {ends}. {differences}",
         verdict,
         f"95 % intervals over {cells.problem(problems[0]).over}, paired, all {count} comparisons together: {above} "
         f"for it, {below} against it",
@@ -70,7 +70,7 @@ def time_to(cells: Cells, problem: str, method: str, target: float) -> np.ndarra
 @rule
 def sooner(
     cells: Cells, problems: Sequence[str], a: str, b: str, target: float, neighbours: Sequence[float]
-) -> Judged:
+) -> Decision:
     """On every problem `a` reaches the target in less time than `b`; the comparisons share the 5 %.
 
     The verdict is shown at the target's neighbours too.
@@ -85,7 +85,7 @@ def sooner(
         + f", 95 % intervals of their ratio over {cells.problem(problems[0]).over}, paired, all {len(problems)} "
         f"together; {elsewhere(given, metric.scale * target)}"
     )
-    return Judged(words, verdict, reason)
+    return Decision(words, verdict, reason)
 
 
 def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> tuple[str, Verdict]:
@@ -102,7 +102,7 @@ def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float
         ratio = interval(np.log(theirs / ours), len(problems))
         found.append(Difference(a, b, *ratio))
         words.append(
-            f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, {ratio.factor.told('.2f', 'times as fast')}"
+            f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, {ratio.factor.text('.2f', 'times as fast')}"
         )
     return "; ".join(words), grade(found)[0]
 

@@ -15,26 +15,26 @@ from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.experiment import Verdict
 from fedsolve.studies.intervals import Interval, alike, around, decided, elsewhere
 from fedsolve.studies.rules.differences import Difference, difference, grade
-from fedsolve.studies.study import Judged
+from fedsolve.studies.study import Decision
 
-Rule = Callable[[Cells], Judged]
+Rule = Callable[[Cells], Decision]
 P = ParamSpec("P")
 FEW = 5
 """Fewer seeds or data sets make a verdict provisional: Student's interval then hangs on their being normal."""
 
 
-def rule(judge: Callable[Concatenate[Cells, P], Judged]) -> Callable[P, Rule]:
+def rule(decide: Callable[Concatenate[Cells, P], Decision]) -> Callable[P, Rule]:
     """A function of the cells and of what it compares, as what makes rules: of what it compares alone.
 
     Such as `better(problem, a, b)`, which returns a function of the cells.
     """
-    signature = inspect.signature(judge)
+    signature = inspect.signature(decide)
     cells, *compared = signature.parameters.values()
 
-    @wraps(judge)
+    @wraps(decide)
     def make(*args: P.args, **kwargs: P.kwargs) -> Rule:
-        signature.bind(cells, *args, **kwargs)  # what is missing is told before anything runs
-        return lambda found: judge(found, *args, **kwargs)
+        signature.bind(cells, *args, **kwargs)  # what is missing raises before anything runs
+        return lambda found: decide(found, *args, **kwargs)
 
     vars(make)["__signature__"] = signature.replace(parameters=compared, return_annotation=Rule)
     return make
@@ -53,10 +53,10 @@ def better_than_all(problem: str, a: str, others: Sequence[str], which: Which = 
 @rule
 def each_better(
     cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned"
-) -> Judged:
+) -> Decision:
     """In every pair the first is better than the second."""
     found = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
-    return judged(cells, problem, which, found, [name for pair in pairs for name in pair])
+    return all_positive(cells, problem, which, found, [name for pair in pairs for name in pair])
 
 
 def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
@@ -87,19 +87,19 @@ def _by_margin(
     which: Which,
     graded: Callable[[Difference, float], Verdict],
     what: str,
-) -> Judged:
+) -> Decision:
     found = difference(cells, problem, a, b, which)
     given: dict[float, Verdict] = {bar: graded(found, bar) for bar in around(margin)}
     weak = with_chance(given[margin], graded(found.wide, margin))
     ours = f"{_ends(cells, problem, (a, b), which)}; {found.words} ({elsewhere(given, margin)})"
     unit = _unit(cells, problem)
-    told = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
-    reason = f"{what.format(told)}, by the whole 95 % interval over {cells.problem(problem).paired}"
-    return Judged(ours, given[margin], reason, also(provisional(cells, problem, which, (a, b)), weak))
+    within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
+    reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
+    return Decision(ours, given[margin], reason, also(provisional(cells, problem, which, (a, b)), weak))
 
 
 @rule
-def together(cells: Cells, *rules: Rule) -> Judged:
+def together(cells: Cells, *rules: Rule) -> Decision:
     """All of several rules: partly if some hold, not reproduced if none does and one is contradicted.
 
     They share the 5 %, as several comparisons in one rule do.
@@ -110,8 +110,8 @@ def together(cells: Cells, *rules: Rule) -> Judged:
     reason = "; ".join(dict.fromkeys(one.reason for one in found))
     weak = "; ".join(dict.fromkeys(one.provisional for one in found if one.provisional))
     reason += f"; these {len(rules)} share the 5 %"
-    told = [one.ours if len(verdicts) == 1 else f"{one.verdict}: {one.ours}" for one in found]
-    return Judged("; ".join(told), mixed(verdicts), reason, weak)
+    ours = [one.ours if len(verdicts) == 1 else f"{one.verdict}: {one.ours}" for one in found]
+    return Decision("; ".join(ours), mixed(verdicts), reason, weak)
 
 
 def mixed(verdicts: set[Verdict]) -> Verdict:
@@ -123,16 +123,18 @@ def mixed(verdicts: set[Verdict]) -> Verdict:
     return "not reproduced" if "not reproduced" in verdicts else "underpowered"
 
 
-def judged(
+def all_positive(
     cells: Cells, problem: str, which: Which, found: Sequence[Difference], names: Sequence[str]
-) -> Judged:
+) -> Decision:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
     verdict, which_hold = grade(found)
     reason = f"95 % intervals over {cells.problem(problem).paired}{which_hold}"
     words = "; ".join(d.words for d in found)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
     weak = with_chance(verdict, grade([d.wide for d in found])[0])
-    return Judged(f"{ends}; {words}", verdict, reason, also(provisional(cells, problem, which, names), weak))
+    return Decision(
+        f"{ends}; {words}", verdict, reason, also(provisional(cells, problem, which, names), weak)
+    )
 
 
 def provisional(cells: Cells, problem: str, which: Which, names: Sequence[str]) -> str:
@@ -151,9 +153,9 @@ def with_chance(verdict: Verdict, wide: Verdict) -> str:
     return "" if wide == verdict else f"with the chance of the test examples {wide}"
 
 
-def also(*told: str) -> str:
-    """What is told, without what is empty."""
-    return "; ".join(filter(None, told))
+def also(*remarks: str) -> str:
+    """Remarks, without empty ones."""
+    return "; ".join(filter(None, remarks))
 
 
 def few(cells: Cells, problem: str) -> str:

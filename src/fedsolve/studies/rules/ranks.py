@@ -14,7 +14,7 @@ from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.intervals import LEVEL, Interval, beyond
 from fedsolve.studies.rules.comparisons import rule
-from fedsolve.studies.study import Judged
+from fedsolve.studies.study import Decision
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _loss(cells: Cells, problem: str, method: str, which: Which) -> float:
 
 
 @rule
-def ranks_above(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> Judged:
+def ranks_above(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> Decision:
     """`a` has a smaller mean rank than each of the others, by more than the critical difference."""
     ranks = ranked(cells)
     room = ranks.critical_difference
@@ -139,4 +139,4 @@ def ranks_above(cells: Cells, a: str, others: Sequence[str], ranked: Ranked) -> 
     reason += ": no method can be told from another" if ranks.alike else which
     reason += f"; below {below}" if verdict == "not reproduced" and not ranks.alike else ""
     places = ", ".join(f"{m} {ranks.of(m):.2f}" for m in (a, *others))
-    return Judged(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)
+    return Decision(f"mean rank {places}", "underpowered" if ranks.alike else verdict, reason)

@@ -11,18 +11,18 @@ from fedsolve.results.sweep import Sweep
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.parts import until
 from fedsolve.studies.rules.comparisons import Rule, rule
-from fedsolve.studies.study import Judged
+from fedsolve.studies.study import Decision
 
 
 @rule
-def by_metric(cells: Cells, metric: str, rule: Rule) -> Judged:
+def by_metric(cells: Cells, metric: str, rule: Rule) -> Decision:
     """The rule on another column of the evaluations than the problems' own."""
     problems = {name: replace(problem, metric=metric, tested=0) for name, problem in cells.problems.items()}
     return rule(replace(cells, problems=problems))
 
 
 @rule
-def incomparable(cells: Cells, rule: Rule, why: str) -> Judged:
+def incomparable(cells: Cells, rule: Rule, why: str) -> Decision:
     """The rule's numbers and no verdict on the paper, whose problem is another in what is asked."""
     found = rule(cells)
     return replace(
@@ -31,7 +31,7 @@ def incomparable(cells: Cells, rule: Rule, why: str) -> Judged:
 
 
 @rule
-def in_decades(cells: Cells, rule: Rule) -> Judged:
+def in_decades(cells: Cells, rule: Rule) -> Decision:
     """The rule on log10 of the problems' metric, for losses that are decades apart: means become geometric."""
     metric = next(iter(cells.problems.values())).metric
     name = "log10"
@@ -46,7 +46,7 @@ def in_decades(cells: Cells, rule: Rule) -> Judged:
 
 
 @rule
-def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Judged:
+def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Decision:
     """The rule at a round, on the mean of the `last` rounds until then; settings stay those chosen at the end."""
     problems = {name: replace(problem, last=last) for name, problem in cells.problems.items()}
     early = cells.changed(lambda run: until(run, rounds, run.selection))
@@ -54,7 +54,7 @@ def at_round(cells: Cells, rounds: int, rule: Rule, last: int = 1) -> Judged:
 
 
 @rule
-def early(cells: Cells, problem: str, rule: Rule) -> Judged:
+def early(cells: Cells, problem: str, rule: Rule) -> Decision:
     """The rule on the way: on the mean of each curve over the first third of a problem's rounds."""
     rounds, _ = cells.curve(problem, cells.methods(problem)[0])
     third = int(rounds[rounds <= max(rounds[-1] / 3, rounds[:2][-1])][-1])  # the last evaluation there

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from fedsolve.core.types import Scalar
 
-FACES = ("value", "subgradient", "prox", "project", "lmo", "contains", "gap")
+OPERATIONS = ("value", "subgradient", "prox", "project", "lmo", "contains", "gap")
 """Everything a penalty or a set may show."""
 
 
@@ -31,11 +31,11 @@ class ArrayFunction(ABC):
         return
 
     @property
-    def faces(self) -> tuple[str, ...]:
+    def operations(self) -> tuple[str, ...]:
         """The names of the operations that it supports.
 
         >>> from fedsolve.geometry import L1, L1Ball
-        >>> L1(0.1).faces, L1Ball(10.0).faces
+        >>> L1(0.1).operations, L1Ball(10.0).operations
         (('value', 'subgradient', 'prox'), ('value', 'prox', 'project', 'lmo', 'contains', 'gap'))
         """
-        return tuple(face for face in FACES if hasattr(self, face))
+        return tuple(operation for operation in OPERATIONS if hasattr(self, operation))
