@@ -118,9 +118,9 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     assert again.cell("small", "FedAvg").chosen == {"client_lr": 0.1}
     assert again.cell("small", "FedAvg").edges == ["client_lr"]
     assert "FedAvg's best client_lr = 0.1 lies at the edge" in found.claims[0].provisional
-    assert found.claims[0].judged == f"{found.claims[0].verdict}, provisional"
+    assert found.claims[0].shown_verdict == f"{found.claims[0].verdict}, provisional"
     own = [
-        Claim("", theirs, "", verdict).judged for theirs in ("Table 1", OURS) for verdict in (YES, NO, UNSURE)
+        Claim("", theirs, "", verdict).shown_verdict for theirs in ("Table 1", OURS) for verdict in (YES, NO, UNSURE)
     ]
     assert own == [YES, NO, UNSURE, "confirmed", "contradicted", UNSURE]
     table = found.tables["small"]
