@@ -66,7 +66,7 @@ class Kept:
             citing = [c for c in claims if not c.own and any(cites(c.theirs, name) for name in names)]
             if citing:
                 break
-        found = Counter((c.verdict or "", c.judged) for c in (citing if cited else claims))
+        found = Counter((c.verdict or "", c.shown_verdict) for c in (citing if cited else claims))
         order = sorted(found, key=lambda one: (VERDICTS.index(one[0]), len(one[1])))  # type: ignore[arg-type]
         return cls(name, page, [(*one, found[one]) for one in order])
 

@@ -11,7 +11,7 @@ from fedsolve.core.errors import InvalidInput, unknown
 
 KINDS = ("algorithms", "tasks", "partitions", "geometries", "schedules", "experiments", "communication")
 _LAST = {
-    "geometries": "Faces",
+    "geometries": "Operations",
     "schedules": "Parameters",
     "communication": "Sum enough",
 }  # what the last column is; else the paper

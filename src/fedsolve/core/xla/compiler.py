@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,17 @@ def compiler_options() -> dict[str, Any]:
     if "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
         return {}
     return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The function, compiled when it is first called: `compiler_options` are those of the backend that is then known.
+
+    Args:
+        function: of arrays.
+        options: of `jax.jit`, such as `static_argnums`.
+    """
+    program = cache(lambda: jax.jit(function, compiler_options=compiler_options(), **options))
+    return wraps(function)(lambda *args: program()(*args))
 
 
 def make_room() -> None:
