@@ -1,4 +1,4 @@
-"""Every figure, table and theorem of the five papers, with the experiments that repeat it or why none does."""
+"""Every figure, table and theorem of the five papers, with the experiments that reproduce it or the reason for none."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 Size = Literal["full", "smaller", "stand-in", "none"]
 SIZES: dict[Size, str] = {
-    "full": "the paper's problem and protocol, as far as it describes them",
-    "smaller": "the paper's problem or data made smaller",
+    "full": "the paper's problem and protocol",
+    "smaller": "the paper's problem with fewer data or a smaller model",
     "stand-in": "other data or another problem",
     "none": "no experiment",
 }
@@ -38,8 +38,8 @@ class Item:
 _FEDOPT, _FEDDUA = "reddi2021fedopt", "takakura2025feddua"
 _FEDFW, _FCO, _FEDLI = "dadras2024fedfw", "yuan2021fco", "geetika2024fedli"
 _NETWORKS = ("femnist", "cifar100", "shakespeare")
-_SETTINGS = "settings, no result: the studies take the rates from it"
-_NO_DATA = "its data are not at hand"
+_SETTINGS = "learning rates, which the studies use"
+_NO_DATA = "original data not available"
 
 ITEMS = (
     Item(_FEDDUA, "Table 1", "properties of methods", "none", note="no experiment"),
@@ -47,33 +47,33 @@ ITEMS = (
     Item(_FEDDUA, "Figure 1, synthetic", "training loss by round", "full", ("feddua-synthetic",)),
     Item(_FEDDUA, "Figure 1, networks", "accuracy by round", "smaller", _NETWORKS, "not CIFAR-10"),
     Item(
-        _FEDDUA, "Figure 2", "FedDuA is flat in eps_g, FedOpt steep in its server rate", "stand-in",
+        _FEDDUA, "Figure 2", "sensitivity to eps_g and to the server rate", "stand-in",
         ("feddua-synthetic",), "on the synthetic problem",
     ),
     Item(
         _FEDDUA, "Figure 3", "with SCAFFOLD", "stand-in", ("feddua-combinations",), "on regression and digits"
     ),
-    Item(_FEDDUA, "Figure 4", "a ViT on CIFAR-100: FedExP fails", "smaller", ("vit",)),
+    Item(_FEDDUA, "Figure 4", "a vision transformer on CIFAR-100", "smaller", ("vit",)),
     Item(
         _FEDDUA, "Figure 5", "2,000 rounds", "none",
-        note="four times the rounds of cifar100's full size, which two cores cannot finish",
+        note="four times the rounds of cifar100 at full size",
     ),
     Item(
         _FEDDUA, "Figure 6", "with FedProx", "stand-in", ("feddua-combinations",), "on regression and digits"
     ),
     Item(
         _FEDDUA, "Figure 7", "server rates by round", "none",
-        note="drawn of the regression on feddua-synthetic's page: the paper says nothing of it in words",
+        note="plotted by feddua-synthetic; the paper makes no claim",
     ),
     Item(
         _FEDDUA, "Figure 8", "training loss by round", "stand-in", ("feddua-synthetic",), "on the synthetic problem"
     ),
     Item(_FEDDUA, "Tables 3 to 6", "settings and best rates", "none", note=_SETTINGS),
-    Item(_FEDOPT, "Table 1, CIFAR-10", "five methods, ResNet-18", "none", note="its twin, cifar100, is programmed"),
+    Item(_FEDOPT, "Table 1, CIFAR-10", "five methods, ResNet-18", "none", note="see CIFAR-100"),
     Item(_FEDOPT, "Table 1, CIFAR-100", "five methods, ResNet-18", "smaller", ("cifar100",)),
     Item(
         _FEDOPT, "Table 1, EMNIST CR", "five methods, CNN", "smaller", ("femnist", "fedopt-tuning"),
-        "fedopt-tuning on other handwriting",
+        "other handwriting in fedopt-tuning",
     ),
     Item(_FEDOPT, "Table 1, EMNIST AE", "five methods, autoencoder", "smaller", ("autoencoder",)),
     Item(_FEDOPT, "Table 1, Shakespeare", "five methods, recurrent network", "smaller", ("shakespeare",)),
@@ -86,24 +86,24 @@ ITEMS = (
         ("cifar100", "femnist", "autoencoder", "shakespeare", "next-word", "fedopt-tuning"), "without SCAFFOLD",
     ),
     Item(_FEDOPT, "Figure 2", "maps of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA),
-    Item(_FEDOPT, "Figure 3", "tau = 1e-3 nearly as good as any", "stand-in", ("fedopt-tuning",), _NO_DATA),
-    Item(_FEDOPT, "Appendix E.4", "client and server rates are inverse", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(_FEDOPT, "Figure 3", "sensitivity to tau", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(_FEDOPT, "Appendix E.4", "inverse relation of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA),
     Item(
-        _FEDOPT, "Appendices E.1 to E.3, E.6", "more curves, full test sets, more maps, rates that decay", "none",
-        note="not programmed",
+        _FEDOPT, "Appendices E.1 to E.3, E.6", "more curves and maps, full test sets, learning rate decay", "none",
+        note="not implemented",
     ),
-    Item(_FEDFW, "Figure 1", "what a gradient and a vertex leak", "smaller", ("fw-privacy",)),
+    Item(_FEDFW, "Figure 1", "leakage from gradients and vertices", "smaller", ("fw-privacy",)),
     Item(_FEDFW, "Table 1", "convex problems", "smaller", ("fw-convex",)),
     Item(_FEDFW, "Table 2", "networks", "smaller", ("fw-nonconvex",)),
     Item(_FEDFW, "Table 3", "stochastic variants", "stand-in", ("fw-stochastic",)),
-    Item(_FEDFW, "Figures 2 and 3", "clients that take part", "smaller", ("fw-participation",)),
+    Item(_FEDFW, "Figures 2 and 3", "participation", "smaller", ("fw-participation",)),
     Item(_FEDFW, "Figure 4", "the penalty lam0", "smaller", ("fw-penalty",)),
     Item(
         _FEDFW, "Theorems 1 to 3, Section 6", "rates of convergence", "stand-in", ("fw-rates",),
-        "on problems of our own",
+        "on other problems",
     ),
     Item(_FEDFW, "Section 4.3", "split constraints", "stand-in", ("fw-split",), "the paper shows no run"),
-    Item(_FEDFW, "Appendix A", "averaging Frank-Wolfe steps stays where it is", "full", ("fw-averaging",)),
+    Item(_FEDFW, "Appendix A", "averaged Frank-Wolfe steps do not converge", "full", ("fw-averaging",)),
     Item(_FCO, "Figures 1, 5 and 12", "fMRI: sparse and accurate", "stand-in", ("fmri",), "one subject of six"),
     Item(_FCO, "Figure 2", "an illustration", "none", note="no experiment"),
     *(
@@ -120,22 +120,22 @@ ITEMS = (
     ),
     Item(_FEDLI, "Tables 1 and 2, Figures 1 to 3", "seven methods on four tasks", "smaller", ("fedli-neural",)),
     Item(
-        _FEDLI, "abstract", "at par or better, untuned", "stand-in", ("tuning-free-league",), "on our own tasks"
+        _FEDLI, "abstract", "at par or better, untuned", "stand-in", ("tuning-free-league",), "on other tasks"
     ),
     Item(
         _FEDLI, "Lemmas 2 and 3, Theorems 1 and 2, Remark 2, Sections 6 and 8",
-        "descent, linear convergence, the price of a search", "stand-in", ("fedli-convex",),
-        "on convex problems of our own",
+        "descent, linear convergence, cost of the line search", "stand-in", ("fedli-convex",),
+        "on convex problems",
     ),
 )  # fmt: skip
 
 BESIDE = {
     "robustness": "robust reductions against six attacks (Yin et al. 2018, Baruch et al. 2019 and others)",
     "diloco": "few clients, hundreds of local steps, a transformer (Douillard et al. 2023)",
-    "composite-league": "six methods for F + psi on ten problems, by the same budget of tuning: ours",
-    "control-variates": "of whole batches, control variates make displacements equal, FedDuA's steps a half: ours",
-    "phase-diagram": "who wins where, by label skew and local steps: ours",
-    "fleet-clock": "synchronous, over-selected and buffered training by simulated time: ours",
-    "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly: ours",
+    "composite-league": "six methods for F + psi on ten problems with equal tuning budgets",
+    "control-variates": "with full batches, control variates equalise client updates and halve FedDuA's steps",
+    "phase-diagram": "methods by label skew and local steps",
+    "fleet-clock": "synchronous, over-selected and buffered training by simulated time",
+    "low-rank-finetuning": "fine-tuning by low-rank updates that average exactly",
 }
-"""Experiments that are of none of the five papers, and of what they are."""
+"""Experiments on other papers or questions, with their subjects."""

@@ -26,14 +26,15 @@ sys.path.insert(0, str(ROOT))  # of the package `experiments`
 
 from experiments.figures import BESIDE, ITEMS, SIZES, Item  # noqa: E402
 
-TITLE = "The papers' figures and tables"
-DRAWN = "drawn, not judged"
+TITLE = "Reproduced figures and tables"
+DRAWN = "plotted, no verdict"
 """Of a figure that an experiment shows, and of which none of its claims is."""
 INTRO = (
-    "What was repeated of each figure, table and theorem of the five papers. The verdicts are those of the claims "
-    "on an experiment's page that cite it; each stands beside its numbers there. A statement of ours, which no paper "
-    "makes, is confirmed or contradicted, and counts for no figure.",
-    "They are judged by intervals over seeds or data sets, paired where these are shared (docs/studies.md). Sizes: "
+    "For readers of the five papers that fedsolve implements. This page lists for every figure, table and theorem the "
+    "experiment that reproduces it, and the verdicts on the paper's claims.",
+    "A verdict follows from 95 % intervals over seeds or data sets. It is provisional if a best learning rate lies at an "
+    "edge of its grid, or if there are fewer than five seeds (docs/studies.md). Claims that no paper makes are confirmed or "
+    "contradicted, and count for no figure. Sizes: "
     + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
     + ".",
 )
@@ -101,9 +102,10 @@ def markdown() -> str:
     def shown(kept: Kept) -> str:
         name = f"`{kept.name}`"
         if kept.verdicts is None:
-            return f"{name}: not run yet"
+            return f"{name}: not run"
         page = f"[{name}](../experiments/{kept.page})"
-        return f"{page}: " + ("; ".join(f"{count} {words}" for _, words, count in kept.verdicts) or DRAWN)
+        verdicts = (f"{count} {words.replace(', provisional', '†')}" for _, words, count in kept.verdicts)
+        return f"{page}: " + ("; ".join(verdicts) or DRAWN)
 
     lines = [
         f"# {TITLE}",
@@ -112,10 +114,11 @@ def markdown() -> str:
     ]
     lines += [
         "",
-        "`fedsolve reproduce NAME` runs one; [the same as a page](../experiments/index.html). Made by `make generate`.",
+        "`fedsolve reproduce NAME` runs an experiment. A dagger (†) marks provisional verdicts. "
+        "[The same list as one page](../experiments/index.html).",
     ]
     for heading, rows in _sections(shown):
-        lines += ["", f"## {heading}", "", "| | shows | size | repeated by |", "|---|---|---|---|"]
+        lines += ["", f"## {heading}", "", "| | subject | size | experiment and verdicts |", "|---|---|---|---|"]
         lines += [f"| {' | '.join((*row[:3], '<br>'.join(row[3])))} |" for row in rows]
     return "\n".join([*lines, ""])
 
@@ -126,7 +129,7 @@ def page() -> str:
     def shown(kept: Kept) -> str:
         name = escape(kept.name)
         if kept.verdicts is None:
-            return f"{name}: not run yet"
+            return f"{name}: not run"
         badges = (
             f'<span class="verdict" data-verdict="{escape(verdict)}">{count} {escape(words)}</span>'
             for verdict, words, count in kept.verdicts
@@ -135,7 +138,7 @@ def page() -> str:
 
     sections = []
     for heading, rows in _sections(shown):
-        head = "".join(f'<th scope="col">{h}</th>' for h in ("", "Shows", "Size", "Repeated by"))
+        head = "".join(f'<th scope="col">{h}</th>' for h in ("", "Subject", "Size", "Experiment and verdicts"))
         body = "\n".join(
             f'<tr><th scope="row">{escape(name)}</th><td>{escape(shows)}</td><td>{size}</td>'
             f"<td>{'<br>'.join(experiments)}</td></tr>"
@@ -195,7 +198,7 @@ def _sections(shown: Callable[[Kept], str]) -> Iterator[tuple[str, list[Row]]]:
     for paper, items in groupby(ITEMS, key=lambda item: item.paper):
         yield f"{short(paper)}, “{title(paper)}”", [_row(item, shown) for item in items]
     yield (
-        "Beside the five papers",
+        "Other experiments",
         [(name, text, "", [shown(Kept.of(name))]) for name, text in BESIDE.items()],
     )
 
