@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedsolve as fs
 from fedsolve.config.catalogue import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
@@ -184,11 +185,27 @@ def test_readme_names_every_method():
     assert not missing
 
 
-def test_adding_an_algorithm_shows_the_real_source():
-    """The page shows src/fedsolve/methods/wrappers/proximal.py as it is, not as it was."""
+def test_the_methods_of_adding_an_algorithm_run(tmp_path, monkeypatch):
+    """Both files of the page, by module:name and in a wrapper; the methods are what their docstrings say."""
+    pytest.importorskip("sklearn")
     page = (ROOT / "docs" / "adding-an-algorithm.md").read_text()
-    source = (ROOT / "src" / "fedsolve" / "methods" / "wrappers" / "proximal.py").read_text().rstrip()
-    assert source in page
+    averaged, ridge = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "page_mine.py").write_text(averaged)
+    (tmp_path / "page_ridge.py").write_text(ridge)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = fs.tasks.digits(num_clients=4, model="softmax")
+
+    def loss(name, settings):
+        result = fs.run(fs.build(name, settings), task, rounds=3)
+        return result.metrics["train_loss"][-1]
+
+    rate = {"client_lr": 0.1}
+    ema = loss("FedAvgM", rate | {"ema": True, "momentum": 0.5})
+    assert loss("page_mine:Averaged", rate | {"beta": 0.5}) == pytest.approx(ema, rel=1e-5)
+    assert loss("FedProx+page_mine:Averaged", rate | {"beta": 0.5, "mu": 1.0}) > ema
+    adam = loss("FedAdam", rate)
+    assert loss("page_ridge:RidgeFedAdam", rate | {"weight": 0.0}) == pytest.approx(adam, rel=1e-5)
+    assert loss("page_ridge:RidgeFedAdam", rate | {"weight": 1.0}) > adam
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
