@@ -1,4 +1,4 @@
-"""What is generated: the package's stub, the README's table, pages of the docs, the graph of packages, indices.
+"""What is generated: the package's stub, pages of the docs, the graph of packages, indices.
 
 python tools/generate.py            # writes what has changed, and says which files those are
 """
@@ -6,8 +6,6 @@ python tools/generate.py            # writes what has changed, and says which fi
 from __future__ import annotations
 
 import importlib.util
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +24,7 @@ def generated() -> dict[str, str]:
     """The text of every generated file, by its path in the repository."""
     pages = {
         "src/fedsolve/__init__.pyi": stub(),
-        "README.md": with_table((ROOT / "README.md").read_text()),
+        "docs/methods.md": methods(),
         "docs/communication.md": communication.page(),
     }
     pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}
@@ -64,15 +62,18 @@ def _import(name: str, home: str) -> str:
     return f"from {module} import {inside} as {name if inside == name else f'_{name}'}"
 
 
-def with_table(readme: str) -> str:
-    """The README with its table of methods as the catalogue has them."""
-    begin, end = "<!-- methods: made by `make generate` -->\n", "<!-- end of methods -->"
-    return re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}",
-        lambda _: begin + "\n" + "\n".join(_table()) + "\n\n" + end,
-        readme,
-        flags=re.DOTALL,
-    )
+def methods() -> str:
+    """`docs/methods.md`: every name of the catalogue, what it needs, and its paper."""
+    lines = [
+        "# Methods",
+        "",
+        "For readers who look for a method. After this page you know its name in fedsolve and what it needs;",
+        "`docs/choosing.md` says which one to take. `fs.NAME(...)` makes a method in Python, and",
+        "`fedsolve run TASK NAME` runs it. `X+Y` on the command line is a wrapper X around a method Y. The column",
+        "*needs* lists arguments without a default, apart from learning rates. `make generate` writes this page.",
+        "",
+    ]
+    return "\n".join([*lines, *_table(), ""])
 
 
 def _table() -> Iterator[str]:
@@ -102,18 +103,17 @@ def operations() -> str:
     for name, known in sorted(OPERATIONS.items()):
         function = getattr(known.function, "func", known.function)  # of a partial application
         families.setdefault(function.__module__, []).append(name.removeprefix("aten."))
-    lines = ["# PyTorch's operations in JAX", ""]
-    lines += [
-        f"{len(OPERATIONS)} operations of ATen are translated. What `torch.export` decomposes into them (linear,"
+    lines = [
+        "# PyTorch's operations in JAX",
+        "",
+        "This page is for readers whose module `from_torch` (`docs/pytorch.md`) could not translate. After it you know which",
+        f"operations have an equivalent. The {len(OPERATIONS)} operations of ATen below are translated, and so is every function that",
+        "`torch.export` decomposes into them (linear, conv2d, cross_entropy, silu, einsum and many more). An error names the",
+        "missing operation. `make generate` writes this page.",
     ]
-    lines += [
-        "conv2d, cross_entropy, silu, einsum and many more) is translated with them. One that is missing is named in"
-    ]
-    lines += ["the error. Made by `make generate`."]
     for module, names in sorted(families.items()):
-        title = sys.modules[module].__doc__ or ""
-        lines += ["", f"## {module.rpartition('.')[2]}", "", title.splitlines()[0], ""]
-        lines += ["`" + "` `".join(names) + "`"]
+        family = module.rpartition(".")[2].replace("_", " ").capitalize()
+        lines += ["", f"## {family}", "", "`" + "` `".join(names) + "`"]
     return "\n".join([*lines, ""])
 
 

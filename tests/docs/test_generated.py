@@ -1,4 +1,4 @@
-"""What is made from the catalogue is as it makes it now: the package's stub, the README's table, a page of the docs."""
+"""What is made from the catalogue is as it makes it now: the package's stub and pages of the docs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ generate = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(generate)
 
 
-def test_the_stub_and_the_table():
+def test_the_stub_and_the_page_of_methods():
     assert (ROOT / "src/fedsolve/__init__.pyi").read_text() == generate.stub(), "run: make generate"
-    readme = (ROOT / "README.md").read_text()
-    assert readme == generate.with_table(readme), "run: make generate"
-    assert all(f"| `{name}` |" in readme for name in ALGORITHMS)
-    assert all(f"`{name}+X`" in readme for name in WRAPPERS)
+    page = (ROOT / "docs/methods.md").read_text()
+    assert page == generate.methods(), "run: make generate"
+    assert all(f"| `{name}` |" in page for name in ALGORITHMS)
+    assert all(f"`{name}+X`" in page for name in WRAPPERS)
 
 
 def test_the_index_of_figures():
