@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.fleets import PROFILES, Fleet
 from fedsolve.core.fleets.events import asynchronous
-from fedsolve.core.fleets.rounds import synchronous
+from fedsolve.core.fleets.timeline import synchronous
 from fedsolve.engine.options import FLEETS
 from harness import BATCH, EPOCHS, SIZES, Listed, make_clients, make_task
 

@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 import fedsolve as fs
 from fedsolve.core.errors import InvalidInput
 from fedsolve.methods.privacy.accounting import epsilon, noise_multiplier_for
-from fedsolve.methods.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_multiplier
+from fedsolve.methods.privacy.local import gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from fedsolve.methods.server.fedopt import FedOptMessage
 
 SETTING = {"population": 100, "cohort": 10, "delta": 1e-5}

@@ -19,9 +19,9 @@ from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.reduce import reduce_stacked, sum_messages
 from fedsolve.engine.simulated_time import Scheduled
 from fedsolve.geometry import L1, L2Ball
+from fedsolve.methods.robust import REDUCTIONS
 from fedsolve.methods.robust.coordinates import _floor
 from fedsolve.methods.robust.reduction import middle, vector_of
-from fedsolve.methods.robust.reductions import REDUCTIONS
 from fedsolve.methods.robust.vectors import krum_scores
 from wrappers import reduction_transcript as numpy_says
 

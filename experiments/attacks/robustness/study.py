@@ -23,7 +23,7 @@ from experiments.attacks.robustness.robustness_statements import (
 from fedsolve.data import IID, Partition, Shards
 from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.author import describe
-from fedsolve.studies.pictures import Line, Panel, draw_map, new_figure
+from fedsolve.studies.pictures import Colours, Line, Panel, draw_map, new_figure
 from fedsolve.studies.pictures.panels import panels
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Overview:
         columns = [name.replace(" ", "\n") for name in methods]
         rows = [cells.problem(name).title for name in names]
         look: dict[str, Any] = {"write": lambda v: f"{v:.0f}", "lost": "–", "size": 9}
-        image = draw_map(axis, metric.scale * values, columns, rows, best=100, worst=0, **look)
+        image = draw_map(axis, metric.scale * values, columns, rows, Colours(best=100, worst=0), **look)
         axis.tick_params(labelsize=8)
         axis.xaxis.tick_top()
         figure.colorbar(image, ax=axis, label=metric.label)

@@ -44,8 +44,8 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.geometry.mirrors import Mirror
     from fedsolve.geometry.operations import ArrayFunction
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
+    from fedsolve.methods.robust import REDUCTIONS
     from fedsolve.methods.robust.reduction import Reduction
-    from fedsolve.methods.robust.reductions import REDUCTIONS
     from fedsolve.methods.server import Adaptive, DoublyAdaptive, ServerOptimizer, ServerSGD
 
     optimizers = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from jaxtyping import Array
@@ -139,35 +140,12 @@ class WrappedOracle(Oracle):
     def _more(self, loss: Any, params: Params) -> Scalar:
         return (loss + self.extra(params)).astype(loss.dtype)
 
-    @property
-    def steps(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Local steps of the inner oracle."""
-        return self.inner.steps
-
-    @property
-    def bound(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Loop bound of the inner oracle."""
-        return self.inner.bound
-
-    @property
-    def num_examples(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Examples of the inner oracle."""
-        return self.inner.num_examples
-
-    @property
-    def batch_size(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Minibatch of the inner oracle."""
-        return self.inner.batch_size
-
-    @property
-    def client(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The client's number."""
-        return self.inner.client
-
-    @property
-    def key(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The client's own randomness."""
-        return self.inner.key
+    steps = property(attrgetter("inner.steps"))  # pyright: ignore[reportAssignmentType]
+    bound = property(attrgetter("inner.bound"))  # pyright: ignore[reportAssignmentType]
+    num_examples = property(attrgetter("inner.num_examples"))  # pyright: ignore[reportAssignmentType]
+    batch_size = property(attrgetter("inner.batch_size"))  # pyright: ignore[reportAssignmentType]
+    client = property(attrgetter("inner.client"))  # pyright: ignore[reportAssignmentType]
+    key = property(attrgetter("inner.key"))  # pyright: ignore[reportAssignmentType]
 
 
 @dataclass(frozen=True)

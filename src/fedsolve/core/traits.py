@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
-from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Privacy, Weighting
 
-Weighting = Literal["uniform", "examples"]
-"""How clients count in a mean: all alike (1/|S|), or by their number of examples (n_i / sum of n)."""
-Privacy = Literal["", "central", "local"]
-"""How what clients send is protected: noise on the cohort's sum, each client's own noise, or not at all."""
 RENAMED = {"remembers": "mutates_buffers", "message_mu": "gdp_mu"}
 """Traits of earlier versions, and what they are called now."""
 
@@ -78,9 +74,3 @@ def declares(method: Any, name: str) -> bool:
     """Whether a method has a field, a class attribute or a property of a name."""
     # not hasattr(method, name): a property that fails must raise, and not count as left out
     return name in vars(method) or hasattr(type(method), name)
-
-
-def check_weighting(value: object) -> None:
-    """Raise `InvalidInput` unless value is a known weighting."""
-    if not is_one_of(value, ("uniform", "examples")):
-        raise InvalidInput(f"weighting = {value!r} must be 'uniform' or 'examples'")

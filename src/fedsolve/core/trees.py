@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, Scalar
-from fedsolve.core.xla import finite
 
 
 def add(a: Params, b: Params) -> Params:
@@ -73,7 +73,22 @@ def all_finite(a: Any) -> Array:
     # the largest leaf as it is, the others as one vector: each reduction costs compile time
     *rest, largest = sorted(floats, key=lambda x: x.size)
     parts = [largest, jnp.concatenate([jnp.ravel(x) for x in rest])] if rest else [largest]
-    return jnp.stack([finite.all_finite(x) for x in parts]).all()
+    return jnp.stack([array_is_finite(x) for x in parts]).all()
+
+
+def array_is_finite(x: Array) -> Array:
+    """Whether all entries of an array of floating-point or complex numbers are finite, shape ().
+
+    By the bits without the sign, as integers, whose maximum is exact and vectorised: those of infinity and NaN are the
+    largest. XLA drops NaN from a maximum of floats that it vectorises on a CPU (JAX 0.10.2;
+    https://github.com/openxla/xla/issues/21461), a sum cannot be reordered, and `isfinite(x).all()` is not vectorised.
+    """
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return array_is_finite(jnp.stack([x.real, x.imag]))
+    integer = jnp.dtype(f"int{jnp.finfo(x.dtype).bits}")
+    bits = lax.bitcast_convert_type(x, integer) & jnp.iinfo(integer).max
+    infinity = lax.bitcast_convert_type(jnp.array(jnp.inf, x.dtype), integer)
+    return jnp.max(bits) < infinity
 
 
 def has_codes(a: Any) -> bool:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
+
+from fedsolve.core.checks import is_one_of
+from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:  # to type checkers jaxtyping's is an unknown type, which strict users are told of
     Params: TypeAlias = Any
@@ -31,6 +34,11 @@ else:
     """A real number: of Python or NumPy, a traced or a concrete array of shape ()."""
 Traced: TypeAlias = Any
 """A number or truth inside a program: an array of shape (), of the type of the model where it is a number."""
+
+Weighting = Literal["uniform", "examples"]
+"""How clients count in a mean: all alike (1/|S|), or by their number of examples (n_i / sum of n)."""
+Privacy = Literal["", "central", "local"]
+"""How what clients send is protected: noise on the cohort's sum, each client's own noise, or not at all."""
 
 T = TypeVar("T")
 _REDUCTIONS = ("mean", "average", "max")
@@ -165,3 +173,9 @@ def reports(state: Any) -> dict[str, tuple[Array, str]]:
         else:
             scalars.update(reports(value))
     return scalars
+
+
+def check_weighting(value: object) -> None:
+    """Raise `InvalidInput` unless value is a known weighting."""
+    if not is_one_of(value, ("uniform", "examples")):
+        raise InvalidInput(f"weighting = {value!r} must be 'uniform' or 'examples'")

@@ -21,8 +21,7 @@ from jax import lax
 from fedsolve.core import trees
 from fedsolve.core.checks import check_integer, check_range
 from fedsolve.core.errors import InvalidInput, shown
-from fedsolve.core.traits import Weighting, check_weighting
-from fedsolve.core.types import Params, Scalar, Traced, module
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, module
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.data.federated import FederatedData
 from fedsolve.engine.checks.preflight import check_loss

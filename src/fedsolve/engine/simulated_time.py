@@ -17,8 +17,7 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.fleets.events import asynchronous
 from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.fleets.profiles import profile
-from fedsolve.core.fleets.rounds import synchronous
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.fleets.timeline import Timeline, synchronous
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.traits import declares
 from fedsolve.core.types import Scalar, module, static

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,15 +14,28 @@ if TYPE_CHECKING:
 DIVERGED = "div."
 
 
+@dataclass(frozen=True)
+class Colours:
+    """What the colours of a map mean.
+
+    Attributes:
+        best: the value of the brightest colour.
+        worst: the value of the darkest; what is worse has the same colour.
+        log: whether colours follow the logarithm.
+    """
+
+    best: float
+    worst: float
+    log: bool = False
+
+
 def draw_map(
     axes: Axes,
     values: np.ndarray,
     x: Sequence[str],
     y: Sequence[str],
+    colours: Colours,
     *,
-    best: float,
-    worst: float,
-    log: bool = False,
     write: Callable[[float], str] | None = None,
     lost: str | np.ndarray = DIVERGED,
     size: float = 7.5,
@@ -33,26 +47,24 @@ def draw_map(
         values: what is drawn; a value that is not finite is grey.
         x: ticks below the columns.
         y: ticks beside the rows.
-        best: the value of the brightest colour.
-        worst: the value of the darkest; what is worse has the same colour.
-        log: whether colours follow the logarithm.
+        colours: which value has which.
         write: the text of a finite value; None for no texts.
         lost: the text of cells that are not finite, or one for each.
         size: of the texts, in points.
     """
     from matplotlib.colors import LogNorm, Normalize
 
-    low, high = sorted((best, worst))
+    low, high = sorted((colours.best, colours.worst))
     if high <= low:  # one colour: any range around the value
-        low, high = (low / 2, 2 * low) if log else (low - 1, low + 1)
+        low, high = (low / 2, 2 * low) if colours.log else (low - 1, low + 1)
     shown = np.where(np.isfinite(values), values, np.nan)
     axes.set_facecolor("0.88")
     image = axes.imshow(
         shown,
         origin="lower",
         aspect="auto",
-        cmap="viridis" if best > worst else "viridis_r",
-        norm=(LogNorm if log else Normalize)(low, high),
+        cmap="viridis" if colours.best > colours.worst else "viridis_r",
+        norm=(LogNorm if colours.log else Normalize)(low, high),
     )
     lost = np.broadcast_to(np.asarray(lost), values.shape)
     for (i, j), value in np.ndenumerate(shown):

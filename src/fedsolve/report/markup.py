@@ -99,9 +99,9 @@ def table_html(
     )
 
 
-def result_html(histories: Sequence[History], target: float | None) -> str:
+def result_html(histories: Sequence[History]) -> str:
     """The result table: the columns of the terminal, sortable."""
-    columns, rows = result_columns(histories, target), result_rows(histories, target)
+    columns, rows = result_columns(histories), result_rows(histories)
     cells = [[(column.text(row), row.get(column.key)) for column in columns] for row in rows]
     table = table_html("Results of each method", [c.title for c in columns], cells, _line_samples(histories))
     return table + paragraphs(spread_words(histories))

@@ -16,14 +16,12 @@ import numpy as np
 
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import (
-    PageTable,
     clients_table,
     note_list,
     page_text,
     paragraphs,
     picture,
     result_html,
-    section,
     settings_html,
     static,
     text,
@@ -54,12 +52,9 @@ def write_page(
     histories: Sequence[History],
     *,
     title: str,
-    intro: str = "",
     how_tuned: str = "",
     notes: Sequence[str] = (),
-    tables: Sequence[PageTable] = (),
     pictures: Mapping[str, Figure | bytes] | None = None,
-    target: float | None = None,
 ) -> Path:
     """Write the page of some runs to `path`, atomically, and return the path.
 
@@ -69,12 +64,9 @@ def write_page(
         path: the HTML file; its folder is made.
         histories: the runs, at least one; runs of one label share a colour.
         title: the heading.
-        intro: what was compared and what came out.
         how_tuned: how the hyper-parameters were chosen; the page says so if it is not stated.
         notes: claims and remarks, as a list above those of the runs.
-        tables: further tables, such as a paper's numbers beside ours.
         pictures: matplotlib figures (or PNGs) to show, by the sentence that describes them.
-        target: what the column "rounds to" counts to, as in `fedsolve.report.table.result_rows`.
 
     Raises:
         InvalidInput: no histories, or the file cannot be written.
@@ -83,11 +75,9 @@ def write_page(
     parts = {
         "title": text(title),
         "context": text(context(histories)),
-        "intro": paragraphs(intro),
         "notes": note_list([*notes, *_notes(histories)]),
-        "results": result_html(histories, target),
+        "results": result_html(histories),
         "clients": _clients_section(histories),
-        "tables": "\n".join(section(t.caption, t.html()) for t in tables),
         "pictures": "\n".join(picture(*item) for item in (pictures or {}).items()),
         "tuning": paragraphs(how_tuned or "How the hyper-parameters were chosen was not recorded."),
         "settings": settings_html(histories),

@@ -238,9 +238,14 @@ def tidy(axes: Axes) -> None:
 
 def log_scale(axes: Axes) -> None:
     """A log y axis with plain numbers."""
+    axes.set_yscale("log")
+    plain_numbers(axes)
+
+
+def plain_numbers(axes: Axes) -> None:
+    """Plain numbers beside a y axis that is logarithmic."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=_log_ticks(high / low)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

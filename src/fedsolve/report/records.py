@@ -6,15 +6,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedsolve.core.checks import is_one_of
+from fedsolve.core.errors import unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import text
 from fedsolve.report.style import LIGHT, context, line_styles
 from fedsolve.report.table import headline, result_columns, result_rows, spread_words
-from fedsolve.results.frames import Part, csv_text, frame, stacked
+from fedsolve.results.columns import csv_text, frame
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.seeds import over_seeds
@@ -29,6 +31,10 @@ _SPECIAL = {
 _WIDTH, _HEIGHT = 120, 24
 _MOST_POINTS = 120
 """More evaluations than pixels are not drawn."""
+
+
+Part = Literal["evaluations", "rounds"]
+"""Which of a history's numbers."""
 
 
 class Records(ABC):
@@ -66,40 +72,61 @@ class Records(ABC):
         Raises:
             InvalidInput: `target` is no finite number.
         """
-        return latex_table(self.histories, target)
+        columns = result_columns(self.histories, target)
+        rows = [[column.text(row) for column in columns] for row in result_rows(self.histories, target)]
+        head, *body = ([*map(latex, row)] for row in ([c.title for c in columns], *rows))
+        lines = [f"{' & '.join(row)} \\\\" for row in body]
+        spread = spread_words(self.histories)
+        return "\n".join(
+            [
+                *([f"% {spread}"] if spread else []),
+                rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+                r"\toprule",
+                f"{' & '.join(head)} \\\\",
+                r"\midrule",
+                *lines,
+                r"\bottomrule",
+                r"\end{tabular}",
+                "",
+            ]
+        )
 
     def _repr_html_(self) -> str:
-        return html_table(self.histories)
+        """The table of results with a curve of the headline metric in each row."""
+        columns, rows = result_columns(self.histories), result_rows(self.histories)
+        metric, styles = headline(self.histories), line_styles(self.histories)
+        head = "".join(f"<th>{text(title)}</th>" for title in (*(c.title for c in columns), "By round"))
+        body = []
+        for row, method in zip(rows, over_seeds(self.histories), strict=True):
+            cells = "".join(f"<td>{text(column.text(row))}</td>" for column in columns)
+            curve = sparkline(method.history, metric, LIGHT[styles[method.history.label].colour])
+            body.append(f"<tr>{cells}<td>{curve}</td></tr>")
+        return (
+            f"<table><caption>{text(f'{context(self.histories)}. {spread_words(self.histories)}')}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        )
 
 
-def latex_table(histories: Sequence[History], target: float | None = None) -> str:
-    """The columns of the terminal's table as a `tabular`; the preamble needs `\\usepackage{booktabs}`.
+def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[str, np.ndarray]:
+    """The columns of all runs below one another, after `method` and, where all runs have one, `seed`.
 
-    Args:
-        histories: the runs, a row each.
-        target: as in `fedsolve.report.table.result_rows`.
+    A column that a run lacks is NaN in its rows.
 
     Raises:
-        InvalidInput: no histories.
+        InvalidInput: another part than evaluations or rounds.
     """
-    columns = result_columns(histories, target)
-    rows = [[column.text(row) for column in columns] for row in result_rows(histories, target)]
-    head, *body = ([*map(latex, row)] for row in ([c.title for c in columns], *rows))
-    lines = [f"{' & '.join(row)} \\\\" for row in body]
-    spread = spread_words(histories)
-    return "\n".join(
-        [
-            *([f"% {spread}"] if spread else []),
-            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
-            r"\toprule",
-            f"{' & '.join(head)} \\\\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    if not is_one_of(part, get_args(Part)):
+        raise unknown("part of a history", str(part), get_args(Part))
+    tables = [getattr(h, part) for h in histories]
+    lengths = [len(table["round"]) for table in tables]
+    found = {"method": np.repeat([h.label for h in histories], lengths)}
+    seeds = [h.settings.get("seed") for h in histories]
+    if all(isinstance(seed, int) for seed in seeds):
+        found["seed"] = np.repeat(np.array(seeds, np.int64), lengths)
+    for name in dict.fromkeys(["round", *(name for table in tables for name in table)]):
+        columns = [t.get(name, np.full(n, np.nan)) for t, n in zip(tables, lengths, strict=True)]
+        found[name] = np.concatenate(columns)
+    return found
 
 
 def latex(text: str) -> str:
@@ -109,22 +136,6 @@ def latex(text: str) -> str:
     '90 \\\\% of FedAvg\\\\_2'
     """
     return re.sub(r"[\\~^±&%$#_{}]", lambda found: _SPECIAL[found[0]], text)
-
-
-def html_table(histories: Sequence[History]) -> str:
-    """The table of results with a curve of the headline metric in each row, as HTML of one element."""
-    columns, rows = result_columns(histories), result_rows(histories)
-    metric, styles = headline(histories), line_styles(histories)
-    head = "".join(f"<th>{text(title)}</th>" for title in (*(c.title for c in columns), "By round"))
-    body = []
-    for row, method in zip(rows, over_seeds(histories), strict=True):
-        cells = "".join(f"<td>{text(column.text(row))}</td>" for column in columns)
-        curve = sparkline(method.history, metric, LIGHT[styles[method.history.label].colour])
-        body.append(f"<tr>{cells}<td>{curve}</td></tr>")
-    return (
-        f"<table><caption>{text(f'{context(histories)}. {spread_words(histories)}')}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    )
 
 
 def sparkline(history: History, metric: str, colour: str) -> str:

@@ -13,8 +13,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.folders.sealed_json import LARGEST, unsealed_values
 from fedsolve.folders.untrusted import read_bytes
-from fedsolve.results.columns import as_column
-from fedsolve.results.frames import frame
+from fedsolve.results.columns import as_column, frame
 from fedsolve.results.metrics import describe
 
 CLIENT_METRICS = "client-metrics.jsonl"

@@ -7,6 +7,9 @@ the JSON form of protocol buffers uses, and what `float()` of Python and `Number
 
 from __future__ import annotations
 
+import csv
+import importlib
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -17,8 +20,8 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import loads
 
+_LIBRARIES = ("pandas", "polars")
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -90,21 +93,25 @@ def jsonl(columns: Mapping[str, np.ndarray], where: str = "columns") -> str:
     return "".join(dumps(dict(zip(plain_columns, row, strict=True))) + "\n" for row in rows)
 
 
-def read_jsonl(path: str | Path) -> Columns:
-    """The columns that `write_jsonl` wrote; `InvalidInput` names a line that is broken or differs."""
-    rows: list[dict[str, Any]] = []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from None
-    for i, line in enumerate(lines if lines != [""] else [], 1):
+def frame(columns: dict[str, np.ndarray]) -> Any:
+    """Columns as a data frame: of pandas, or of polars where only that is installed.
+
+    Raises:
+        InvalidInput: neither is.
+    """
+    for name in _LIBRARIES:
         try:
-            row = loads(line)
-        except ValueError:
-            raise InvalidInput(
-                f"{path}, line {i} is not JSON: it may be cut short; remove the line"
-            ) from None
-        if not isinstance(row, dict) or (rows and row.keys() != rows[0].keys()):
-            raise InvalidInput(f"{path}, line {i} does not have the fields of line 1")
-        rows.append(row)
-    return {name: as_column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+            library = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        return library.DataFrame(columns)
+    raise InvalidInput("a frame needs pandas or polars, and neither is installed: install one, or use to_csv")
+
+
+def csv_text(columns: dict[str, np.ndarray]) -> str:
+    """Columns as CSV text with a head; floats by their shortest form that reads back exactly, `nan` and `inf` too."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return text.getvalue()

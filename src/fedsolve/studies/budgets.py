@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 Range = tuple[float, float]
 
 
-def drawn(
-    default: Mapping[str, float], ranges: Mapping[str, Range], count: int, seed: int = 0
-) -> dict[str, tuple]:
+def drawn(default: Mapping[str, float], ranges: Mapping[str, Range], count: int) -> dict[str, tuple]:
     """An axis of `count` settings: the default first, the others log-uniform from the ranges, to three digits.
 
     The first hyper-parameter has the same draws whichever others there are.
@@ -30,12 +28,11 @@ def drawn(
         default: hyper-parameter -> its default.
         ranges: hyper-parameter -> its least and largest value, both above 0.
         count: settings, the default included.
-        seed: of the draws.
 
     Returns:
         One axis, whose name lists the hyper-parameters and whose values are tuples in that order.
     """
-    shares = np.random.default_rng(seed).random((len(default), count - 1))
+    shares = np.random.default_rng(0).random((len(default), count - 1))
     ends = np.log10([ranges[name] for name in default])
     values = 10 ** (ends[:, :1] + shares * (ends[:, 1:] - ends[:, :1]))
     settings = [tuple(float(f"{v:.3g}") for v in setting) for setting in values.T]

@@ -13,8 +13,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.fleets.fleet import Fleet
-from fedsolve.core.fleets.rounds import SHOWN, as_tasks, check_places
-from fedsolve.core.fleets.timeline import Timeline
+from fedsolve.core.fleets.timeline import SHOWN, Timeline, as_tasks, check_places
 
 _NOBODY = -1
 

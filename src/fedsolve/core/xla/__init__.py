@@ -6,14 +6,14 @@ workaround can go. All were seen with JAX 0.10.2, on CPUs.
 * `direct`, `conv`, `convolutions`: the gradient of a convolution is 10 to 100 times slower inside a loop
   (https://github.com/jax-ml/jax/issues/12868), that of a maximum over windows several times slower than the gradient of
   slices (no report found).
-* `finite`: the maximum of numbers of which one is NaN may be a number (https://github.com/openxla/xla/issues/21461).
 * `decompositions`: batches of matrix decompositions in several programs at once wait for one another for good (no
   report found; https://github.com/jax-ml/jax/issues/39292 is of the same thread pool).
 * `compiler.make_room`: every program keeps memory mappings, of which Linux allows 65,530; beyond them the compiler
   aborts the process (no report found).
 
-Two workarounds are part of an algorithm and stay with it: `fedsolve.methods.robust.selection` counts instead of sorting
-(a sort takes several times as long: https://github.com/jax-ml/jax/issues/10434), and `fedsolve.engine.compute.train`
-does without `custom_vmap` where a loss has buffers (no mutable array inside it; of `custom_jvp`:
-https://github.com/jax-ml/jax/issues/27470).
+Three workarounds stay with what uses them: `fedsolve.core.trees.array_is_finite` compares bits, since the maximum of
+numbers of which one is NaN may be a number (https://github.com/openxla/xla/issues/21461),
+`fedsolve.methods.robust.selection` counts instead of sorting (a sort takes several times as long:
+https://github.com/jax-ml/jax/issues/10434), and `fedsolve.engine.compute.train` does without `custom_vmap` where a loss
+has buffers (no mutable array inside it; of `custom_jvp`: https://github.com/jax-ml/jax/issues/27470).
 """

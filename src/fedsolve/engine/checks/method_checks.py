@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import check_weighting
-from fedsolve.core.types import Params, Scalar, is_module
+from fedsolve.core.types import Params, Scalar, check_weighting, is_module
 from fedsolve.engine.compute.reduce import reduce_stacked
 
 

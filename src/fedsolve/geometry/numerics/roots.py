@@ -13,6 +13,7 @@ from fedsolve.core.types import Scalar, module
 FOUND, UNBOUNDED, UNRESOLVED = 0, 1, 2
 _MAX_DOUBLINGS = 200
 _MAX_STEPS = 200
+_TOLERANCE = 1e-12  # of |h(eta) - target|, relative to the target
 
 
 @module
@@ -31,18 +32,18 @@ class Root:
     status: Scalar
 
 
-def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar, tolerance: float = 1e-12) -> Root:
+def solve_increasing(h: Callable[[Scalar], Scalar], target: Scalar) -> Root:
     """The eta >= 0 with h(eta) = target, for increasing h with h(0) = 0 and target > 0.
 
-    Newton's method kept inside a bracket, with bisection where Newton leaves it or slows down. The
-    tolerance is relative to the target; in float32 it is four units of rounding instead.
+    Newton's method kept inside a bracket, with bisection where Newton leaves it or slows down. In
+    float32 the tolerance is four units of rounding instead.
 
     >>> float(solve_increasing(lambda x: x**3, jnp.asarray(8.0)).value)
     2.0
     """
     target = jnp.asarray(target)
     dtype = target.dtype
-    tol = max(tolerance, 4 * float(jnp.finfo(dtype).eps))
+    tol = max(_TOLERANCE, 4 * float(jnp.finfo(dtype).eps))
 
     def gap(eta: Scalar) -> Scalar:
         value = h(eta) - target

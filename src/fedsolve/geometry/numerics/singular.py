@@ -110,13 +110,17 @@ def leading_pair(
     none = jnp.zeros((retained, n), g.dtype), jnp.zeros(retained, g.dtype)
     begin = (*none, first, jnp.asarray(jnp.inf, g.dtype), jnp.zeros((), jnp.int32))
     basis, _, _, residual, products = lax.while_loop(unfinished, cycle, begin)
-    length = jnp.linalg.norm(basis[-1])
-    v = jnp.where(length == 0, first, basis[-1] / jnp.where(length == 0, 1, length))  # 0 if G is
+    v, _ = _normalised(basis[-1], first)  # 0 if G is
     u = forward(v)
-    size = jnp.linalg.norm(u)
-    u = jnp.where(size == 0, fixed_unit(u.size, g.dtype), u / jnp.where(size == 0, 1, size))
+    u, size = _normalised(u, fixed_unit(u.size, g.dtype))
     u, v = (v, u) if wide else (u, v)
     return LeadingPair(u, v, size / scale, residual, products)
+
+
+def _normalised(x: Array, instead: Array) -> tuple[Array, Array]:
+    """x / |x|, or another unit vector where x is 0, and |x|."""
+    length = jnp.linalg.norm(x)
+    return jnp.where(length == 0, instead, x / jnp.where(length == 0, 1, length)), length
 
 
 def _start(g: Array, wide: bool, start: tuple[Array, Array] | None) -> Array:

@@ -12,8 +12,7 @@ from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, module
+from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.geometry.blocks import as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
 from fedsolve.geometry.requirements import WithProx, require

@@ -12,8 +12,7 @@ from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, module
+from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_kept
 from fedsolve.methods.server.fedopt import FedOptBroadcast

@@ -9,8 +9,7 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Scalar, module
+from fedsolve.core.types import Scalar, Weighting, module
 from fedsolve.methods.client.conjugate import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.server.fedopt import FedOpt

@@ -8,8 +8,7 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Scalar
+from fedsolve.core.types import Scalar, Weighting
 from fedsolve.methods.client.armijo import Armijo
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.dfw import DeepFrankWolfe, LossPoint, LossWeights

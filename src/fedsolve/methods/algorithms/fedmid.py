@@ -9,8 +9,7 @@ from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, rate_at
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module
 from fedsolve.geometry.mirrors import Mirror
 from fedsolve.geometry.requirements import WithProx
 from fedsolve.methods.algorithms.mirrored import EUCLIDEAN, MirroredMethod, sum_of_rates

@@ -12,8 +12,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate
-from fedsolve.core.traits import Weighting, check_weighting
-from fedsolve.core.types import Params, Scalar, Traced, given, module, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighting, given, module, static
 from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror

@@ -14,8 +14,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, module, static
 from fedsolve.core.wire import OneOf
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.geometry.diagnostics.optimality import Feasibility, FrankWolfeGap

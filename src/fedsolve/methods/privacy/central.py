@@ -14,8 +14,18 @@ from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Privacy, Weighting
-from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
+from fedsolve.core.types import (
+    Claim,
+    Params,
+    Privacy,
+    Scalar,
+    Traced,
+    Weighting,
+    claimed,
+    module,
+    reported,
+    static,
+)
 from fedsolve.methods.privacy.accounting import Sampling, check_setting, renyi
 from fedsolve.methods.privacy.protected_parts import (
     Bounds,

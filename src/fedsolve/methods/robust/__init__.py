@@ -3,6 +3,7 @@
 fs.robust.Robust(fs.FedAdam(0.1), fs.robust.Median())
 """
 
+from fedsolve.core.building.registry import Registry
 from fedsolve.methods.robust.clipping import CentredClipping
 from fedsolve.methods.robust.coordinates import Median, TrimmedMean
 from fedsolve.methods.robust.outliers import WithoutOutliers
@@ -22,6 +23,26 @@ __all__ = [
     "TrimmedMean",
     "WithoutOutliers",
 ]
+
+_CLASSES: tuple[type[Reduction], ...] = (
+    Median,
+    TrimmedMean,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
+    NormClipping,
+    CentredClipping,
+    WithoutOutliers,
+)
+
+REDUCTIONS = Registry("reduction", {cls.__name__: cls for cls in _CLASSES}, any_spelling=True)
+"""Every robust reduction by its name, which a configuration may write in any case.
+
+>>> REDUCTIONS.build("reduction", "median")
+Median()
+>>> REDUCTIONS.build("reduction", {"name": "TrimmedMean", "trim": 0.2})
+TrimmedMean(trim=0.2)
+"""
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,7 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, Traced, module, reported, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.fedopt import FedOpt, compose
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

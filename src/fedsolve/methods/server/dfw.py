@@ -14,8 +14,7 @@ from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, Traced, module, reduced, reported, static
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, reported, static
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 

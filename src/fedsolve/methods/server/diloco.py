@@ -5,8 +5,7 @@ from __future__ import annotations
 from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.schedules import Rate, as_rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Scalar
+from fedsolve.core.types import Scalar, Weighting
 from fedsolve.methods.client.optax import Optax
 from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

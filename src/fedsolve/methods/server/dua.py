@@ -19,8 +19,7 @@ from fedsolve.core.checks import check_range, is_one_of
 from fedsolve.core.errors import unknown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Claim, Params, Scalar, Traced, claimed, module, reported, static
+from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.adaptive import SECOND_MOMENTS, quotient

@@ -7,8 +7,7 @@ from typing import Literal, Unpack
 from fedsolve.core.building.build_record import by_name
 from fedsolve.core.errors import unknown
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Scalar
+from fedsolve.core.types import Scalar, Weighting
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.dua import DoublyAdaptive
 from fedsolve.methods.server.fedopt import FedOpt, compose

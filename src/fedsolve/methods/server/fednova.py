@@ -12,8 +12,7 @@ from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building.build_record import by_name
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Claim, Params, Traced, claimed, module, reported
+from fedsolve.core.types import Claim, Params, Traced, Weighting, claimed, module, reported
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.adaptive import quotient

@@ -12,8 +12,7 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting, check_weighting
-from fedsolve.core.types import Params, Scalar, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, static
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, Search, SearchLog
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Claim, Params, Traced, module, reduced, reported
+from fedsolve.core.types import Claim, Params, Traced, Weighting, module, reduced, reported
 from fedsolve.methods.client.solver import Search, Solution
 from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.dua import Spread

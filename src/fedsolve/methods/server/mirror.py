@@ -14,8 +14,7 @@ from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, Traced, module, reported
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.geometry.mirrors import Mirror
 from fedsolve.geometry.numerics.roots import solve_increasing
 from fedsolve.methods.client.sgd import ClientOptions

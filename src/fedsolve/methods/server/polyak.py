@@ -11,8 +11,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, Traced, module, reported
+from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported
 from fedsolve.methods.client.solver import Solution
 from fedsolve.methods.server.adaptive import quotient
 from fedsolve.methods.server.server_optimizer import Needs, ServerOptimizer

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params
+from fedsolve.core.types import Params, Weighting
 from fedsolve.methods.client.solver import LocalSolver, Solution
 
 _NEEDS = {

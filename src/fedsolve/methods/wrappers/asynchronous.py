@@ -14,8 +14,7 @@ from fedsolve.core.checks import check_integer, check_range, is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, module, replace, static
+from fedsolve.core.types import Params, Scalar, Weighting, module, replace, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.fedopt import FedOpt
 from fedsolve.methods.server.server_optimizer import ServerOptimizer

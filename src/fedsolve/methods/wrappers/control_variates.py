@@ -14,8 +14,7 @@ from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import GradientMap, Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting, check_weighting
-from fedsolve.core.types import Params, Scalar, module, reduced, static
+from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, reduced, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver
 from fedsolve.methods.server.sgd import FedAvg

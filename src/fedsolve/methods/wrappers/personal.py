@@ -13,8 +13,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, module, static
+from fedsolve.core.types import Params, Weighting, module, static
 from fedsolve.methods.client.sgd import SGD, ClientOptions
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.leaf_parts import JointOracle, PartOracle, join, split

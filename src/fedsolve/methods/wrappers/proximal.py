@@ -13,8 +13,7 @@ from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_range
 from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.traits import Weighting
-from fedsolve.core.types import Params, Scalar, module
+from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import Wrapper

@@ -9,8 +9,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.oracle import Oracle, WrappedOracle
-from fedsolve.core.traits import Weighting, check_weighting
-from fedsolve.core.types import Params, Scalar, given, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, given, module, static
 from fedsolve.geometry.blocks import Blocks, Geometry
 from fedsolve.geometry.diagnostics.optimality import measures_of
 from fedsolve.geometry.requirements import WithSubgradient, require

@@ -24,8 +24,7 @@ from fedsolve.report.markup import (
     text,
 )
 from fedsolve.report.plots import png
-from fedsolve.report.sweeps.sweep_lines import best_over_grid, sensitivity
-from fedsolve.report.sweeps.sweep_map import heat_map, pairs
+from fedsolve.report.sweeps.sweep_plots import best_over_grid, heat_map, pairs, sensitivity
 from fedsolve.report.sweeps.sweep_table import divergence, edges, heads, row_texts, setting_rows
 from fedsolve.report.sweeps.sweep_words import rule_text, seeds_text, setting_texts, value_text
 from fedsolve.report.table import number_writer

@@ -4,13 +4,43 @@
 curves. Each needs its own package, an extra of the same name: `pip install 'fedsolve[mlflow]'`.
 """
 
-from fedsolve.report.trackers.by_name import TRACKERS, tracker
+from collections.abc import Callable
+from pathlib import Path
+
+from fedsolve.core.building.registry import Registry
+from fedsolve.core.checks import check_path
 from fedsolve.report.trackers.mlflow import MLflow
 from fedsolve.report.trackers.tensorboard import TensorBoard
 from fedsolve.report.trackers.tracking import Tracker
 from fedsolve.report.trackers.wandb import WandB
 
 __all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "WandB", "tracker"]
+
+TRACKERS: Registry[Callable[[Path], Tracker]] = Registry(
+    "tracker",
+    {
+        "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+        "mlflow": lambda folder: MLflow(),
+        "wandb": WandB,
+    },
+)
+"""Each made for the folder of a run, in which it keeps what it writes; MLflow's place is its own setting."""
+
+
+def tracker(name: str, folder: Path) -> Tracker:
+    """A tracker by name for a run's folder.
+
+    Args:
+        name: of `TRACKERS`.
+        folder: that of the run, in which the tracker may keep its files.
+
+    Returns:
+        A callback for `fs.run(callbacks=[...])`.
+
+    Raises:
+        InvalidInput: there is none (the nearest is named), or its package is not installed.
+    """
+    return TRACKERS.find(name)(check_path("folder", folder))
 
 
 def __dir__() -> list[str]:

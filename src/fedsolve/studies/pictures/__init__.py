@@ -1,6 +1,6 @@
 """Pictures of studies: a method has one colour and line on every page; seeds are bands or points."""
 
-from fedsolve.report.heatmap import draw_map
+from fedsolve.report.heatmap import Colours, draw_map
 from fedsolve.report.plots import log_scale, new_figure, save, tidy
 from fedsolve.report.style import LIGHT
 from fedsolve.studies.pictures.against import Against
@@ -15,6 +15,7 @@ __all__ = [
     "Against",
     "Along",
     "Budgets",
+    "Colours",
     "CriticalDifference",
     "Curves",
     "Line",

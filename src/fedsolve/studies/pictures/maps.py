@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.report.heatmap import draw_map, frame
+from fedsolve.report.heatmap import Colours, draw_map, frame
 from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Sweep
@@ -68,11 +68,11 @@ class Maps:
         (y_axis, y), (x_axis, x) = next(iter(grids.values())).grid.items()
         alive = np.any([np.isfinite(end).any(axis=1) for end in shown], axis=0)
         ticks = [f"{v:.3g}" for v in x], [f"{v:.3g}" for v in np.array(y)[alive]]
-        best, worst = self._range(np.stack(shown))
+        colours = self._colours(np.stack(shown))
         images = []
         for axis, (method, grid), end in zip(places.flat, grids.items(), shown, strict=False):
             look: dict[str, Any] = {"write": lambda v: f"{v:.2f}", "lost": "–"}
-            images.append(draw_map(axis, end[alive], *ticks, best=best, worst=worst, **look))
+            images.append(draw_map(axis, end[alive], *ticks, colours, **look))
             axis.set_title(method, fontsize=9.5, loc="left")
             axis.tick_params(labelsize=8)
             if np.isfinite(grid.score).any():
@@ -88,12 +88,11 @@ class Maps:
         mean = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Mean over seeds {', '.join(map(str, seeds))}"
         return f"{self.caption} {mean}; the chosen setting is framed.{left_out}", figure
 
-    def _range(self, shown: np.ndarray) -> tuple[float, float]:
-        """The values of the brightest and of the darkest colour."""
+    def _colours(self, shown: np.ndarray) -> Colours:
         found = shown[np.isfinite(shown)]
         low, high = (found.min(), found.max()) if len(found) else (0.0, 1.0)
         best, worst = (high, low) if describe(self.metric).higher_is_better else (low, high)
-        return (best if self.best is None else self.best, worst if self.worst is None else self.worst)
+        return Colours(best if self.best is None else self.best, worst if self.worst is None else self.worst)
 
 
 def _ends(grid: Sweep, metric: str, last: int) -> np.ndarray:
