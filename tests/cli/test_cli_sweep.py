@@ -16,7 +16,7 @@ from cli_small import SMALL
 
 import fedsolve as fs
 from fedsolve.cli.commands import sweeps
-from fedsolve.cli.configuration.grids import parse_grid
+from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.cli.terminal.sweep_progress import SweepLines
 from fedsolve.results.sweep_files import load
 
@@ -302,7 +302,7 @@ def test_ranges_give_round_numbers():
 
 def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
     from fedsolve.cli.terminal import sweep_progress
-    from fedsolve.engine.sweep.sweep_options import SweepProgress
+    from fedsolve.engine.progress import SweepProgress
 
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: float(next(clock)))

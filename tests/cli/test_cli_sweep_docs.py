@@ -11,8 +11,8 @@ import pytest
 
 from fedsolve.cli.commands import sweeps
 from fedsolve.cli.configuration.config import parse
-from fedsolve.cli.configuration.grids import parse_grid
 from fedsolve.cli.configuration.sweep_prepare import prepare_sweep
+from fedsolve.cli.configuration.values import parse_grid
 from fedsolve.results.sweep import SELECTIONS, Selection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()

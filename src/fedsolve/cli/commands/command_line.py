@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsolve.cli.configuration.config import Config, RunSection
 from fedsolve.cli.configuration.prepare import resolve_run, task_defaults
-from fedsolve.cli.configuration.values import resolve_settings
+from fedsolve.cli.configuration.settings import resolve_settings
 from fedsolve.config.config_objects import inline_toml
 from fedsolve.tasks.task import Task
 

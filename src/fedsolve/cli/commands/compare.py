@@ -19,7 +19,7 @@ from fedsolve.cli.commands.runs import (
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import Prepared, prepare
 from fedsolve.cli.configuration.requests import CompareRequest
-from fedsolve.cli.configuration.values import resolve_settings
+from fedsolve.cli.configuration.settings import resolve_settings
 from fedsolve.cli.terminal.console import emit_json, emit_rich, say
 from fedsolve.cli.terminal.folders import ended, read_failure, run_folders, save_config
 from fedsolve.cli.terminal.outputs import report_files, write_report

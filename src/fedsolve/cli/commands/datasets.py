@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from fedsolve.cli.configuration.requests import FOLDER, AsJson
 from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.terminal.help import complete_dataset
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.sources import CONVERTED
-from fedsolve.tasks.datasets.download import fetch
-from fedsolve.tasks.datasets.public_datasets import DATASETS, DataSet
+
+if TYPE_CHECKING:
+    from fedsolve.tasks.datasets.public_datasets import DataSet
 
 ORIGINALS = "originals"
 """Folder in the data folder that keeps what was fetched, a folder for each set."""
 
 
-def data_command(name: str | None, source: Path | None, to: Path | None, as_json: bool) -> None:
-    """List the data sets, describe one, or (with `to`) fetch and convert it.
+def data(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A data set; all are listed without.", autocompletion=complete_dataset
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", **FOLDER, help="Data folder: fetch what is missing and convert into it."),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", **FOLDER, help="Folder with the original files: convert, fetch nothing."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a public data set comes from; with --to fetch and convert it into the form that tasks read."""
+    from fedsolve.data.sources import CONVERTED
+    from fedsolve.tasks.datasets.public_datasets import DATASETS
 
-    Raises:
-        InvalidInput: an unknown set, one that cannot be fetched or converted, or files that are not its originals.
-    """
     if name is None:
         if source is not None or to is not None:
             raise InvalidInput("--from and --to need the NAME of a data set: `fedsolve data` lists them")
-        _list(as_json)
+        _list(DATASETS, as_json)
         return
     found = DATASETS.find(name)
     if to is None and source is not None:
@@ -50,6 +70,8 @@ def data_command(name: str | None, source: Path | None, to: Path | None, as_json
 
 def _fetched(name: str, found: DataSet, to: Path) -> Path:
     """The folder of a set's originals, after all have been fetched."""
+    from fedsolve.tasks.datasets.download import fetch
+
     if not found.originals:
         raise InvalidInput(f"{name} cannot be fetched as a file: {found.remark}")
     folder = to / ORIGINALS / name
@@ -83,16 +105,16 @@ class _Progress:
         self._bar.stop()
 
 
-def _list(as_json: bool) -> None:
+def _list(datasets: Mapping[str, DataSet], as_json: bool) -> None:
     if as_json:
-        emit_json([_row(name, found) for name, found in DATASETS.items()])
+        emit_json([_row(name, found) for name, found in datasets.items()])
         return
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("Name", "Task", "What it is", "Licence"):
         table.add_column(head, no_wrap=head in ("Name", "Task"))
-    for name, found in DATASETS.items():
+    for name, found in datasets.items():
         table.add_row(name, found.task, found.title, found.licence)
     emit_rich(table)
 

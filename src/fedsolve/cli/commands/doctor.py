@@ -9,7 +9,8 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedsolve.cli.processes.devices import CACHE_VARIABLE
+from fedsolve.cli.configuration.requests import AsJson, DataDir
+from fedsolve.cli.processes.devices import CACHE_VARIABLE, start_jax
 from fedsolve.cli.terminal.console import emit_json, emit_rich
 from fedsolve.core.errors import InvalidInput
 
@@ -29,9 +30,10 @@ class Line:
     remedy: str = ""
 
 
-def doctor_command(data_folder: Path | None, as_json: bool) -> None:
-    """Print a line for each package, extra, device and data set."""
-    lines = [_own(), *_packages(), _device(), _cache(), *_data(data_folder)]
+def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Say what is installed, which extras are missing, which devices there are and which data: a line each."""
+    start_jax()
+    lines = [_own(), *_packages(), _device(), _cache(), *_data(data_dir)]
     if as_json:
         emit_json([asdict(line) for line in lines])
         return

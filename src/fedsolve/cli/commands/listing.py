@@ -1,14 +1,23 @@
-"""`fedsolve list`: what there is, with one line on each and its paper."""
+"""`fedsolve list` and `fedsolve cite`: what there is, with one line on each and its paper, and BibTeX."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedsolve.cli.terminal.console import emit_json, emit_rich, say
-from fedsolve.config.bibliography import short, title
+import typer
+
+from fedsolve.cli.configuration.requests import AsJson
+from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.terminal.help import complete_kind
+from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
 
+if TYPE_CHECKING:
+    from fedsolve.cli.configuration.config import Config
+
+_JAX = "bradbury2018jax"
 KINDS = ("algorithms", "tasks", "partitions", "geometries", "schedules", "experiments", "communication")
 _LAST = {
     "geometries": "Operations",
@@ -17,12 +26,14 @@ _LAST = {
 }  # what the last column is; else the paper
 
 
-def list_command(kind: str, as_json: bool) -> None:
-    """Print the catalogue of one kind: algorithms, tasks, penalties and sets, what each method sends, ...
-
-    Raises:
-        InvalidInput: an unknown kind.
-    """
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_kind),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """List algorithms, tasks, partitions, penalties and sets, or experiments, with one line on each."""
     kind = {"travels": "communication"}.get(kind, kind)  # its former name
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
@@ -36,6 +47,8 @@ def list_command(kind: str, as_json: bool) -> None:
         "communication": _communication,
     }
     rows = found[kind]()
+    from fedsolve.config.bibliography import short
+
     if as_json:
         emit_json([{k: v for k, v in row.items() if k != "last"} | _paper(row["citation"]) for row in rows])
         return
@@ -51,6 +64,8 @@ def list_command(kind: str, as_json: bool) -> None:
 
 
 def _paper(key: str) -> dict[str, str]:
+    from fedsolve.config.bibliography import short, title
+
     return {"paper": short(key), "title": title(key)} if key else {}
 
 
@@ -103,7 +118,7 @@ def _experiments() -> list[dict[str, Any]]:
 
 
 def _algorithms() -> list[dict[str, Any]]:
-    from fedsolve.cli.configuration.values import resolve_settings
+    from fedsolve.cli.configuration.settings import resolve_settings
     from fedsolve.config.build import own_arguments
     from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 
@@ -169,3 +184,35 @@ def _partitions() -> list[dict[str, Any]]:
         }
         for name, cls in PARTITIONS.items()
     ]
+
+
+def cite(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, or the folder of a run.")],
+) -> None:
+    """Print the BibTeX of what a run uses: methods, task, partition and JAX."""
+    from fedsolve.cli.configuration.config import load
+    from fedsolve.config.bibliography import BIBTEX
+
+    emit("\n\n".join(BIBTEX[key] for key in keys_of(load(config))))
+
+
+def keys_of(config: Config) -> list[str]:
+    """Citation keys of what a configuration uses: its methods, task, partition, and JAX.
+
+    Raises:
+        InvalidInput: an unknown method, task or partition.
+    """
+    from fedsolve.cli.configuration.prepare import resolve_options
+    from fedsolve.config.build import citations
+    from fedsolve.data.partitioning.partitions import as_partition
+    from fedsolve.tasks.catalogue import entry
+
+    keys = [key for method in config.method for key in citations(method.name)]
+    options = config.task_options
+    if not is_reference(config.task):  # the user's own code is not imported to print papers
+        keys.append(entry(config.task).citation)
+        options = resolve_options(config)
+    partition: Any = options.get("partition")
+    if partition is not None:
+        keys.append(as_partition(partition).citation)
+    return [key for key in dict.fromkeys([*keys, _JAX]) if key]

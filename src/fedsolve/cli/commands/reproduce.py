@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from fedsolve.cli.configuration.requests import FOLDER, AsJson, DataDir, Out, Trust, Watch
 from fedsolve.cli.terminal.console import emit_json, emit_rich, say
-from fedsolve.core.errors import Interrupted
-from fedsolve.results.metrics import duration
+from fedsolve.cli.terminal.help import complete_experiment
+from fedsolve.core.errors import Interrupted, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,14 +19,103 @@ if TYPE_CHECKING:
     from fedsolve.studies.experiment import Claim, Experiment
 
 
-def reproduce_command(
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A few rounds, to see that it works; its numbers mean nothing.")
+]
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="The paper's size, where the usual one is cut to what two cores finish."),
+]
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="`fedsolve list experiments` has the names.",
+            autocompletion=complete_experiment,
+        ),
+    ],
+    out: Out = None,
+    data_dir: DataDir = None,
+    quick: Quick = False,
+    full: Full = False,
+    watch: Watch = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a paper's experiment: results, plots, and a page of claim, theirs, ours and deviations."""
+    from fedsolve.studies.experiment import command
+
+    if command(name) != f"fedsolve reproduce {name}":
+        raise InvalidInput(f"{name} is a study of your own: run it with {command(name)}")
+    _run(name, out, data_dir, quick, full, as_json, watch)
+
+
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A TOML file, a Python file with STUDY, or a function that gives a study as module:function.",
+        ),
+    ],
+    out: Out = None,
+    data_dir: DataDir = None,
+    quick: Quick = False,
+    full: Full = False,
+    trust: Trust = None,
+    watch: Watch = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study of your own: tuned methods, a table, curves, maps of grids, and claims with verdicts.
+
+    What is kept goes on where it was interrupted, and `fedsolve verdict STUDY` evaluates its claims again.
+    """
+    from fedsolve.studies.experiment import command
+
+    if command(name) != f"fedsolve study {name}":
+        raise InvalidInput(
+            f"{name} must be a TOML file, a Python file or module:function; run an experiment with {command(name)}"
+        )
+    _run(name, out, data_dir, quick, full, as_json, watch, trust)
+
+
+def verdict(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="One of `fedsolve list experiments`, or a study of your own: a TOML file or module:function.",
+            autocompletion=complete_experiment,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", **FOLDER, help="Folder of the earlier run; default runs/NAME.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="That run was of the paper's size.")] = False,
+    trust: Trust = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the verdicts of an experiment or a study from the data that an earlier run kept; nothing is run."""
+    from fedsolve.studies.reproduce import evaluate_claims
+
+    folder = out or _folder(name, full)
+    claims = evaluate_claims(name, folder, full=full, experiment=found(name, run=False, trust=trust))
+    if as_json:
+        emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
+    else:
+        _print(claims, quick=False)
+
+
+def _run(
     name: str,
     out: Path | None,
     data_dir: Path | None,
     quick: bool,
     full: bool,
     as_json: bool,
-    watch: bool = False,
+    watch: bool,
     trust: Sequence[str] | None = None,
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
@@ -67,20 +159,6 @@ def reproduce_command(
     say(f"page: {made.page}")
 
 
-def verdict_command(
-    name: str, out: Path | None, full: bool, as_json: bool, trust: Sequence[str] | None = None
-) -> None:
-    """Re-evaluate the claims of a finished experiment, and print them."""
-    from fedsolve.studies.reproduce import evaluate_claims
-
-    folder = out or _folder(name, full)
-    claims = evaluate_claims(name, folder, full=full, experiment=found(name, run=False, trust=trust))
-    if as_json:
-        emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
-    else:
-        _print(claims, quick=False)
-
-
 def found(
     name: str, data_dir: Path | None = None, *, run: bool = True, trust: Sequence[str] | None = None
 ) -> Experiment:
@@ -96,13 +174,10 @@ def found(
 
     if not name.endswith(".toml"):
         return find(name)
-    from fedsolve.cli.configuration.study_file import check_study, study_in
+    from fedsolve.cli.configuration.study_file import study_in
     from fedsolve.studies.runner import experiment
 
-    study = study_in(Path(name), trust)
-    if run:
-        check_study(Path(name), data_dir, trust)
-    return experiment(study)
+    return experiment(study_in(Path(name), trust, check=run, data_dir=data_dir))
 
 
 def _folder(name: str, full: bool) -> Path:
@@ -125,6 +200,8 @@ def _print(claims: Sequence[Claim], quick: bool) -> None:
 
 def time_of(experiment: Experiment) -> str:
     """How long an experiment takes, as its kept results tell."""
+    from fedsolve.results.metrics import duration
+
     if experiment.minutes is None:
         return "its time is not known"
     return f"about {duration(60 * experiment.minutes)} on 2 cores"

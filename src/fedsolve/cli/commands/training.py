@@ -1,14 +1,22 @@
-"""The commands `run`, `compare` and `sweep`: what was typed, over a file or not, as a configuration that is run."""
+"""The commands `run`, `compare` and `sweep`, whose request becomes a configuration that is run, and `show`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsolve.cli.configuration.requests import CompareRequest, Request, RunRequest, SweepRequest, takes
+from fedsolve.cli.configuration.requests import (
+    AsJson,
+    CompareRequest,
+    Request,
+    RunRequest,
+    SweepRequest,
+    takes,
+)
 from fedsolve.cli.processes.devices import start_jax
 from fedsolve.cli.processes.distributed_init import is_started, join, spread
 from fedsolve.core.errors import InvalidInput
@@ -23,7 +31,7 @@ _RESUMED_WITH = ("resume", "as_json", "watch", "track", "processes", "trust")
 @takes(RunRequest)
 def run(context: typer.Context, request: RunRequest) -> None:
     """Run one method on one task, into a folder with its record, model, plots and page."""
-    config = _shared(_resolve(context, request), request, context.obj)
+    config = _shared(_config(context, request), request, context.obj)
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)
         raise InvalidInput(
@@ -37,7 +45,7 @@ def run(context: typer.Context, request: RunRequest) -> None:
 @takes(CompareRequest)
 def compare(context: typer.Context, request: CompareRequest) -> None:
     """Run several methods on one task, into a folder with a table, a plot and a page of all."""
-    config = _resolve(context, request)
+    config = _config(context, request)
     start_jax(_devices(config))
     from fedsolve.cli.commands.compare import compare_command
 
@@ -50,17 +58,21 @@ def sweep(context: typer.Context, request: SweepRequest) -> None:
 
     For example: fedsolve sweep digits FedAdam --grid client_lr=1e-3:1:7log --grid server_lr=1e-3:1:7log --seeds 5
     """
-    from fedsolve.cli.configuration.sweep_prepare import sweep_from_options, sweep_to_resume
-
-    if request.resume is not None:
-        _refuse_others(context, "a sweep is resumed as it was")
-        config = sweep_to_resume(request.resume, request.trust)
-    else:
-        config = sweep_from_options(request)
+    config = _config(context, request)
     start_jax()
     from fedsolve.cli.commands.sweeps import sweep_command
 
     raise typer.Exit(sweep_command(config, request))
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the table of a run, a comparison or a sweep, finished or not, and where its plots and page are."""
+    from fedsolve.cli.commands.show import show_command
+
+    show_command(folder, as_json)
 
 
 def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Config:
@@ -91,27 +103,22 @@ def _devices(config: Config) -> int:
     return config.run.devices or prod((config.run.mesh or {}).values())
 
 
-def _resolve(context: typer.Context, request: Request) -> Config:
-    """The configuration that options (and the file they name) describe."""
-    from fedsolve.cli.configuration.options import from_options, to_resume
+def _config(context: typer.Context, request: Request) -> Config:
+    """The configuration that a request describes.
 
-    if request.resume is not None:
-        _refuse_others(context, "only --rounds can change", "rounds")
-        config = to_resume(request.resume, request.run["rounds"], request.trust)
-    else:
-        config = from_options(request)
-    if config.sweep is not None:
-        given = f"--resume {request.resume}" if request.resume else f"--config {request.config}"
-        raise InvalidInput(f"this is the configuration of a sweep: use `fedsolve sweep {given}`")
-    return config
+    Raises:
+        InvalidInput: as `from_options`; something was typed that does not go with `--resume`.
+    """
+    from fedsolve.cli.configuration.options import from_options
 
-
-def _refuse_others(context: typer.Context, allowed: str, *kept: str) -> None:
-    """Raise `InvalidInput` if more than `_RESUMED_WITH` was typed, besides the parameters `kept`."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        typed = source is not None and source.name == "COMMANDLINE" and context.params[parameter.name or ""]
-        if typed and parameter.name not in (*_RESUMED_WITH, *kept):
+    taken = _RESUMED_WITH if request.swept else (*_RESUMED_WITH, "rounds")
+    allowed = "a sweep is resumed as it was" if request.swept else "only --rounds can change"
+    for parameter in context.command.params if request.resume is not None else ():
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        typed = source is not None and source.name == "COMMANDLINE" and context.params[name]
+        if typed and name not in taken:
             is_option = parameter.param_type_name == "option"
-            name = parameter.opts[0] if is_option else str(parameter.metavar).rstrip(".")
-            raise InvalidInput(f"{name} does not go with --resume: {allowed}")
+            shown = parameter.opts[0] if is_option else str(parameter.metavar).rstrip(".")
+            raise InvalidInput(f"{shown} does not go with --resume: {allowed}")
+    return from_options(request)

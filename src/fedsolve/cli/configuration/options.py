@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -18,10 +19,10 @@ from fedsolve.cli.configuration.config import (
     read_toml,
     to_table,
 )
-from fedsolve.cli.configuration.grids import parse_seeds
-from fedsolve.cli.configuration.requests import Request
+from fedsolve.cli.configuration.requests import Request, SweepRequest
 from fedsolve.cli.configuration.trust import admit
-from fedsolve.cli.configuration.values import parse_assignments
+from fedsolve.cli.configuration.values import EXAMPLE, parse_assignments, parse_grid, parse_seeds
+from fedsolve.config.build import arguments
 from fedsolve.config.catalogue import current_name
 from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
@@ -32,6 +33,46 @@ _HERE = "command line"
 
 
 def from_options(request: Request) -> Config:
+    """The configuration that a command runs: of the folder that it resumes, or of a file with what was typed over it.
+
+    Raises:
+        InvalidInput: no task, method or grid, something unknown or ill-typed, code named by a file that may not run,
+            or a sweep where a run is meant or the other way round.
+    """
+    swept = isinstance(request, SweepRequest)
+    if request.resume is not None:
+        config = _of_folder(request.resume, request.run.get("rounds"), request.trust)
+        if swept and config.sweep is None:
+            command = "run" if len(config.method) == 1 else "compare"
+            raise InvalidInput(
+                f"{request.resume} holds no sweep: resume it with `fedsolve {command} --resume {request.resume}`"
+            )
+    else:
+        config = _swept(request) if swept else _over_file(request)
+    if config.sweep is not None and not swept:
+        given = f"--resume {request.resume}" if request.resume else f"--config {request.config}"
+        raise InvalidInput(f"this is the configuration of a sweep: use `fedsolve sweep {given}`")
+    return config
+
+
+def _of_folder(folder: Path, rounds: int | None, trust: Sequence[str] | None) -> Config:
+    """The configuration of a folder that is to be continued, with more rounds if asked.
+
+    Raises:
+        InvalidInput: there is no run, it has more rounds than are asked for, or it names code that may not run.
+    """
+    if not (folder / CONFIG).is_file():
+        raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
+    config = check_runnable(load(folder), folder)
+    admit(config, folder, trust)
+    if rounds is None:
+        return config
+    if rounds < config.run.rounds:
+        raise InvalidInput(f"--rounds {rounds} is less than the {config.run.rounds} of the run: give more")
+    return parse(to_table(config) | {"run": {**to_table(config)["run"], "rounds": rounds}}, _HERE)
+
+
+def _over_file(request: Request) -> Config:
     """The configuration in a file (if any) with everything typed laid over it.
 
     Raises:
@@ -110,21 +151,33 @@ def _with_seeds(table: dict[str, Any], request: Request) -> dict[str, Any]:
     return table if one is None else {key: value for key, value in table.items() if key != "seeds"}
 
 
-def to_resume(folder: Path, rounds: int | None, trust: Sequence[str] | None = None) -> Config:
-    """The configuration of a folder that is to be continued, with more rounds if asked.
+def _swept(request: SweepRequest) -> Config:
+    """The configuration of a sweep: what a file has, and over it what was typed.
 
     Raises:
-        InvalidInput: there is no run, it has more rounds than are asked for, or it names code that may not run.
+        InvalidInput: no grid, several methods, or something unknown or ill-typed.
     """
-    if not (folder / CONFIG).is_file():
-        raise InvalidInput(f"{folder} holds no run to resume: it has no {CONFIG}")
-    config = check_runnable(load(folder), folder)
-    admit(config, folder, trust)
-    if rounds is None:
-        return config
-    if rounds < config.run.rounds:
-        raise InvalidInput(f"--rounds {rounds} is less than the {config.run.rounds} of the run: give more")
-    return parse(to_table(config) | {"run": {**to_table(config)["run"], "rounds": rounds}}, _HERE)
+    grid = parse_grid(request.grid or [])
+    for axis in grid:
+        if axis in parse_assignments(request.settings or [], "--set"):
+            raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
+    # seeds and validation are of [sweep] here
+    config = _over_file(dataclasses.replace(request, seeds=None, validation=None))
+    if len(config.method) > 1:
+        labels = ", ".join(m.shown for m in config.method)
+        raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
+    table = to_table(config)
+    section = dict(table.get("sweep", {}))
+    if grid:
+        section["grid"] = grid
+    if "grid" not in section:
+        raise InvalidInput(f"no grid: give at least one axis, such as {EXAMPLE}")
+    if request.seeds is not None:
+        section["seeds"] = parse_seeds(request.seeds)
+    typed = {name: getattr(request, name) for name in ("select", "validation", "parallel_trials")}
+    section |= {name: value for name, value in typed.items() if value is not None}
+    origin = _HERE if request.config is None else str(request.config)
+    return parse(table | {"sweep": section}, origin)
 
 
 def _chosen(methods: Sequence[MethodSection], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -142,8 +195,6 @@ def _chosen(methods: Sequence[MethodSection], names: Sequence[str]) -> list[dict
 
 def _with_settings(methods: list[dict[str, Any]], assigned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Methods with typed settings: each key goes to every method that has it, or to the one it names."""
-    from fedsolve.config.build import arguments
-
     known = {m.get("label") or m["name"]: arguments(m["name"]) for m in methods}
     result = {m.get("label") or m["name"]: {**m, "settings": dict(m.get("settings", {}))} for m in methods}
     for key, value in assigned.items():

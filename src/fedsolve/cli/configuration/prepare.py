@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.cli.configuration.config import Config, MethodSection, RunSection
-from fedsolve.cli.configuration.values import method_arguments, resolve_settings
-from fedsolve.config.build import arguments
-from fedsolve.config.build import build as build_algorithm
+from fedsolve.cli.configuration.settings import build_method, resolve_settings, with_one_weighting
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Bernoulli
@@ -25,6 +23,7 @@ from fedsolve.engine.compute.program import CLIENT_AXIS
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.requested import choose_sampling
 from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.geometry.diagnostics.diagnostic import Point
 from fedsolve.results.history import Setting
 from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.catalogue import entry
@@ -67,7 +66,7 @@ def prepare(config: Config) -> Prepared:
     """
     config = with_one_weighting(config)
     seeds = None if config.seeds is None else check_seeds(config.seeds)
-    algorithms = tuple(build_algorithm(m.name, method_arguments(m.name, m.settings)) for m in config.method)
+    algorithms = tuple(map(build_method, config.method))
     for method, algorithm in zip(config.method, algorithms, strict=True):
         own = algorithm.traits.weighting
         if config.weighting not in (None, own):
@@ -90,32 +89,25 @@ def prepare(config: Config) -> Prepared:
         update={
             "task_options": resolve_options(config),
             "run": run,
-            "method": [_resolve_method(m) for m in config.method],
+            "method": [
+                MethodSection(name=m.name, label=m.shown, settings=resolve_settings(m.name, m.settings))
+                for m in config.method
+            ],
             "seeds": None if seeds is None else list(seeds),
         }
     )
     return Prepared(resolved, task, algorithms, options, seeds)
 
 
-def with_one_weighting(config: Config) -> Config:
-    """The configuration with its weighting, if it has one, among the settings of each method that takes it.
-
-    Raises:
-        InvalidInput: a method's settings name another.
-    """
-    if config.weighting is None:
-        return config
-    methods = []
-    for method in config.method:
-        own = method.settings.get("weighting", config.weighting)
-        if own != config.weighting:
-            raise InvalidInput(
-                f"{method.shown}: weighting = {own!r} does not go with weighting = {config.weighting!r} for all: "
-                "give one of them"
-            )
-        taken = {"weighting": own} if "weighting" in arguments(method.name) else {}
-        methods.append(method.model_copy(update={"settings": method.settings | taken}))
-    return config.model_copy(update={"method": methods})
+def metrics_of(task: Task, algorithm: Algorithm, validation: bool = False) -> list[str]:
+    """The columns of the evaluations of a method on a task, with or without examples held out of training."""
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    known = ["train_loss"]
+    for measure in (*task.diagnostics, *algorithm.diagnostics()):
+        known += jax.eval_shape(lambda p, m=measure: m(Point(p, jnp.zeros(()), p)), model)
+    held_out = ["test"] * (task.test is not None) + ["unseen"] * (task.unseen is not None)
+    held_out += ["validation"] * (validation or task.validation is not None)
+    return known + [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics, *task.whole)]
 
 
 def resolve_options(config: Config) -> dict[str, Any]:
@@ -128,12 +120,6 @@ def task_defaults(name: str) -> dict[str, Any]:
     parameters = inspect.signature(entry(name).builder).parameters
     defaults = {option: _plain(p.default) for option, p in parameters.items()}
     return {option: value for option, value in defaults.items() if value is not None}
-
-
-def _resolve_method(method: MethodSection) -> MethodSection:
-    return MethodSection(
-        name=method.name, label=method.shown, settings=resolve_settings(method.name, method.settings)
-    )
 
 
 def resolve_run(run: RunSection, task: Task) -> RunSection:

@@ -1,4 +1,7 @@
-"""What is typed of each command that trains: one model a command, whose fields are its arguments and options."""
+"""What is typed of each command: arguments with their help, and one model for each command that trains.
+
+The fields of a model are the arguments and options of its command; a default in brackets is that of the run.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +10,90 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 import typer
 
-from fedsolve.cli.configuration import arguments as arg
+from fedsolve.cli.terminal.help import complete_algorithm, complete_task
+from fedsolve.engine.options import WrittenOption, written_options
+
+
+def _folder(text: str | Path) -> Path:
+    """A folder as it is typed; an empty text, such as a variable that is not set, would be the current one."""
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty: give a folder, or leave the option out")
+    return Path(text)
+
+
+FOLDER: dict[str, Any] = {"metavar": "PATH", "parser": _folder}
+"""How an option takes a folder."""
+DataDir = Annotated[
+    Path | None, typer.Option(**FOLDER, help="Folder of the data files, for tasks that read some.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(**FOLDER, help="Folder to write (the next free one in runs/)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that follows it, on this machine alone.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."),
+]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="A module that a file may name as code to run, besides those beside the file; repeatable.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What every command takes: a configuration, or what to lay over one, and how it is run and shown.
+    """What every command that trains takes: a configuration, or what to lay over one, and how it is run and shown.
 
-    Attributes:
-        task: name of the task; another than the file's drops the options of the file's task.
-        settings: `key=value` for every method that has the key, or `label.key=value` for one.
-        seeds: how many or which, in place of the file's seed or seeds.
-        validation: share of every client's examples that is held out of training.
-        task_set: `key=value` for the task.
-        config: the TOML file.
-        data_dir: the data folder, for tasks that read files.
-        out: the folder to write.
-        resume: the folder to go on in.
-        trust: modules that the file may name though they do not lie beside it.
-        watch: whether a page is served that follows it.
-        as_json: whether one JSON document is printed in place of text.
-        weighting: how all methods weigh clients; it replaces what the file has, of each method too.
-        run: keys of the section `[run]`; None where not typed.
+    `weighting` replaces what the file has, of each method too; `run` has keys of the section `[run]`, None where not
+    typed. A field without an annotation for the command line is typed of some commands only.
     """
 
     swept: ClassVar[bool] = False
-    task: arg.TaskName = None
-    settings: arg.Settings = None
-    seeds: arg.Seeds = None
-    validation: arg.Validation = None
-    task_set: arg.TaskOptions = None
-    config: arg.ConfigFile = None
-    data_dir: arg.DataDir = None
-    out: arg.Out = None
-    resume: arg.Resume = None
-    trust: arg.Trust = None
-    watch: arg.Watch = False
-    as_json: arg.AsJson = False
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASK",
+            help="A task (`fedsolve list tasks`), or your own as module:function.",
+            autocompletion=complete_task,
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable."),
+    ] = None
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N|A,B,C", help="How many seeds (0, 1, ...), or which (1).")
+    ] = None
+    validation: Annotated[
+        float | None, typer.Option(help="Share of every client's examples held out of training (none).")
+    ] = None
+    task_set: Annotated[
+        list[str] | None,
+        typer.Option("--task-set", metavar="KEY=VALUE", help="An option of the task; repeatable."),
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="A TOML file, or the folder of a run; options go over it."),
+    ] = None
+    data_dir: DataDir = None
+    out: Out = None
+    resume: Annotated[
+        Path | None, typer.Option(**FOLDER, help="Continue the run in this folder; --rounds may grow.")
+    ] = None
+    trust: Trust = None
+    watch: Watch = False
+    as_json: AsJson = False
     weighting: str | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,12 +104,17 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest(Request):
-    """What `fedsolve run` takes: one method, the processes that share it, and trackers."""
+class OneMethodRequest(Request):
+    """What a command of one method takes."""
 
-    name: arg.Name = None
-    processes: arg.Processes = None
-    track: arg.Track = None
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class.",
+            autocompletion=complete_algorithm,
+        ),
+    ] = None
 
     @property
     def methods(self) -> Sequence[str]:
@@ -72,13 +123,40 @@ class RunRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunRequest(OneMethodRequest):
+    """What `fedsolve run` takes: one method, the processes that share it, and trackers."""
+
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes on this machine that share the run's devices, for a trial (1)."),
+    ] = None
+    track: Track = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareRequest(Request):
     """What `fedsolve compare` takes: methods, one weighting of all, and trackers."""
 
-    names: arg.Names = None
-    settings: arg.SettingsOfEach = None
-    weighting: arg.Weighting = None
-    track: arg.Track = None
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAMES...", help="Two methods or more.", autocompletion=complete_algorithm),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of every method that has it, or of one as FedAvg.client_lr=0.1; repeatable.",
+        ),
+    ] = None
+    weighting: Annotated[
+        str | None,
+        typer.Option(
+            metavar="uniform|examples",
+            help="Client weighting for all methods (default: each method's).",
+        ),
+    ] = None
+    track: Track = None
 
     @property
     def methods(self) -> Sequence[str]:
@@ -87,20 +165,30 @@ class CompareRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRequest(Request):
+class SweepRequest(OneMethodRequest):
     """What `fedsolve sweep` takes: one method, and `grid`, `select` and `parallel_trials` of a section `[sweep]`."""
 
     swept: ClassVar[bool] = True
-    name: arg.Name = None
-    grid: arg.Grid = None
-    select: arg.Select = None
-    parallel_trials: arg.ParallelTrials = None
-    resume: arg.ResumeSweep = None
-
-    @property
-    def methods(self) -> Sequence[str]:
-        """The method, if one was named."""
-        return () if self.name is None else (self.name,)
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            metavar="AXIS=VALUES",
+            help="A setting and its values: 1e-3:1:7log (by equal factors), 0:1:5 (by equal steps) or 0.1,1,10.",
+        ),
+    ] = None
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="training-loss, validation-accuracy, METRIC:LAST, ... (training-loss)."
+        ),
+    ] = None
+    parallel_trials: Annotated[
+        int | None, typer.Option(help="Settings x seeds side by side (by memory and cache).")
+    ] = None
+    resume: Annotated[
+        Path | None, typer.Option("--resume", **FOLDER, help="Continue the sweep in this folder.")
+    ] = None
 
 
 R = TypeVar("R", bound=Request)
@@ -115,13 +203,12 @@ def takes(model: type[R]) -> Callable[[Callable[[typer.Context, R], None]], Call
 
         @functools.wraps(command)
         def call(context: typer.Context, **typed: Any) -> None:
-            own = {name: typed.pop(name) for name in names}
-            command(context, model(**own, run=typed))
+            of_command = {name: typed.pop(name) for name in names}
+            command(context, model(**of_command, run=typed))
 
         first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         at = 1 + [parameter.name for parameter in parameters].index("config")
-        options = arg.run_options(swept=model.swept)
-        signature = inspect.Signature([first, *parameters[:at], *options, *parameters[at:]])
+        signature = inspect.Signature([first, *parameters[:at], *_run_options(model.swept), *parameters[at:]])
         call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         return call
 
@@ -131,11 +218,27 @@ def takes(model: type[R]) -> Callable[[Callable[[typer.Context, R], None]], Call
 def _parameters(model: type[Request]) -> Iterator[inspect.Parameter]:
     """A model's fields that are annotated for the command line: the task, what is the command's own, what all have."""
     hints = get_type_hints(model, include_extras=True)
-    shared = [f.name for f in dataclasses.fields(Request)]
+    shared = [f.name for f in dataclasses.fields(Request) if f.name != "task"]
     known = [f for f in dataclasses.fields(model) if get_origin(hints[f.name]) is Annotated]
-    own = [f for f in known if f.name not in shared]
-    rest = [f for f in known if f.name in shared and f.name != "task"]
-    for f in (*(f for f in known if f.name == "task"), *own, *rest):
+    for f in sorted(known, key=lambda f: f.name in shared):  # the task is the first field of all
         yield inspect.Parameter(
             f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
         )
+
+
+def _run_options(swept: bool) -> list[inspect.Parameter]:
+    """The options of a run (those of a sweep if `swept`) as parameters of a command."""
+    return [
+        inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(o))
+        for o in written_options()
+        if (o.about.swept or not swept) and not o.about.axes  # tables are for a file
+    ]
+
+
+def _annotation(option: WrittenOption) -> Any:
+    """The type and the help of an option of a run."""
+    about = option.about
+    kind = float if about.share or about.positive else str if about.words else int
+    default = about.otherwise or option.default
+    text = f"{about.text[0].upper()}{about.text[1:]}".replace("`", "")
+    return Annotated[kind | None, typer.Option(help=f"{text}{'' if default is None else f' ({default})'}.")]

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.configuration.config import Config, MethodSection
-from fedsolve.cli.configuration.grid_checks import build_at, checked_grid, metrics_of, which_seeds
-from fedsolve.cli.configuration.grids import with_values
-from fedsolve.cli.configuration.prepare import prepare, run_options, with_one_weighting
+from fedsolve.cli.configuration.prepare import metrics_of, prepare, run_options
+from fedsolve.cli.configuration.settings import (
+    build_method,
+    checked_grid,
+    resolve_settings,
+    which_seeds,
+    with_one_weighting,
+    with_values,
+)
 from fedsolve.cli.configuration.study_config import StudyConfig, StudyMethod, load_study
 from fedsolve.cli.configuration.trust import admit
-from fedsolve.cli.configuration.values import resolve_settings
 from fedsolve.config.config_objects import inline_toml
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
@@ -25,15 +30,20 @@ from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.task import Task
 
 
-def study_in(path: Path, trust: Sequence[str] | None = None) -> Study:
-    """The study in a TOML file; its task is not built yet.
+def study_in(
+    path: Path, trust: Sequence[str] | None = None, *, check: bool = False, data_dir: Path | None = None
+) -> Study:
+    """The study in a TOML file.
 
     Args:
         path: the file.
         trust: modules that it may name though they do not lie beside it.
+        check: whether its task and all of its methods at their first settings are built, before anything runs.
+        data_dir: the folder of the data of a task that is built.
 
     Raises:
-        InvalidInput: something unknown, ill-typed or empty (the file and the key are named), or code that may not run.
+        InvalidInput: something unknown, ill-typed or empty (the file and the key are named), or code that may not
+            run; if it is checked, what does not fit together, or a metric that is not measured.
     """
     config = load_study(path)
     admit(config, path, trust)
@@ -47,6 +57,8 @@ def study_in(path: Path, trust: Sequence[str] | None = None) -> Study:
             methods[method.shown] = _method(weighted, grid)
     with _at(path):
         problem = _problem(config)
+        if check:
+            _check(config, data_dir)
     name = config.task
     return Study(
         title=config.title or f"{', '.join(methods)} on {name}",
@@ -60,28 +72,18 @@ def study_in(path: Path, trust: Sequence[str] | None = None) -> Study:
     )
 
 
-def check_study(path: Path, data_dir: Path | None, trust: Sequence[str] | None = None) -> None:
-    """Build the task of a study and all of its methods at their first settings, before anything runs.
-
-    Raises:
-        InvalidInput: what does not fit together; a metric that is not measured (with the nearest match); code that may
-            not run.
-    """
-    config = load_study(path)
-    admit(config, path, trust)
-    with _at(path):
-        methods = [
-            m.model_copy(update={"settings": with_values(m.settings, _first(m))}) for m in config.method
-        ]
-        prepared = prepare(_as_config(config, methods, data_dir))
-        for algorithm in prepared.algorithms:
-            known = metrics_of(prepared.task, algorithm)
-            for key, metric in (
-                ("study.metric", config.study.metric),
-                ("study.select", Selection.parse(config.study.select).metric),
-            ):
-                if metric not in known:
-                    raise unknown(f"metric of {key}", metric, known)
+def _check(config: StudyConfig, data_dir: Path | None) -> None:
+    """Raise `InvalidInput` if what a study names does not fit together, or its metrics are not measured."""
+    methods = [m.model_copy(update={"settings": with_values(m.settings, _first(m))}) for m in config.method]
+    prepared = prepare(_as_config(config, methods, data_dir))
+    for algorithm in prepared.algorithms:
+        known = metrics_of(prepared.task, algorithm)
+        for key, metric in (
+            ("study.metric", config.study.metric),
+            ("study.select", Selection.parse(config.study.select).metric),
+        ):
+            if metric not in known:
+                raise unknown(f"metric of {key}", metric, known)
 
 
 def _as_config(config: StudyConfig, methods: Any, data_dir: Path | None = None) -> Config:
@@ -108,7 +110,7 @@ def _method(method: MethodSection, grid: Mapping[str, list[Any]]) -> Method:
     """Over its grid; without one at the numbers that were given, or at the first of its defaults."""
 
     def make(**values: Any) -> Any:
-        return build_at(method, values)
+        return build_method(method, values)
 
     if grid:
         axes = {axis: tuple(None if v == "none" else v for v in values) for axis, values in grid.items()}

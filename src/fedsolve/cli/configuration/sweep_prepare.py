@@ -1,20 +1,20 @@
-"""From options or a file to a sweep that can start: the grid checked, each value built once, defaults filled in."""
+"""From a configuration to a sweep that can start: the grid checked, each value built once, defaults filled in."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fedsolve.cli.configuration.config import Config, MethodSection, SweepSection, parse, to_table
-from fedsolve.cli.configuration.grid_checks import build_at, checked_grid, metrics_of, which_seeds
-from fedsolve.cli.configuration.grids import EXAMPLE, parse_grid, parse_seeds, with_values
-from fedsolve.cli.configuration.options import from_options, to_resume
-from fedsolve.cli.configuration.prepare import Prepared, prepare, run_options, with_one_weighting
-from fedsolve.cli.configuration.requests import SweepRequest
-from fedsolve.cli.configuration.values import parse_assignments
+from fedsolve.cli.configuration.config import Config, MethodSection, SweepSection
+from fedsolve.cli.configuration.prepare import Prepared, metrics_of, prepare, run_options
+from fedsolve.cli.configuration.settings import (
+    build_method,
+    checked_grid,
+    which_seeds,
+    with_one_weighting,
+    with_values,
+)
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.sweep.sweep_options import SweepOptions
@@ -54,7 +54,7 @@ class PreparedSweep:
 
     def algorithm(self, **values: Any) -> Algorithm:
         """The method at one setting of the grid."""
-        return build_at(self.method, values)
+        return build_method(self.method, values)
 
     def options(self) -> SweepOptions:
         """The options of the sweep besides its method, task and grid."""
@@ -90,49 +90,6 @@ def best_setting(config: Config, values: Mapping[str, Any]) -> Config:
     method = swept.model_copy(update={"settings": with_values(swept.settings, values)})
     run = config.run.model_copy(update={"seed": first})
     return config.model_copy(update={"method": [method], "run": run, "sweep": None})
-
-
-def sweep_from_options(request: SweepRequest) -> Config:
-    """The configuration of a sweep: what a file has, and over it what was typed.
-
-    Raises:
-        InvalidInput: no grid, several methods, or something unknown or ill-typed.
-    """
-    grid = parse_grid(request.grid or [])
-    for axis in grid:
-        if axis in parse_assignments(request.settings or [], "--set"):
-            raise InvalidInput(f"{axis} is given by --set and by --grid: give one of them")
-    config = from_options(
-        dataclasses.replace(request, seeds=None, validation=None)
-    )  # here they are of [sweep]
-    if len(config.method) > 1:
-        labels = ", ".join(m.shown for m in config.method)
-        raise InvalidInput(f"{len(config.method)} methods ({labels}): name the one to sweep")
-    table = to_table(config)
-    section = dict(table.get("sweep", {}))
-    if grid:
-        section["grid"] = grid
-    if "grid" not in section:
-        raise InvalidInput(f"no grid: give at least one axis, such as {EXAMPLE}")
-    if request.seeds is not None:
-        section["seeds"] = parse_seeds(request.seeds)
-    typed = {name: getattr(request, name) for name in ("select", "validation", "parallel_trials")}
-    section |= {name: value for name, value in typed.items() if value is not None}
-    origin = "command line" if request.config is None else str(request.config)
-    return parse(table | {"sweep": section}, origin)
-
-
-def sweep_to_resume(folder: Path, trust: Sequence[str] | None = None) -> Config:
-    """The configuration of the folder of a sweep.
-
-    Raises:
-        InvalidInput: the folder has no sweep, or it names code that may not run.
-    """
-    config = to_resume(folder, None, trust)
-    if config.sweep is None:
-        command = "run" if len(config.method) == 1 else "compare"
-        raise InvalidInput(f"{folder} holds no sweep: resume it with `fedsolve {command} --resume {folder}`")
-    return config
 
 
 def prepare_sweep(config: Config) -> PreparedSweep:

@@ -1,19 +1,22 @@
-"""Values of `--set`, and what a method's settings may be: numbers, choices and rates by round."""
+"""What is typed as values: those of `--set`, of `--seeds`, and the axes of `--grid` as in `client_lr=1e-3:1:7log`."""
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from fedsolve.config.config_objects import from_plain
-from fedsolve.config.references import is_reference
-from fedsolve.config.signature_types import checked, choices, given_types
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.checks import check_different
+from fedsolve.core.errors import InvalidInput
 
+EXAMPLE = "--grid client_lr=1e-3:1:7log --grid server_lr=0.1,1,10"
 _TEXT = re.compile(r"[A-Za-z_][\w.+:/@~-]*|(?:~|\.{0,2}/).*")
 """A word, a reference, an address or a path: no number, table or list of TOML begins so."""
+_RANGE = re.compile(r"(?P<low>[^:,]+):(?P<high>[^:,]+):(?P<count>\d{1,9})(?P<kind>log|lin|)")
+_MOST = 10_000
+_FORMS = "a:b:Nlog (N values by equal factors from a to b), a:b:N (by equal steps) or v1,v2,v3"
 
 
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
@@ -65,56 +68,93 @@ def check_integers(where: str, value: Any) -> None:
         check_integers(f"{where}: {key}" if isinstance(key, str) else where, part)
 
 
-def resolve_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings with its defaults filled in; what has no default is left out.
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """`axis=values` texts as axes with their values.
 
     Raises:
-        InvalidInput: an unknown method or setting.
+        InvalidInput: no `=`, an axis that comes twice, or values that cannot be read.
+
+    >>> parse_grid(["client_lr=1e-3:1:4log", "mu=0:1:3", "clip_norm=none,1.5"])
+    {'client_lr': [0.001, 0.01, 0.1, 1.0], 'mu': [0.0, 0.5, 1.0], 'clip_norm': ['none', 1.5]}
     """
-    from fedsolve.config.build import arguments
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        axis, equals, values = (part.strip() for part in text.partition("="))
+        if not equals or not axis or not values:
+            raise InvalidInput(f"--grid {text!r} must be written axis=values, the values as {_FORMS}")
+        if axis in found:
+            raise InvalidInput(f"--grid {axis} is given twice")
+        found[axis] = axis_values(f"--grid {axis}", values)
+    return found
 
-    known = arguments(name)
-    for key in settings:
-        if key not in known:
-            raise unknown(f"setting of {name}", key, known)
-    defaults = {k: a.default for k, a in known.items() if isinstance(a.default, bool | int | float | str)}
-    return {k: settings.get(k, defaults.get(k)) for k in known if k in settings or k in defaults}
 
-
-def method_arguments(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings as its builder takes them: types checked, tables made the objects that they stand for.
+def axis_values(where: str, given: Any) -> list[Any]:
+    """The values of an axis, from text as it is typed or from a list.
 
     Raises:
-        InvalidInput: an unknown setting, or a value of the wrong type (what was expected is named).
+        InvalidInput: not a range or a list, a value that comes twice, values <= 0 on a log axis.
     """
-    from fedsolve.config.build import arguments
+    if isinstance(given, str):
+        values = _from_text(where, given)
+    elif isinstance(given, list) and given:
+        values = list(given)
+    else:
+        raise InvalidInput(f"{where} = {given!r} must be a list of values, or text such as '1e-3:1:7log'")
+    if any(isinstance(v, float) for v in values):
+        values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
+    if len(values) > _MOST:
+        raise InvalidInput(f"{where}: {len(values):,} values are more than {_MOST:,}")
+    check_different(where, values)
+    return values
 
-    resolved, known, own = resolve_settings(name, settings), arguments(name), is_reference(name)
-    return {key: _argument(f"{name}: {key}", value, known[key].hint, own) for key, value in resolved.items()}
+
+def _from_text(where: str, text: str) -> list[Any]:
+    match = _RANGE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        if ":" in text:
+            raise InvalidInput(f"{where}={text} is not a range: write {_FORMS}")
+        return [parse_value(part.strip(), where) for part in text.split(",")]
+    low, high = (_number(match[name], where, text) for name in ("low", "high"))
+    count = int(match["count"])
+    if not 1 <= count <= _MOST or (count == 1) != (low == high):
+        raise InvalidInput(
+            f"{where}={text}: {count} values from {low:g} to {high:g} is no range: write {_FORMS}"
+        )
+    if match["kind"] == "log":
+        if low <= 0 or high <= 0:
+            raise InvalidInput(
+                f"{where}={text}: a log axis needs values > 0, not {min(low, high):g}; "
+                f"start above 0, or write linear steps as {match['low']}:{match['high']}:{count}"
+            )
+        steps = [math.log10(low) + i / max(count - 1, 1) * math.log10(high / low) for i in range(count)]
+        values = [10.0**step for step in steps]
+    else:
+        values = [low + i / max(count - 1, 1) * (high - low) for i in range(count)]
+    short = [float(f"{v:.10g}") for v in values]  # 0.1, not 0.10000000000000002
+    return [low, *short[1:-1], high] if count > 1 else [low]
 
 
-def _argument(where: str, value: Any, hint: Any, own: bool) -> Any:
-    """One setting, built from plain data where its annotation asks for an object, and checked."""
-    from fedsolve.core.schedules import Schedule
-
-    built = from_plain(where, value, hint)
-    if built is not value:
-        return built
-    words, kinds = choices(hint), given_types(hint)
-    if words:
-        if value not in words:
-            raise InvalidInput(f"{where} = {value!r} must be one of {', '.join(map(str, words))}")
-    elif hint is bool:
-        if not isinstance(value, bool):
-            raise InvalidInput(f"{where} = {value!r} must be true or false")
-    elif str in kinds:  # one text, or several in a list
-        return checked(where, value, hint)
-    elif own:
-        return checked(where, value, Any if hint is None else hint)
-    elif isinstance(value, Mapping) and get_origin(next(iter(get_args(hint)), None)) is Mapping:
-        return value  # bounds by name
-    elif not isinstance(value, int | float) or isinstance(value, bool):
-        rate = Schedule in kinds
-        more = ' or a rate by round such as {schedule = "inverse_sqrt", initial = 0.1}' if rate else ""
-        raise InvalidInput(f"{where} = {value!r} must be a number{more}")
+def _number(text: str, where: str, whole: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidInput(f"{where}={whole}: '{text}' is not a finite number")
     return value
+
+
+def parse_seeds(text: str) -> int | list[int]:
+    """How many seeds, or which: `5` is 0 to 4, `0,3,7` these three, `7,` that one.
+
+    Raises:
+        InvalidInput: anything else.
+    """
+    text = text.replace(" ", "")
+    if re.fullmatch(r"\d{1,19}", text):
+        if int(text) == 0:
+            raise InvalidInput("--seeds 0 must be at least 1, or which, as 0,3,7")
+        return int(text)
+    if not re.fullmatch(r"\d{1,19}(,\d{1,19})*,?", text):
+        raise InvalidInput(f"--seeds {text!r} must be how many, as 5, or which, as 0,3,7")
+    return [int(part) for part in text.split(",") if part]

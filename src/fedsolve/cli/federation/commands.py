@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsolve.cli.configuration import arguments as arg
+from fedsolve.cli.configuration import requests as arg
 from fedsolve.cli.terminal.console import emit
 from fedsolve.cli.terminal.help import App
 from fedsolve.core.errors import InvalidInput

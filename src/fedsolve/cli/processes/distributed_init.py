@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedsolve.cli.terminal.exit_codes import fail
+from fedsolve.cli.terminal.console import fail
 from fedsolve.core.errors import InvalidInput, Unavailable
 
 PLACE = "FEDSOLVE_PROCESS"

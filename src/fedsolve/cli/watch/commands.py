@@ -6,20 +6,31 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fedsolve.cli.terminal.console import emit, say
-from fedsolve.cli.watch.server import serving
 from fedsolve.core.errors import InvalidInput
 
 
-def watch_command(folder: Path, port: int) -> None:
-    """Serve the page of a folder's runs until Ctrl-C.
+def watch(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run, or of many, such as runs/.")
+    ] = Path("runs"),
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="On this machine; a free one by default.", show_default=False),
+    ] = 0,
+) -> None:
+    """Serve a page on this machine that follows the runs of a folder: curves, a table, time left, a button to stop.
 
-    Raises:
-        InvalidInput: there is no such folder, or the port is in use.
+    Only who has the address, which is printed, can read it.
     """
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder: give one that holds runs, such as runs/")
+    from fedsolve.cli.watch.server import serving
+
     with serving(folder, port) as server:
         emit(server.address)
         say(f"it follows the runs in {folder}; who has the address may read and stop them; Ctrl-C ends it")
@@ -34,6 +45,8 @@ def watched(folder: Path, asked: bool) -> Iterator[None]:
     if not asked:
         yield
         return
+    from fedsolve.cli.watch.server import serving
+
     with serving(folder) as server:
         say(f"watch it at {server.address}")
         yield
