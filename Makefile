@@ -28,8 +28,9 @@ mutants: .venv/.dev  ## whether the tests notice: single changes to src/, each a
 generate: .venv/.dev  ## what is made from the catalogue and the imports: the package's stub, the README's table, pages, the diagram
 	@$(BIN)/python tools/generate.py
 
-lint: .venv/.dev     ## style
+lint: .venv/.dev     ## style of the code, and prose of the pages
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/python tools/prose.py
 
 types: .venv/.dev    ## static types
 	@$(BIN)/pyright
