@@ -1,55 +1,16 @@
 """The operations that have an equivalent in JAX, one file per family; importing this registers them all."""
 
-from fedsolve.pytorch.operations.layers import (
+from fedsolve.pytorch.operations import (  # noqa: F401
     activations,
-    attention,
-    batch_norm,
-    convolutions,
-    embedding,
-    margins,
-    normalisation,
-    pooling,
-    recurrent,
-    resizing,
-)
-from fedsolve.pytorch.operations.tensors import (
-    arithmetic,
-    comparison,
     creation,
-    elementwise,
-    fourier,
+    images,
     indexing,
     linear,
-    padding,
-    randomness,
+    normalisation,
+    pointwise,
+    pooling,
+    recurrent,
     reductions,
-    scattering,
     shapes,
 )
-from fedsolve.pytorch.translation.registry import OPERATIONS
-
-__all__ = [
-    "OPERATIONS",
-    "activations",
-    "arithmetic",
-    "attention",
-    "batch_norm",
-    "comparison",
-    "convolutions",
-    "creation",
-    "elementwise",
-    "embedding",
-    "fourier",
-    "indexing",
-    "linear",
-    "margins",
-    "normalisation",
-    "padding",
-    "pooling",
-    "randomness",
-    "recurrent",
-    "reductions",
-    "resizing",
-    "scattering",
-    "shapes",
-]
+from fedsolve.pytorch.translation.registry import OPERATIONS as OPERATIONS

@@ -62,3 +62,27 @@ def operation(
         return function
 
     return register
+
+
+def operations(
+    family: str,
+    functions: Mapping[str, Callable[..., Any]],
+    overloads: str = "default",
+    prepare: Callable[..., Sequence[Any]] = lambda *operands: operands,
+) -> None:
+    """Register short functions of positional arguments by the names of packets, such as `add` of `aten.add.Tensor`.
+
+    Args:
+        family: the name of the module that they belong to.
+        functions: by name.
+        overloads: of each, separated by spaces.
+        prepare: the arguments of an operation -> those of its function.
+    """
+    for name, function in functions.items():
+        prepared = _prepared(function, prepare)
+        prepared.__module__ = family
+        operation(*(f"aten.{name}.{overload}" for overload in overloads.split()))(prepared)
+
+
+def _prepared(function: Callable[..., Any], prepare: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+    return lambda *arguments: function(*prepare(*arguments))

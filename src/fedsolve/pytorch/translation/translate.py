@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
 from fedsolve.pytorch.operations import OPERATIONS
-from fedsolve.pytorch.operations.tensors.scattering import fits_a_mask
+from fedsolve.pytorch.operations.indexing import fits_a_mask
 from fedsolve.pytorch.translation.batch_axis import Counted, batch_axes, sizes_computed_with, weights_along
 from fedsolve.pytorch.translation.dtypes import array_of, as_traced, computing
 from fedsolve.pytorch.translation.failures import where

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Products of matrices, distances, Fourier transforms, and complex numbers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.layers.padding_rows import Weights, filled, last_axis
-from fedsolve.pytorch.operations.tensors.reductions import vector_norm
-from fedsolve.pytorch.translation.registry import operation
+from fedsolve.pytorch.operations.padding_rows import Weights, filled, last_axis
+from fedsolve.pytorch.operations.reductions import vector_norm
+from fedsolve.pytorch.translation.registry import operation, operations
 
 
 @operation("aten.mm.default", "aten.bmm.default", mixing=last_axis)
@@ -67,3 +68,47 @@ def pdist(x: Array, p: float = 2) -> Array:
     """Distances between all pairs of rows, each pair once."""
     first, second = np.triu_indices(x.shape[0], 1)
     return vector_norm(x[first] - x[second], p, (-1,))
+
+
+_POWERS = (0.0, -0.5, -1.0)
+"""Of the number of entries, by which a transform is multiplied: ATen's codes 0, 1 and 2."""
+
+
+@operation("aten._fft_c2c.default")
+def c2c(x: Array, dim: Sequence[int], normalization: int, forward: bool) -> Array:
+    """The transform, or its inverse, along some axes."""
+    one = jnp.fft.fft if forward else jnp.fft.ifft
+    size = 1
+    for axis in dim:
+        x, size = one(x, axis=axis, norm="backward" if forward else "forward"), size * x.shape[axis]
+    return x * size ** _POWERS[normalization]
+
+
+@operation("aten._fft_r2c.default")
+def r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Array:
+    """The transform of a real x, of the last axis in `dim` only the frequencies that are not conjugates of others."""
+    *others, last = dim
+    y = jnp.fft.rfft(x, axis=last) if onesided else jnp.fft.fft(x, axis=last)
+    return c2c(y * x.shape[last] ** _POWERS[normalization], others, normalization, True)
+
+
+@operation("aten._fft_c2r.default")
+def c2r(x: Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> Array:
+    """The inverse of the one-sided transform, with `last_dim_size` entries along the last axis in `dim`."""
+    *others, last = dim
+    x = c2c(x, others, normalization, False)
+    return jnp.fft.irfft(x, last_dim_size, last, "forward") * last_dim_size ** _POWERS[normalization]
+
+
+operations(
+    __name__,
+    {
+        "_conj": jnp.conj,
+        "angle": jnp.angle,
+        "complex": lambda real, imag: lax.complex(*jnp.broadcast_arrays(real, imag)),
+        "conj_physical": jnp.conj,
+        "polar": lambda size, angle: lax.complex(size * jnp.cos(angle), size * jnp.sin(angle)),
+        "view_as_complex": lambda x: lax.complex(x[..., 0], x[..., 1]),
+        "view_as_real": lambda x: jnp.stack([x.real, x.imag], -1),
+    },
+)

@@ -1,19 +1,126 @@
-"""Entries written at places that are themselves tensors."""
+"""Entries read and written at places that are themselves tensors, rows of a table, and orders of entries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.operations.tensors.indexing import gather, places
-from fedsolve.pytorch.operations.tensors.promotion import is_floating
+from fedsolve.pytorch.operations.promotion import index_dtype, is_floating
 from fedsolve.pytorch.translation.registry import operation
+
+
+@operation("aten.index.Tensor")
+def index(x: Array, indices: Sequence[Array | None]) -> Array:
+    """The entries at places given axis by axis, None being all."""
+    return x[places(indices, "index")]
+
+
+def places(indices: Sequence[Array | None], name: str) -> tuple[Array | slice, ...]:
+    """Indices as NumPy takes them.
+
+    Raises:
+        InvalidInput: a mask, whose result has a size that depends on data.
+    """
+    if any(i is not None and i.dtype == bool for i in indices):
+        raise InvalidInput(
+            f"aten.{name} by a mask has a size that depends on the data: write torch.where(mask, x, 0) instead"
+        )
+    return tuple(slice(None) if i is None else i for i in indices)
+
+
+@operation("aten.index_select.default")
+def index_select(x: Array, dim: int, index: Array) -> Array:
+    """The entries of one axis in the order of a list of places."""
+    return jnp.take(x, index.reshape(-1), dim) if x.ndim else x
+
+
+@operation("aten.gather.default")
+def gather(x: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
+    """For each place the entry of x that differs from it in one axis, where the index says."""
+    if x.ndim == 0:
+        return jnp.broadcast_to(x, index.shape)
+    dim %= x.ndim
+    if index.ndim == 0:
+        return x[index]
+    x = x[tuple(slice(None) if a == dim else slice(n) for a, n in enumerate(index.shape))]
+    return jnp.take_along_axis(x, index, dim)
+
+
+@operation("aten.sort.default", "aten.sort.stable")
+def sort(
+    x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Array, Array]:
+    """The entries of an axis in order and where they were; equal ones stay in their order."""
+    if x.ndim == 0:
+        return x, jnp.zeros((), index_dtype())
+    order = jnp.argsort(x, dim, stable=True, descending=descending)
+    return jnp.take_along_axis(x, order, dim), order.astype(index_dtype())
+
+
+@operation("aten.topk.default")
+def topk(x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
+    """The k greatest, or least, entries of an axis and where they were."""
+    if x.ndim == 0:
+        return x, jnp.zeros((), index_dtype())
+    values, order = sort(x, dim, largest)
+    return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(order, 0, k, axis=dim)
+
+
+@operation("aten.embedding.default")
+def embedding(
+    weight: Array,
+    indices: Array,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Array:
+    """The rows of a table at indices; that of `padding_idx` has no gradient, one that does not exist is NaN."""
+    _plain(scale_grad_by_freq)
+    rows = jnp.take(weight, indices, 0)
+    if padding_idx < 0:
+        return rows
+    return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
+
+
+@operation("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array]:
+    """Sums (mode 0) or means (1) of rows, a bag from each offset to the next; the bag of each index; sizes of bags."""
+    _plain(scale_grad_by_freq)
+    if mode not in (0, 1):
+        raise InvalidInput("EmbeddingBag(mode='max') is not translated: use mode='sum' or 'mean'")
+    rows = embedding(weight, indices, padding_idx)
+    rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
+    counted = indices != padding_idx
+    rows = jnp.where(counted[:, None], rows, 0)
+    bags = len(offsets) - include_last_offset
+    bag = jnp.searchsorted(offsets[:bags], jnp.arange(len(indices)), side="right") - 1
+    sums = jax.ops.segment_sum(rows, bag, bags)
+    sizes = jax.ops.segment_sum(counted.astype(index_dtype()), bag, bags)
+    if mode == 1:
+        sums = sums / jnp.maximum(sizes, 1)[:, None].astype(sums.dtype)
+    return sums, bag.astype(index_dtype()), sizes
+
+
+def _plain(scale_grad_by_freq: bool) -> None:
+    if scale_grad_by_freq:
+        raise InvalidInput("Embedding(scale_grad_by_freq=True) is not translated: set it to False")
 
 
 @operation("aten.index_put.default")

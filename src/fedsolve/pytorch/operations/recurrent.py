@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.tensors.randomness import dropout
+from fedsolve.pytorch.operations.creation import dropout
 from fedsolve.pytorch.translation.registry import operation
 
 Cell = Callable[[Any, Array, Sequence[Array]], tuple[Any, Array]]
@@ -36,25 +36,27 @@ def _recurrent(
         params: Sequence[Array],
         has_biases: bool,
         num_layers: int,
-        dropout: float,
+        rate: float,
         train: bool,
         bidirectional: bool,
         batch_first: bool,
         *,
         key: Array | None = None,
     ) -> tuple[Array, ...]:
-        y, last = _layers(
-            cell,
-            x,
-            states_of(hx),
-            params,
-            has_biases,
-            dropout if train else 0,
-            bidirectional,
-            batch_first,
-            key,
-        )
-        return y, *stacked(last)
+        states, last = states_of(hx), []
+        x = jnp.swapaxes(x, 0, 1) if batch_first else x
+        each, ways = len(params) // len(states), 2 if bidirectional else 1
+        for first in range(0, len(states), ways):
+            if first and train and rate:  # between layers
+                x = dropout(x, rate, True, key=None if key is None else jax.random.fold_in(key, first))
+            outputs = []
+            for number in range(first, first + ways):
+                own = params[number * each : (number + 1) * each]
+                y, end = _direction(cell, x, states[number], own, has_biases, backwards=number > first)
+                outputs.append(y)
+                last.append(end)
+            x = outputs[0] if ways == 1 else jnp.concatenate(outputs, -1)
+        return jnp.swapaxes(x, 0, 1) if batch_first else x, *stacked(last)
 
     return layer
 
@@ -104,35 +106,6 @@ for _name, _cell in {
     "rnn_relu": _elman_cell(jax.nn.relu),
 }.items():
     operation(f"aten.{_name}.input", random=True)(_recurrent(_cell, list, _outputs))
-
-
-def _layers(
-    cell: Cell,
-    x: Array,
-    states: list[Any],
-    params: Sequence[Array],
-    has_biases: bool,
-    rate: float,
-    bidirectional: bool,
-    batch_first: bool,
-    key: Array | None,
-) -> tuple[Array, list[Any]]:
-    """Layer upon layer of one or two directions, with dropout between layers."""
-    x = jnp.swapaxes(x, 0, 1) if batch_first else x
-    each = len(params) // len(states)
-    ways = 2 if bidirectional else 1
-    last = []
-    for layer in range(0, len(states), ways):
-        if layer and rate:
-            x = dropout(x, rate, True, key=None if key is None else jax.random.fold_in(key, layer))
-        outputs = []
-        for way in range(ways):
-            own = params[(layer + way) * each : (layer + way + 1) * each]
-            y, end = _direction(cell, x, states[layer + way], own, has_biases, backwards=bool(way))
-            outputs.append(y)
-            last.append(end)
-        x = outputs[0] if ways == 1 else jnp.concatenate(outputs, -1)
-    return (jnp.swapaxes(x, 0, 1) if batch_first else x), last
 
 
 def _direction(

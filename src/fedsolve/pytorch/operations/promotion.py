@@ -26,7 +26,7 @@ def result_type(*values: Operand) -> Any:
     tensors, scalars, numbers = [], [], []
     for value in values:
         if isinstance(value, bool | int | float | complex):
-            numbers.append(_type_of(value))
+            numbers.append(type_of(value))
         else:
             (tensors if value.ndim else scalars).append(value.dtype)
     ranked = [reduce(jnp.promote_types, kinds) for kinds in (tensors, scalars, numbers) if kinds]
@@ -80,7 +80,8 @@ def same_everywhere(values: int | Sequence[int], count: int) -> list[int]:
     return listed * count if len(listed) == 1 else listed
 
 
-def _type_of(value: Any) -> Any:
+def type_of(value: Any) -> Any:
+    """The type that PyTorch gives to a tensor of a Python number."""
     if isinstance(value, bool):
         return jnp.dtype(bool)
     if isinstance(value, int):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.tensors.promotion import axes_of
+from fedsolve.pytorch.operations.promotion import axes_of
 
 Weights = Mapping[int, Array] | None
 """By axis 0 or 1 for each entry along it, shape (length,); None where all entries count."""

@@ -1,4 +1,4 @@
-"""Random tensors, from a JAX key: other draws than PyTorch's, of the same distributions."""
+"""New and converted tensors, and random ones from a JAX key: other draws than PyTorch's, of the same distributions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,58 @@ from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.pytorch.comparison.fixed_draws import Fixed, are_fixed
-from fedsolve.pytorch.operations.tensors.promotion import default_dtype
+from fedsolve.pytorch.operations.promotion import default_dtype, index_dtype, type_of
 from fedsolve.pytorch.translation.dtypes import jax_dtype
 from fedsolve.pytorch.translation.registry import operation
+
+
+@operation("aten._to_copy.default")
+def to_copy(x: Array, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """x in another type; floating numbers are rounded towards 0 to become integers."""
+    return x if dtype is None else x.astype(jax_dtype(dtype))
+
+
+@operation("aten.full.default")
+def full(size: Sequence[int], fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """One value everywhere."""
+    return jnp.full(tuple(size), fill_value, jax_dtype(dtype) or type_of(fill_value))
+
+
+@operation("aten.full_like.default")
+def full_like(x: Array, fill_value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """One value everywhere, in the shape of x."""
+    return jnp.full(x.shape, fill_value, jax_dtype(dtype) or x.dtype)
+
+
+@operation("aten.fill.Scalar")
+def fill(x: Array, value: Any) -> Array:
+    """One value everywhere, in the shape and type of x."""
+    return jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape)
+
+
+@operation("aten.copy.default")
+def copy(x: Array, src: Array, non_blocking: bool = False) -> Array:
+    """`src` in the shape and type of x."""
+    return jnp.broadcast_to(src.astype(x.dtype), x.shape)
+
+
+@operation("aten.scalar_tensor.default")
+def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """A number as a tensor without axes."""
+    return jnp.asarray(s, jax_dtype(dtype) or default_dtype())
+
+
+@operation("aten.arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **_: Any) -> Array:
+    """Numbers from a start to below an end by a step."""
+    whole = all(isinstance(v, int) for v in (start, end, step))
+    return jnp.arange(start, end, step, jax_dtype(dtype) or (index_dtype() if whole else default_dtype()))
+
+
+@operation("aten.empty.memory_format", "aten.empty_permuted.default", "aten.empty_strided.default")
+def empty(size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Array:
+    """0 everywhere, also where PyTorch leaves it undefined; the layout in memory does not matter here."""
+    return jnp.zeros(tuple(size), jax_dtype(dtype) or default_dtype())
 
 
 @operation("aten.dropout.default", random=True)
@@ -40,31 +89,31 @@ def feature_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Ar
 
 
 @operation("aten.alpha_dropout.default", random=True)
-def alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    """Dropout that keeps the mean 0 and the variance 1 of a self-normalising network."""
-    return _alpha_dropout(x, p, train, x.shape, key)
+def alpha_dropout(
+    x: Array, p: float, train: bool, *, key: Array | None, shape: tuple[int, ...] | None = None
+) -> Array:
+    """Dropout that keeps the mean 0 and the variance 1 of a self-normalising network.
 
-
-@operation("aten.feature_alpha_dropout.default", random=True)
-def feature_alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
-    """The same of whole channels."""
-    return _alpha_dropout(x, p, train, _by_channel(x), key)
-
-
-def _by_channel(x: Array) -> tuple[int, ...]:
-    return (*x.shape[:2], *[1] * (x.ndim - 2))
-
-
-def _alpha_dropout(x: Array, p: float, train: bool, shape: tuple[int, ...], key: Array | None) -> Array:
-    """Of Klambauer et al., Self-Normalizing Neural Networks (2017), section 3."""
+    Of Klambauer et al., Self-Normalizing Neural Networks (2017), section 3; `shape` is that of the draws.
+    """
     if not train or p == 0:
         return x
     if p == 1:
         return jnp.zeros_like(x)
     low = -1.7580993408473766
     a = ((low**2 * p + 1) * (1 - p)) ** -0.5
-    kept = _drawn(key).bernoulli(1 - p, shape)
+    kept = _drawn(key).bernoulli(1 - p, x.shape if shape is None else shape)
     return jnp.where(kept, x * a, low * a) - low * a * p
+
+
+@operation("aten.feature_alpha_dropout.default", random=True)
+def feature_alpha_dropout(x: Array, p: float, train: bool, *, key: Array | None) -> Array:
+    """The same of whole channels."""
+    return alpha_dropout(x, p, train, key=key, shape=_by_channel(x))
+
+
+def _by_channel(x: Array) -> tuple[int, ...]:
+    return (*x.shape[:2], *[1] * (x.ndim - 2))
 
 
 @operation("aten.bernoulli.p", random=True)

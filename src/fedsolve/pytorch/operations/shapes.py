@@ -10,14 +10,19 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.tensors.promotion import axes_of
-from fedsolve.pytorch.translation.registry import operation
+from fedsolve.pytorch.operations.promotion import axes_of
+from fedsolve.pytorch.translation.registry import operation, operations
 
-
-@operation("aten.view.default")
-def view(x: Array, size: Sequence[int]) -> Array:
-    """The same entries in another shape; one size may be -1."""
-    return jnp.reshape(x, size)
+operations(
+    __name__,
+    {
+        "diagonal": jnp.diagonal,
+        "permute": jnp.transpose,
+        "repeat": jnp.tile,
+        "unsqueeze": jnp.expand_dims,
+        "view": jnp.reshape,
+    },
+)
 
 
 @operation("aten.expand.default")
@@ -25,18 +30,6 @@ def expand(x: Array, size: Sequence[int], *, implicit: bool = False) -> Array:
     """Repeated along axes of length 1 and new ones; -1 keeps a length."""
     new = len(size) - x.ndim
     return jnp.broadcast_to(x, [x.shape[i - new] if n == -1 else n for i, n in enumerate(size)])
-
-
-@operation("aten.permute.default")
-def permute(x: Array, dims: Sequence[int]) -> Array:
-    """The axes in another order."""
-    return jnp.transpose(x, dims)
-
-
-@operation("aten.unsqueeze.default")
-def unsqueeze(x: Array, dim: int) -> Array:
-    """A new axis of length 1."""
-    return jnp.expand_dims(x, dim)
 
 
 @operation("aten.squeeze.dim", "aten.squeeze.dims")
@@ -97,12 +90,6 @@ def flip(x: Array, dims: Sequence[int]) -> Array:
     return jnp.flip(x, tuple(dims)) if len(dims) else x
 
 
-@operation("aten.repeat.default")
-def repeat(x: Array, repeats: Sequence[int]) -> Array:
-    """The whole array repeated along axes."""
-    return jnp.tile(x, tuple(repeats))
-
-
 @operation("aten.as_strided.default")
 def as_strided(
     x: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
@@ -120,9 +107,3 @@ def unfold(x: Array, dimension: int, size: int, step: int) -> Array:
     starts = np.arange(0, x.shape[dimension] - size + 1, step)
     windows = jnp.take(x, starts[:, None] + np.arange(size), dimension % x.ndim)
     return jnp.moveaxis(windows, dimension % x.ndim + 1, -1)
-
-
-@operation("aten.diagonal.default")
-def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    """The diagonal of two axes, as a last axis."""
-    return jnp.diagonal(x, offset, dim1, dim2)
