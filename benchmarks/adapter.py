@@ -19,7 +19,8 @@ from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record
 from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.signature import signature_digest
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.engine.records.record import Recorder
 
 CLIENTS, PARAMETERS = 3, 1_000_000

@@ -9,13 +9,13 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-import figures  # beside this file
+import communication_page  # beside this file
+import figures
 import package_graph
 
 import fedsolve
 from fedsolve.config.bibliography import short
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS, Entry
-from fedsolve.deploy import communication
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +25,7 @@ def generated() -> dict[str, str]:
     pages = {
         "src/fedsolve/__init__.pyi": stub(),
         "docs/methods.md": methods(),
-        "docs/communication.md": communication.page(),
+        "docs/communication.md": communication_page.page(),
     }
     pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}
     pages["docs/architecture.md"] = package_graph.with_graph((ROOT / "docs/architecture.md").read_text())

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 import fedsolve as fs
-from fedsolve.deploy.client.worker import train_client
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.client.worker import Worker
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 
 task = fs.tasks.digits(num_clients=3, model="softmax")
 method = fs.SCAFFOLD(client_lr=0.1)
@@ -42,7 +43,7 @@ for round in range(ROUNDS):
     drawn = server.draw_cohort()
     for client in drawn:
         order = server.train_request(client)  # this is what travels down,
-        reply = train_client(order, problems[client], folders[client])  # and this comes back
+        reply = Worker(problems[client], folders[client]).train(order)  # and this comes back
         accepted[client] = server.validate_reply(client, reply)
     print(round + 1, server.finish_round(accepted, len(drawn)))
 
@@ -67,7 +68,7 @@ same
 # %%
 server.draw_cohort()
 order = server.train_request(0)
-honest = train_client(order, problems[0], folders[0])
+honest = Worker(problems[0], folders[0]).train(order)
 print(f"{len(order.broadcast):,} bytes down, {len(honest.message):,} bytes up")
 for what, forged in {
     "another round": dataclasses.replace(honest, round=2),

@@ -7,7 +7,7 @@ import pytest
 from deploy_small import deploy
 
 import fedsolve as fs
-from fedsolve.deploy import tracked_states
+from fedsolve.deploy import checkpoint
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED
@@ -83,17 +83,17 @@ def test_without_another_it_is_an_error(tmp_path):
 def test_a_save_costs_what_changed(tmp_path):
     """Of twelve clients two take part in a round: two states are written, and at most two a client are kept."""
     written = []
-    save = tracked_states.save_tree
+    save = checkpoint.save_tree
 
     def counted(path, tree, manifest):
         written.append(path.name)
         save(path, tree, manifest)
 
     try:
-        tracked_states.save_tree = counted
+        checkpoint.save_tree = counted
         run(tmp_path, 6, population=12)
     finally:
-        tracked_states.save_tree = save
+        checkpoint.save_tree = save
     states = [name for name in written if name != CHECKPOINT]
     assert len(states) == 12  # two a round
     assert len(set(states)) == 12
@@ -135,7 +135,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch, capsys):
         )
 
     run(tmp_path, 1)
-    monkeypatch.setattr(tracked_states, "save_tree", unsaved)
+    monkeypatch.setattr(checkpoint, "save_tree", unsaved)
     monkeypatch.setattr(serve.Path, "write_text", full)
     with pytest.raises(fs.InvalidInput, match="No space left on device; what was saved before is intact"):
         run(tmp_path, 2, resume=True)

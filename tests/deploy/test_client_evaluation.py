@@ -19,8 +19,9 @@ from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.server.client_evaluation import read_metrics
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
 from fedsolve.results.clients import read_client_metrics
 from harness import Softmax, cross_entropy, make_clients

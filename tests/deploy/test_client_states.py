@@ -14,9 +14,10 @@ import fedsolve as fs
 from fedsolve.core.types import module
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.client_state import ClientState, StateLost
-from fedsolve.deploy.client.worker import train_client
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 PARAMS = {"w": np.zeros(2)}
@@ -76,7 +77,7 @@ def scaffold_orders():
 def one_round(server, folder):
     server.draw_cohort()
     order = server.train_request(0)
-    reply = train_client(order, problem(0), folder)
+    reply = Worker(problem(0), folder).train(order)
     server.finish_round({0: server.validate_reply(0, reply)}, 1)
     return order, reply
 
@@ -94,7 +95,7 @@ def test_a_server_goes_back_by_one_round(tmp_path):
     with pytest.raises(
         StateLost, match=r"after round 3 is damaged.*a new one will not do, c must stay the mean"
     ):
-        train_client(server.train_request(0), problem(0), tmp_path)
+        Worker(problem(0), tmp_path).train(server.train_request(0))
     server.state = held
     _, again = one_round(server, tmp_path)
     assert again.message == first.message
@@ -202,7 +203,7 @@ def test_personal_leaves_stay_in_the_clients_file(tmp_path):
         order = server.train_request(0)
         assert len(order.broadcast) == 2 * 8 + 4  # w and the number of the round
         assert len(order.first_broadcast or b"") == 0
-        reply = train_client(order, client, tmp_path, log=said.append)
+        reply = Worker(client, tmp_path, log=said.append).train(order)
         assert len(reply.message) == 2 * 8 + 8  # the displacement of w and the mean loss
         server.finish_round({0: server.validate_reply(0, reply)}, 1)
         (own,) = load_file(next(tmp_path.rglob(f"client-0-round-{round + 1}.safetensors"))).values()

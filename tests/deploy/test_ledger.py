@@ -13,7 +13,8 @@ from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.ledger import LEDGER
 from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.folders.store import load_tree, read_manifest, save_tree
 from fedsolve.methods.privacy.local import epsilon_of, gaussian_epsilon
 

@@ -13,7 +13,8 @@ from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import check_same
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 
 BESIDE = {"mean": np.ones(2, np.float32)}
 

@@ -25,7 +25,8 @@ from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.deploy.server.collect import read_and_validate
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.methods.server.dua import Spread
 
 METHOD = fs.FedExP(0.1, weighting="examples")

@@ -15,9 +15,10 @@ from oracle_small import far, key, local_work, same
 import fedsolve as fs
 from conformance.entries import METHODS
 from fedsolve.deploy.client.client import client_app
-from fedsolve.deploy.client.measure import measure_client
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.geometry import L1
 
 torch = pytest.importorskip("torch")
@@ -477,7 +478,7 @@ def measured(problem, steps, tmp_path):
     given = {"population": 6, "sampling": fs.sampling.Uniform(6), "seed": 0, "experiment": "a-1"}
     server = Coordinator(fs.FedAvg(0.1), problem.params, Federation(**given), buffers=problem.buffers)
     question = server.evaluate_requests(("loss", "accuracy"), steps, fs.client.SGD(0.5))(5)
-    return measure_client(question, problem, tmp_path).parts["train"].means
+    return Worker(problem, tmp_path).evaluate(question).parts["train"].means
 
 
 def test_fine_tuning_is_that_of_jax_and_leaves_no_trace(tmp_path):

@@ -11,7 +11,8 @@ import fedsolve as fs
 from conformance.properties import close
 from fedsolve.deploy.messages.fact_checks import check_buffers
 from fedsolve.deploy.secret_keys import load_or_create_secret
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from harness import Listed
 
 PRIVACY = {"population": POPULATION, "delta": 1e-5, "sampling": "none"}
@@ -126,7 +127,7 @@ HALF = fs.sampling.Bernoulli(0.5)
 
 
 def coordinator(method, sampling=HALF, secret=None):
-    return Coordinator(method, start(), Federation(POPULATION, sampling, 3, "x"), secret=secret)
+    return Coordinator(method, start(), Federation(POPULATION, sampling, 3, "x", secret))
 
 
 def cohorts(server, rounds=12):

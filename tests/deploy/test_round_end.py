@@ -22,7 +22,8 @@ from fedsolve.deploy.messages.signature import signature_digest
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import FAILED, ROUNDS, round_reporter
 from fedsolve.deploy.server.collect import read_and_validate
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 

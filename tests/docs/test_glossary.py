@@ -12,7 +12,6 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 SECTION = "## Abandoned words"
 
 ALLOWED: dict[str, set[str]] = {
-    "displacements": {"docs/figures.md"},  # the title of a study whose page is kept
     "lanes": {  # folders and options of earlier versions
         "docs/sweep.md",
         "src/fedsolve/cli/",
@@ -22,7 +21,6 @@ ALLOWED: dict[str, set[str]] = {
     },
     "told apart": {"src/fedsolve/studies/pictures/ranks.py"},  # what kept pages say
     "told from": {"src/fedsolve/studies/rules/ranks.py"},
-    "verbs": {"src/fedsolve/deploy/"},  # a module's name
 }
 """Word -> files and folders that still have it; no new ones."""
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ParamSpec, TypeVar, dataclass_transform
 
-from fedsolve.config.option_docs import with_options
+from fedsolve.config.option_docs import with_lines, with_options
 from fedsolve.core.errors import unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,9 @@ def shows_fields(options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        function.__doc__ = "\n".join(_with_words(function.__doc__ or "", list(fields(options))))
-        signature = with_options(function, list(fields(options)))
-        function.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+        shown = list(fields(options))
+        function.__doc__ = with_lines(function.__doc__ or "", shown, lambda f: spec_of(f).text)
+        function.__signature__ = with_options(function, shown)  # pyright: ignore[reportFunctionMemberAccess]
         return named_arguments(function)
 
     return decorate
@@ -98,21 +96,3 @@ def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
-
-
-def _with_words(text: str, options: list[Field[Any]]) -> Iterator[str]:
-    """The lines of a docstring with the words of each option."""
-    for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        if not line.lstrip().startswith("**options"):
-            yield line
-            continue
-        for option in options:
-            words = f"{option.name}: {spec_of(option).text}"
-            yield from textwrap.wrap(
-                words,
-                _WIDTH,
-                initial_indent=indent,
-                subsequent_indent=indent + 4 * " ",
-                break_on_hyphens=False,
-            )

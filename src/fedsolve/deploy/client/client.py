@@ -15,13 +15,12 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.ledger import PrivacyBudget
-from fedsolve.deploy.client.measure import measure_client
-from fedsolve.deploy.client.worker import train_client
+from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.allowed_classes import trusted_parts
 from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
 from fedsolve.deploy.messages.fact_checks import check_request
-from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, Reply, TrainReply, TrainRequest
+from fedsolve.deploy.messages.message import EvaluateRequest, Reply, TrainRequest
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
@@ -87,63 +86,56 @@ def client_app(
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        def introduce() -> RecordDict:
-            node = _node_context(context)
-            try:
-                return _introduction(oracle_for, node)
-            except Exception as error:  # no number is claimed yet by which the server could name it
-                _print(error)
-                return records.refusal(error, f"client {node.client}: ", str(_states(node)))
-
         return _answer(message, context, introduce)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        def work(request: TrainRequest, problem: LocalProblem, states: Path) -> TrainReply:
-            return train_client(request, problem, states, trusted, budget=budget, log=_log)
-
-        return _answer(message, context, lambda: reply_to(TrainRequest, message, context, work))
+        return _answer(message, context, lambda *given: reply_to(TrainRequest, Worker.train, *given))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        def work(request: EvaluateRequest, problem: LocalProblem, states: Path) -> EvaluateReply:
-            return measure_client(request, problem, states, trusted, budget=budget)
+        return _answer(message, context, lambda *given: reply_to(EvaluateRequest, Worker.evaluate, *given))
 
-        return _answer(message, context, lambda: reply_to(EvaluateRequest, message, context, work))
+    def introduce(node: NodeContext, _: RecordDict) -> RecordDict:
+        """Who this client is, and which model it has."""
+        try:
+            problem = _problem(oracle_for, node)
+            facts = {"client": node.client, "signature": signature(problem.params)}
+            return RecordDict({"client": ConfigRecord(facts)})
+        except Exception as error:  # no number is claimed yet by which the server could name it
+            _print(error)
+            return records.refusal(error, f"client {node.client}: ", str(_states(node.node_config)))
 
     def reply_to(
         kind: type[AnyRequest],
-        message: Message,
-        context: Context,
-        work: Callable[[AnyRequest, LocalProblem, Path], Reply],
+        work: Callable[[Worker, AnyRequest], Reply],
+        node: NodeContext,
+        record: RecordDict,
     ) -> RecordDict:
         """What this client makes of a request that is for it."""
-        node = _node_context(context)
         problem = _problem(oracle_for, node)
-        request = _read_request(kind, message, problem)
+        request = _read_request(kind, record, problem)
         if request.client != node.client:
             raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
-        return to_record(work(request, problem, _states(node)))
+        return to_record(work(Worker(problem, _states(node.node_config), trusted, budget, _log), request))
 
     return app
 
 
-def _states(node: NodeContext) -> Path:
+def _states(node_config: Mapping[str, Any]) -> Path:
     """Where the node keeps its clients' states."""
-    return Path(_state_folder(node.node_config))
+    return Path(str(node_config.get("state-dir", STATE_FOLDER)))
 
 
-def _state_folder(node_config: Mapping[str, Any]) -> str:
-    return str(Path(str(node_config.get("state-dir", STATE_FOLDER))))
-
-
-def _answer(message: Message, context: Context, make_content: Callable[[], RecordDict]) -> Message:
+def _answer(
+    message: Message, context: Context, make_content: Callable[[NodeContext, RecordDict], RecordDict]
+) -> Message:
     """What the handler makes, or the reason why it makes nothing."""
     try:
-        content = make_content()
+        content = make_content(_node_context(context), message.content)
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
-        content = records.refusal(error, folder=_state_folder(context.node_config))
+        content = records.refusal(error, folder=str(_states(context.node_config)))
     return Message(content, reply_to=message)
 
 
@@ -155,9 +147,9 @@ def _print(error: Exception) -> None:
         traceback.print_exception(error)
 
 
-def _read_request(kind: type[AnyRequest], message: Message, problem: LocalProblem) -> AnyRequest:
+def _read_request(kind: type[AnyRequest], record: RecordDict, problem: LocalProblem) -> AnyRequest:
     try:
-        request = record_to_request(kind, message.content, problem.buffers)
+        request = record_to_request(kind, record, problem.buffers)
         check_request(request)
     except InvalidInput as error:
         raise InvalidInput(f"the server's {kind.NAME} cannot be used: {error}") from None
@@ -167,13 +159,6 @@ def _read_request(kind: type[AnyRequest], message: Message, problem: LocalProble
 def _log(line: str) -> None:
     """One line for the node's log."""
     print(f"fedsolve: {sanitize(line, 1000)}", flush=True)
-
-
-def _introduction(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> RecordDict:
-    """Who the client is, and which model it has."""
-    problem = _problem(oracle_for, node)
-    facts = {"client": node.client, "signature": signature(problem.params)}
-    return RecordDict({"client": ConfigRecord(facts)})
 
 
 def _problem(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> LocalProblem:

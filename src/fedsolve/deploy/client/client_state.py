@@ -9,13 +9,10 @@ back by one round finds its clients' states of then, even where the newer file i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Params
 from fedsolve.deploy.retention import pinned
 from fedsolve.folders.files import slug
 from fedsolve.folders.run_folder import first_difference
@@ -83,20 +80,3 @@ class ClientState:
         paths = self._folder.glob(f"client-{self._facts['client']}-round-*.safetensors")
         numbers = [path.stem.rpartition("-")[2] for path in paths]
         return {int(n) - 1 for n in numbers if n.isdigit()}
-
-
-def restarted_state(
-    algorithm: Algorithm, broadcast: Any, params: Params, lost: StateLost, log: Callable[[str], None]
-) -> Any:
-    """A new state in place of one that was lost, as if the client joined now, where the method allows it.
-
-    It does not where the server keeps an exact mean of its clients' states (`Traits.only_mean`): an old state would
-    stay in that mean.
-
-    Raises:
-        StateLost: the method does not allow it.
-    """
-    if algorithm.traits.only_mean:
-        raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.traits.only_mean}")
-    log(f"{lost}: it starts with a new one")
-    return algorithm.enrol(broadcast, params)

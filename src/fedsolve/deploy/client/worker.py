@@ -1,144 +1,194 @@
-"""A client's side of a round: an order in, its own data and state, a reply out. No Flower here."""
+"""A client without Flower: a request in, its own data and state, a reply out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import cache, partial
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedsolve.core import trees, wire
+from fedsolve.core import introspect, wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.oracle import Oracle
-from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.deploy import verbs
-from fedsolve.deploy.client.client_state import ClientState, StateLost, restarted_state
+from fedsolve.deploy.client import local_work
+from fedsolve.deploy.client.client_state import ClientState, StateLost
 from fedsolve.deploy.client.ledger import Ledger, PrivacyBudget
-from fedsolve.deploy.messages.fact_checks import check_buffers
-from fedsolve.deploy.messages.message import TrainReply, TrainRequest
+from fedsolve.deploy.messages.fact_checks import check_buffers, check_known_metrics, check_unprotected
+from fedsolve.deploy.messages.message import (
+    EvaluateReply,
+    EvaluateRequest,
+    PartMetrics,
+    Request,
+    TrainReply,
+    TrainRequest,
+)
 from fedsolve.deploy.messages.signature import compare_signatures, float_type, signature, signature_digest
-from fedsolve.deploy.messages.spec import method_from_spec
+from fedsolve.deploy.messages.spec import method_from_spec, solver_from_spec
 from fedsolve.deploy.oracles.node_oracle import LocalProblem, check_needs
-from fedsolve.deploy.secret_keys import secret_key
 from fedsolve.engine.compute.cast import cast
-from fedsolve.methods.wrappers.buffers import BesideBroadcast, KeepsBuffers
 
 
-def train_client(
-    request: TrainRequest,
-    problem: LocalProblem,
-    folder: Path,
-    trusted: Collection[Any] = (),
-    *,
-    budget: PrivacyBudget | None = None,
-    log: Callable[[str], None] = lambda line: None,
-) -> TrainReply:
-    """One client's part of a round: local work from the server's model and the client's own state.
+@dataclass(frozen=True)
+class Worker:
+    """One client of a federation.
 
-    Args:
-        request: what is asked.
-        problem: the client's model and data.
+    Attributes:
+        problem: its model and data.
         folder: where its states and its ledger are.
         trusted: classes and functions of its owner's that a method may consist of.
         budget: the most that it spends under local differential privacy; by default as much as it is asked.
         log: told in one line what its owner should know.
-
-    Raises:
-        InvalidInput: a model that is not the server's, a method that cannot be built or needs
-            what the client cannot give, a state that is missing, a bound that is reached, or results that are not
-            finite.
     """
-    budget = budget or PrivacyBudget()
-    dtype = float_type(problem.params)
-    with jax.enable_x64(dtype == jnp.float64):
-        compare_signatures(signature(problem.params), request.signature, request.client)
-        method = method_from_spec(request.method, trusted)
-        check_needs(method, problem)
-        check_buffers(method, problem.buffers)
-        budget.check(method)
-        reply = partial(_reply, request, problem, cast(method, dtype), folder, log)
-        if method.traits.privacy != "local":
-            return reply()
-        return Ledger(folder, request.client, budget).send(request, method.traits.gdp_mu, reply, log)
 
+    problem: LocalProblem
+    folder: Path
+    trusted: Collection[Any] = ()
+    budget: PrivacyBudget = field(default_factory=PrivacyBudget)
+    log: Callable[[str], None] = lambda line: None
 
-def _reply(
-    request: TrainRequest,
-    problem: LocalProblem,
-    algorithm: Algorithm,
-    folder: Path,
-    log: Callable[[str], None],
-) -> TrainReply:
-    params = jax.tree.map(jnp.asarray, problem.params)
-    like = verbs.broadcast_shape(algorithm, params, request.population)
-    broadcast = wire.decode(request.broadcast, like)
-    first = broadcast if request.first_broadcast is None else wire.decode(request.first_broadcast, like)
-    initial = algorithm.enrol(first, params)
-    is_stateful = bool(jax.tree.leaves(initial))
-    states = ClientState(folder, request.experiment, request.client)
-    before = initial
-    if is_stateful:
-        before = _state_before(
-            request, states, initial, partial(restarted_state, algorithm, broadcast, params), log
+    def train(self, request: TrainRequest) -> TrainReply:
+        """A client's part of a round: local work from the server's model and the client's own state.
+
+        Raises:
+            InvalidInput: a model that is not the server's, a method that cannot be built or needs
+                what the client cannot give, a state that is missing, a bound that is reached, or results that are not
+                finite.
+        """
+        with self._precision():
+            method = self._method(request)
+            check_needs(method, self.problem)
+            check_buffers(method, self.problem.buffers)
+            self.budget.check(method)
+            if method.traits.privacy != "local":
+                return self._trained(request, method)
+            ledger = Ledger(self.folder, request.client, self.budget)
+            return ledger.send(
+                request, method.traits.gdp_mu, lambda: self._trained(request, method), self.log
+            )
+
+    def evaluate(self, request: EvaluateRequest) -> EvaluateReply:
+        """Metrics of the server's model, or of the client's own where the method gives it one, as it is or after steps.
+
+        Nothing is written: states, examples and buffers are afterwards what they were.
+
+        Raises:
+            InvalidInput: a model that is not the server's, a method that cannot be built or protects what clients send,
+                a bound under local differential privacy, a metric that there is not, a state that is missing, steps
+                that make no finite model.
+        """
+        with self._precision():
+            method = self._method(request)
+            check_unprotected(method)
+            self.budget.check(method)
+            check_known_metrics(request, self.problem.metrics)
+            solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
+            with _buffers_as_they_were(self.problem):
+                if request.buffers:
+                    self.problem.load_buffers(request.buffers)
+                model = self._model(request, self._cast(method))
+                if solver is not None:
+                    model = local_work.tune(self.problem, self._cast(solver), model, request)
+                parts = self.problem.measure(model, request.metrics)
+        in_order = {part: _in_order(metrics, request.metrics) for part, metrics in parts.items()}
+        return EvaluateReply(request.experiment, request.round, request.client, request.steps, in_order)
+
+    def _precision(self) -> Any:
+        """The context in which the model's floating-point type exists."""
+        return jax.enable_x64(float_type(self.problem.params) == jnp.float64)
+
+    def _method(self, request: Request) -> Algorithm:
+        """The method of a request, if its model is this client's."""
+        compare_signatures(signature(self.problem.params), request.signature, request.client)
+        return method_from_spec(request.method, self.trusted)
+
+    def _cast(self, value: Any) -> Any:
+        return cast(value, float_type(self.problem.params))
+
+    def _states(self, request: Request) -> ClientState:
+        return ClientState(self.folder, request.experiment, request.client)
+
+    def _trained(self, request: TrainRequest, method: Algorithm) -> TrainReply:
+        algorithm = self._cast(method)
+        params = jax.tree.map(jnp.asarray, self.problem.params)
+        like = introspect.broadcast_shape(algorithm, params, request.population)
+        broadcast = wire.decode(request.broadcast, like)
+        first = broadcast if request.first_broadcast is None else wire.decode(request.first_broadcast, like)
+        before = algorithm.enrol(first, params)
+        is_stateful, states = bool(jax.tree.leaves(before)), self._states(request)
+        if is_stateful:
+            try:
+                before = states.load(request.last_used_round, before)
+            except StateLost as lost:
+                before = self._in_place_of(lost, request, algorithm, broadcast, before)
+        if request.buffers:
+            self.problem.load_buffers(request.buffers)
+        message, after = local_work.train(self.problem, algorithm, broadcast, before, request)
+        if is_stateful:
+            states.save(request.round, after, request.last_used_round)
+        return TrainReply(
+            request.experiment,
+            request.round,
+            request.client,
+            signature_digest(message),
+            int(self.problem.num_examples) if algorithm.traits.weighting == "examples" else 1,
+            wire.encode(message),
+            dict(self.problem.buffers),
         )
-    if request.buffers:
-        problem.load_buffers(request.buffers)
-    message, after, is_finite = _train(problem, algorithm, broadcast, before, request)
-    if not is_finite:
-        raise InvalidInput(f"the update of client {request.client} is not finite: lower the client's rate")
-    if is_stateful:
-        states.save(request.round, after, request.last_used_round)
-    return TrainReply(
-        request.experiment,
-        request.round,
-        request.client,
-        signature_digest(message),
-        int(problem.num_examples) if algorithm.traits.weighting == "examples" else 1,
-        wire.encode(message),
-        dict(problem.buffers),
-    )
+
+    def _in_place_of(
+        self, lost: StateLost, request: TrainRequest, algorithm: Algorithm, broadcast: Any, initial: Any
+    ) -> Any:
+        """The state that takes the place of one that was lost: the server's, or a new one as if the client joined now.
+
+        No new one where the server keeps an exact mean of its clients' states (`Traits.only_mean`): an old state would
+        stay in that mean.
+
+        Raises:
+            StateLost: the method does not allow it.
+        """
+        if request.tracked_state is not None:
+            self.log(f"{lost}: it goes on from the state that the server tracks")
+            return wire.decode(request.tracked_state, initial)
+        if algorithm.traits.only_mean:
+            raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.traits.only_mean}")
+        self.log(f"{lost}: it starts with a new one")
+        return algorithm.enrol(broadcast, jax.tree.map(jnp.asarray, self.problem.params))
+
+    def _model(self, request: EvaluateRequest, algorithm: Algorithm) -> Any:
+        """The model that this client is measured with."""
+        params = jax.tree.map(jnp.asarray, self.problem.params)
+        model = wire.decode(request.model, params)
+        if not algorithm.traits.personal:
+            return model
+        like = introspect.broadcast_shape(algorithm, params, request.population)
+        if request.first_broadcast is not None:
+            first = wire.decode(request.first_broadcast, like)
+        elif request.last_used_round < 0:
+            raise InvalidInput(
+                "it lacks the first broadcast, from which a client that never took part begins"
+            )
+        else:
+            first = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like)
+        initial = algorithm.enrol(first, params)
+        return algorithm.own_model(model, self._states(request).load(request.last_used_round, initial))
 
 
-def _state_before(
-    request: TrainRequest,
-    states: ClientState,
-    initial: Any,
-    restart: Callable[[StateLost, Callable[[str], None]], Any],
-    log: Callable[[str], None],
-) -> Any:
-    """The state that an order goes on from: the client's own, or where that is lost what may take its place."""
+def _in_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
+    """The metrics in the order in which they were asked for: their names do not travel back."""
+    means, counts = ({name: kind[name] for name in names} for kind in (metrics.means, metrics.counts))
+    return PartMetrics(metrics.examples, means, counts)
+
+
+@contextmanager
+def _buffers_as_they_were(problem: LocalProblem) -> Iterator[None]:
+    before = {name: np.array(x) for name, x in problem.buffers.items()}
     try:
-        return states.load(request.last_used_round, initial)
-    except StateLost as lost:
-        if request.tracked_state is None:
-            return restart(lost, log)
-        log(f"{lost}: it goes on from the state that the server tracks")
-        return wire.decode(request.tracked_state, initial)
-
-
-def _train(
-    problem: LocalProblem, algorithm: Algorithm, broadcast: Any, before: Any, request: TrainRequest
-) -> tuple[Any, Any, Any]:
-    """Local work as one compiled call, and whether all of it is finite; a method's noise is this machine's own."""
-    key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
-    oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
-    if problem.beside is None:
-        with problem.failing_plainly():
-            return jax.block_until_ready(_compiled_train()(algorithm, broadcast, before, oracle))
-    around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
-    message, after, is_finite = _compiled_train()(around, down, before, oracle)
-    problem.beside = jax.device_get(message.buffers)
-    return message.inner, after, is_finite
-
-
-@cache
-def _compiled_train() -> Any:
-    def train(algorithm: Algorithm, broadcast: Any, before: Any, oracle: Oracle) -> tuple[Any, Any, Any]:
-        message, after = algorithm.train(broadcast, before, oracle)
-        return message, after, trees.all_finite((message, after))
-
-    return jax.jit(train, compiler_options=compiler_options())
+        yield
+    finally:
+        if before:
+            problem.load_buffers(before)

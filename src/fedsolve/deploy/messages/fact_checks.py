@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import InvalidInput
-from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics, Reply, Request
+from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.deploy.messages.message import (
+    EvaluateReply,
+    EvaluateRequest,
+    PartMetrics,
+    Reply,
+    Request,
+    TrainReply,
+)
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.engine.compute.clients import MOST_STEPS
 
@@ -63,6 +70,12 @@ def check_examples(examples: Any) -> None:
         raise InvalidInput(f"it counts {sanitize(examples)} examples, not 1 to {MOST_EXAMPLES:,}")
 
 
+def check_train_reply(reply: TrainReply, experiment: str, round: int, client: int) -> None:
+    """Raise `InvalidInput` unless a reply answers this round's request to this client, and its facts can be."""
+    check_addressed(reply, experiment, round, client)
+    check_examples(reply.examples)
+
+
 def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest) -> None:
     """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed."""
     check_addressed(reply, request.experiment, request.round, request.client)
@@ -102,6 +115,13 @@ def check_metric_names(names: object) -> tuple[str, ...]:
             f"client_metrics = {sanitize(names, 80)} must be different names, at most {MOST_METRICS}"
         )
     return tuple(names)
+
+
+def check_known_metrics(request: EvaluateRequest, known: Collection[str]) -> None:
+    """Raise `InvalidInput` if a client cannot measure a model by a metric that it is asked for."""
+    for name in request.metrics:
+        if name not in known:
+            raise unknown(f"metric of client {request.client}", sanitize(name, 80), known)
 
 
 def check_unprotected(algorithm: Algorithm) -> None:

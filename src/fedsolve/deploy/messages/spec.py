@@ -29,6 +29,7 @@ from fedsolve.deploy.messages.allowed_classes import (
     optimiser_name,
     trusted_parts,
 )
+from fedsolve.methods.client.solver import LocalSolver
 
 _PLAIN = (str, bool, int, float, type(None))
 _DTYPES = {"bool", "float16", "float32", "float64"} | {
@@ -95,6 +96,14 @@ def method_from_spec(spec: Any, trusted: Collection[Any] = ()) -> Algorithm:
     if not isinstance(method, Algorithm):
         raise InvalidInput(f"the server described {of_type(method)}, not a method")
     return method
+
+
+def solver_from_spec(spec: Any, trusted: Collection[Any] = ()) -> LocalSolver:
+    """A local solver that a server described; `InvalidInput` if it is none."""
+    solver = from_spec(spec, trusted)
+    if not isinstance(solver, LocalSolver):
+        raise InvalidInput(f"the server described {of_type(solver)}, not a local solver")
+    return solver
 
 
 def _read(spec: Any, trusted: Mapping[str, Any], depth: int) -> Any:

@@ -23,7 +23,7 @@ Metrics = Mapping[str, PartMetrics]
 """What a client measured, by part of its examples."""
 
 
-class ClientEvaluation:
+class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     """Asks all clients that are connected, and waits for them as long as for a round's replies.
 
     Who leaves requests without an answer is not asked the next 1, 2, 4, ... times. That is apart from training, and
@@ -49,10 +49,8 @@ class ClientEvaluation:
         save: Callable[[EvaluationResult], None],
         log: Callable[[str], None],
     ) -> None:
-        self._coordinator, self._settings, self._registry, self._log = coordinator, settings, registry, log
-        self._exchange: Exchange[EvaluateRequest, Metrics] = Exchange(
-            grid, "evaluate", settings.round_seconds, settings.grace, read_metrics, log
-        )
+        self._coordinator, self._settings, self._registry = coordinator, settings, registry
+        super().__init__(grid, "evaluate", settings.round_seconds, settings.grace, read_metrics, log)
         self._first, self._save = first, save
         self._times = 0
         self._last: EvaluationResult | None = None
@@ -78,17 +76,17 @@ class ClientEvaluation:
         requests = {
             node: request_for(client)
             for client, node in self._registry.poll().items()
-            if not self._exchange.backoff.is_backing_off(client, node, self._times)
+            if not self.backoff.is_backing_off(client, node, self._times)
         }
         title = f"evaluation after round {done}{f' and {steps} local steps' if steps else ''}"
         needed = self._settings.replies_needed(len(requests))
         replies: Replies[Metrics] = Replies(title, needed, len(requests))
-        for client in self._exchange.run(requests, replies, turn=self._times, group=done):
-            self._exchange.reject(replies, client, "no answer in time")
-        self._exchange.take_late()
+        for client in self.run(requests, replies, turn=self._times, group=done):
+            self.reject(replies, client, "no answer in time")
+        self.take_late()
         for client, reason in find_metric_outliers(replies.accepted, self._first()).items():
             del replies.accepted[client]
-            self._exchange.reject(replies, client, reason)
+            self.reject(replies, client, reason)
         self._log(
             f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
             f"{replies.bytes_down:,} down, {time.perf_counter() - begun:.1f} s"

@@ -19,7 +19,7 @@ from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 
 
-class ReplyCollector:
+class ReplyCollector(Exchange[TrainRequest, Accepted]):
     """Asks clients for rounds of a coordinator, and remembers who kept a round waiting.
 
     Args:
@@ -38,10 +38,8 @@ class ReplyCollector:
         registry: ClientRegistry,
         log: Callable[[str], None],
     ) -> None:
-        self._coordinator, self._settings, self._registry, self._log = coordinator, settings, registry, log
-        self._exchange: Exchange[TrainRequest, Accepted] = Exchange(
-            grid, "train", settings.round_seconds, settings.grace, self._read, log
-        )
+        self._coordinator, self._settings, self._registry = coordinator, settings, registry
+        super().__init__(grid, "train", settings.round_seconds, settings.grace, self._read, log)
 
     def collect(self, clients: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
         """Ask clients for this round, and validate what comes back until the round closes.
@@ -55,15 +53,15 @@ class ReplyCollector:
             connected = self._registry.wait(clients, self._settings.connect_seconds)
         for client in clients:
             if client not in connected:
-                self._exchange.backoff.record_miss(client, None, self._round)
+                self.backoff.record_miss(client, None, self._round)
                 self.reject(replies, client, f"not connected within {self._settings.connect_seconds:g} s")
         requests = {
             connected[client]: self._coordinator.train_request(client)
             for client in clients
             if client in connected
         }
-        for client in self._exchange.run(requests, replies, turn=self._round, group=self._round):
-            self.reject(replies, client, f"no answer within {self._exchange.waited}")
+        for client in self.run(requests, replies, turn=self._round, group=self._round):
+            self.reject(replies, client, f"no answer within {self.waited}")
         self._note_late_answers(connected)
 
     def _without_backoff(
@@ -73,7 +71,7 @@ class ReplyCollector:
         skipped = {
             client
             for client in clients
-            if self._exchange.backoff.is_backing_off(client, connected.get(client), self._round)
+            if self.backoff.is_backing_off(client, connected.get(client), self._round)
         }
         if len(clients) - len(skipped) < replies.needed:
             return clients
@@ -84,18 +82,14 @@ class ReplyCollector:
     def _note_late_answers(self, connected: dict[int, int]) -> None:
         """An answer to an order that is over is no part of any round; it shows that its client is alive."""
         clients = {node: client for client, node in connected.items()}
-        for node in self._exchange.take_late():
+        for node in self.take_late():
             if node in clients:
-                self._exchange.backoff.record_answer(clients[node])
+                self.backoff.record_answer(clients[node])
                 self._log(f"client {clients[node]} answers, too late for the round that it was asked for")
 
     @property
     def _round(self) -> int:
         return self._coordinator.state.round + 1
-
-    def reject(self, replies: Replies[Accepted], client: int, reason: str) -> None:
-        """Note, in the log too, that a client does not count in this round."""
-        self._exchange.reject(replies, client, reason)
 
     def _read(self, request: TrainRequest, answer: RecordDict) -> Accepted:
         return read_and_validate(self._coordinator, request.client, answer)

@@ -8,52 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import Diverged
-from fedsolve.core.sampling import Sampling
-from fedsolve.core.types import Params, reports
-from fedsolve.deploy import verbs
+from fedsolve.core.types import Params, is_module, reports
 from fedsolve.deploy.host_arrays import Buffers, all_finite, cap_weights, mean_buffers, stays_finite
-from fedsolve.deploy.messages.fact_checks import check_addressed, check_buffers, check_examples
+from fedsolve.deploy.messages.fact_checks import check_buffers, check_train_reply
 from fedsolve.deploy.messages.message import EvaluateRequest, TrainReply, TrainRequest
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.messages.validation import check_buffer_values, check_message, decode_reply
-from fedsolve.deploy.secret_keys import new_secret, round_key, secret_key
+from fedsolve.deploy.secret_keys import secret_key
+from fedsolve.deploy.server.federation import Cohorts, Federation
 from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_norms, usual_after
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
-from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.keys import run_key
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
 from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.results.columns import Columns
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The clients of a run, and how cohorts of them are drawn.
-
-    Attributes:
-        population: number of clients, numbered from 0.
-        sampling: how cohorts are drawn.
-        seed: of cohorts, and of the clients' shuffles.
-        experiment: name of the experiment, part of every message and of the clients' state files.
-    """
-
-    population: int
-    sampling: Sampling
-    seed: int
-    experiment: str
 
 
 class Coordinator:
@@ -67,8 +46,6 @@ class Coordinator:
         norm_bound: largest norm of a message that is believed, None for a bound by what is usual.
         max_share: largest share of a round's weights that one client may have, in (0, 1]; None for any.
         reply_store: where a round's messages wait for its end.
-        secret: what cohorts follow from in place of the seed where the method's guarantee needs it (32 bytes);
-            a new one by default.
 
     Attributes:
         state: what is carried from round to round; a checkpoint replaces it.
@@ -90,26 +67,24 @@ class Coordinator:
         norm_bound: float | None = None,
         max_share: float | None = None,
         reply_store: ReplyStore | None = None,
-        secret: bytes | None = None,
     ) -> None:
-        population, sampling = federation.population, federation.sampling
-        sampling.check(population)
-        algorithm.check(sampling, population)
+        federation.check(algorithm)
         check_buffers(algorithm, buffers)
-        self.population, self.experiment = population, federation.experiment
+        self.population, self.experiment = federation.population, federation.experiment
         self.norm_bound = None if norm_bound == math.inf else norm_bound  # a configuration has no None
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
-        self._secret = (secret or new_secret()) if algorithm.traits.secret_cohorts else None
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
         self.fewest = math.ceil(float(fewest_messages(algorithm)))
-        self.method, server = ServerMethod.prepare(algorithm, params, population)
+        self.method, server = ServerMethod.prepare(algorithm, params, self.population)
         self._given, self._first = algorithm, self.method.algorithm
         self._method_spec, self.signature = to_spec(algorithm), signature(params)
         with self.precision():
-            self._sampling, self._key = cast(sampling, self.method.dtype), run_key(federation.seed)
-            tracked = repeated(self.method.initial_state, population) if self.method.tracks_clients else ()
-        unused = np.full(population, -1, np.int32)
+            self._cohorts = Cohorts(federation, algorithm, self.method.dtype)
+            tracked = (
+                repeated(self.method.initial_state, self.population) if self.method.tracks_clients else ()
+            )
+        unused = np.full(self.population, -1, np.int32)
         self.state = ServerState(server, dict(buffers or {}), unused, tracked, 0)
 
     def precision(self) -> Any:
@@ -144,14 +119,9 @@ class Coordinator:
         """The clients of the current round, in order; the same whenever it is asked for."""
         round = self.state.round
         with self.precision():
-            key = jax.random.fold_in(self._key, round)
-            # orders carry `key`: where nobody may know the cohort it follows from the secret instead
-            cohort_key = key if self._secret is None else round_key(self._secret, round)
-            ids, present = self._sampling.draw(cohort_key, jnp.int32(round), self.population)
-            clients = np.sort(np.asarray(ids)[np.asarray(present)])
-            cohort = verbs.cohort_of(round, len(clients), self.population)
-            broadcast = verbs.broadcast(self.algorithm, self.state.server, cohort)
-            self._round = (key, broadcast, wire.encode(broadcast))
+            clients = self._cohorts.draw(round)
+            broadcast = self.method.broadcast(self.state.server, round, len(clients))
+            self._round = (self._cohorts.key(round), broadcast, wire.encode(broadcast))
         return [int(client) for client in clients]
 
     def _request_facts(self, client: int, key: Any) -> dict[str, Any]:
@@ -196,7 +166,7 @@ class Coordinator:
         state = self.state
         with self.precision():
             model = wire.encode(self.algorithm.export(state.server))
-            key = jax.random.fold_in(self._key, state.round)
+            key = self._cohorts.key(state.round)
             first = wire.encode(self.method.first_broadcast) if self.algorithm.traits.personal else None
         solver_spec = to_spec(solver) if steps else None
 
@@ -223,8 +193,7 @@ class Coordinator:
         Raises:
             InvalidInput: why it does not count.
         """
-        check_addressed(reply, self.experiment, self.state.round, client)
-        check_examples(reply.examples)
+        check_train_reply(reply, self.experiment, self.state.round, client)
         weight = float(reply.examples) if self.algorithm.traits.weighting == "examples" else 1.0
         with self.precision():
             sent = decode_reply(reply, self.method.zero_message)
@@ -271,8 +240,7 @@ class Coordinator:
                 weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
                 messages = (self._reply_store.get(i)[0] for i in clients)  # one at a time
                 reduced = self.method.reduce(messages, weights)
-                cohort = verbs.cohort_of(state.round, len(clients), self.population, secret_key())
-                server = verbs.update(self.algorithm, server, reduced, cohort)
+                server = self.method.update(server, reduced, state.round, len(clients), secret_key())
         if clients:
             used[clients] = state.round
             buffers = mean_buffers([accepted[i].buffers for i in clients])
@@ -287,24 +255,27 @@ class Coordinator:
         entry: dict[str, float] = {"participants": drawn, "dropped": drawn - len(clients)}
         entry |= norm_columns(accepted) if self._compares_norms else {}
         # a private method's own loss is left out or not yet noisy
-        if (
-            clients
-            and not self.algorithm.traits.privacy
-            and (loss := verbs.reported_loss(reduced)) is not None
-        ):
-            entry["client_loss"] = loss
+        loss = _reported_loss(reduced) if clients and not self.algorithm.traits.privacy else None
+        entry |= {} if loss is None else {"client_loss": loss}
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
 
     def _check_finite(self, server: Any, buffers: Buffers, accepted: Mapping[int, Accepted]) -> None:
         with self.precision():
-            if stays_finite(self.state.server, server) and all_finite(
-                (self.algorithm.export(server), buffers)
-            ):
+            shown = self.algorithm.export(server), buffers
+            if stays_finite(self.state.server, server) and all_finite(shown):
                 return
-        largest = max(accepted, key=lambda i: accepted[i].norm, default=None)
-        detail = (
-            ""
-            if largest is None
-            else f"; the largest norm is client {largest}'s, {accepted[largest].norm:.6g}"
-        )
+        detail = ""
+        if accepted:
+            largest = max(accepted, key=lambda i: accepted[i].norm)
+            detail = f"; the largest norm is client {largest}'s, {accepted[largest].norm:.6g}"
         raise Diverged(f"round {self.state.round + 1}: the model would not be finite after it{detail}")
+
+
+def _reported_loss(message: Any) -> float | None:
+    """The mean loss over local steps that a reduced message reports; None where a method reports none."""
+    if not is_module(message):
+        return None
+    if hasattr(message, "loss"):
+        return float(message.loss)
+    losses = (_reported_loss(getattr(message, field.name)) for field in fields(message))
+    return next((loss for loss in losses if loss is not None), None)

@@ -18,11 +18,12 @@ from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.nodes.node_binding import BINDINGS, NodeBindings
-from fedsolve.deploy.nodes.simulation import watched_engine
+from fedsolve.deploy.nodes.client_registry import BINDINGS, NodeBindings
+from fedsolve.deploy.nodes.transport import watched_engine
 from fedsolve.deploy.run_log import FAILED, round_reporter, save_client_metrics, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
-from fedsolve.deploy.server.coordinator import Coordinator, Federation
+from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.server.training_loop import Reports, TrainingLoop
@@ -100,12 +101,11 @@ class Deployment:
         return Coordinator(
             self.algorithm,
             self.params,
-            Federation(self.settings.population, self.sampling, self.settings.seed, experiment),
+            Federation(self.settings.population, self.sampling, self.settings.seed, experiment, secret),
             buffers=dict(self.settings.buffers or {}),
             norm_bound=self.settings.norm_bound,
             max_share=self.settings.max_share,
             reply_store=ReplyStore(self.folder),
-            secret=secret,
         )
 
 

@@ -1,20 +1,27 @@
-"""A method as a server runs it: cast to the run's type, with what its messages look like, found once."""
+"""A method as a server runs it: cast to the run's type, compiled, with what its messages look like.
+
+Its methods are compiled one by one where the engine compiles a whole round; on one kind of machine both give the same
+bits for clients that train one after another (`chunk=1`), which a test holds to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedsolve.core import introspect, wire
-from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.types import Params
-from fedsolve.deploy import verbs
+from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.messages.signature import float_type
 from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.reduce import Totals, merge, reduce_stacked, sum_messages
 
 
 @dataclass(frozen=True)
@@ -24,15 +31,17 @@ class ServerMethod:
     Attributes:
         algorithm: the method, its numbers of the run's floating-point type.
         dtype: that type, float32 or float64.
+        population: number of clients.
         first_broadcast: the broadcast of the first round, from which every client's state starts.
         initial_state: a client's state before it ever takes part, `()` if the method keeps none.
-        zero_message: a client's message with zeros for numbers.
+        zero_message: a client's message with zeros for numbers: what others are decoded by.
         tracks_clients: whether the server tracks the clients' states to read their messages.
         is_forwarded: whether messages are reduced as they are sent.
     """
 
     algorithm: Algorithm
     dtype: Any
+    population: int
     first_broadcast: Any
     initial_state: Any
     zero_message: Any
@@ -47,12 +56,18 @@ class ServerMethod:
             tracks_clients = introspect.tracks_clients(algorithm)
             algorithm = cast(algorithm, dtype)
             params = jax.tree.map(jnp.asarray, params)
-            server = verbs.init(algorithm, params)
-            broadcast = verbs.broadcast(algorithm, server, verbs.first_cohort(population))
+            server = _compiled("init")(algorithm, params)
+            first = introspect.first_cohort(population)
+            broadcast = _compiled("broadcast", population)(
+                algorithm, server, first.round, first.size, first.key
+            )
             client = algorithm.enrol(broadcast, params)
-            message = verbs.zero_message(algorithm, broadcast, client)
+            shapes = introspect.message_shape(algorithm, broadcast, client)
+            message = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
             is_forwarded = introspect.is_forwarded(algorithm, broadcast, message, client)
-        return cls(algorithm, dtype, broadcast, client, message, tracks_clients, is_forwarded), server
+        return cls(
+            algorithm, dtype, population, broadcast, client, message, tracks_clients, is_forwarded
+        ), server
 
     def precision(self) -> Any:
         """The context in which the run's floating-point type exists."""
@@ -68,18 +83,70 @@ class ServerMethod:
         """Whether clients keep a state of their own."""
         return bool(jax.tree.leaves(self.initial_state))
 
+    def broadcast(self, server: Any, round: int, size: int) -> Any:
+        """What the server sends to a cohort of so many clients."""
+        return self._with_cohort("broadcast", round, size, None, server)
+
     def receive(self, broadcast: Any, message: Any, tracked_state: Any) -> tuple[Any, Any]:
         """A message as it is reduced, and the client's next state where the server tracks it, else `()`."""
         if self.is_forwarded and not self.tracks_clients:
             return message, ()
         before = tracked_state if self.tracks_clients else self.initial_state
-        received, after = verbs.receive(self.algorithm, broadcast, message, before)
+        received, after = _compiled("receive")(self.algorithm, broadcast, message, before)
         return jax.device_get((received, after if self.tracks_clients else ()))
 
     def reduce(self, messages: Iterable[Any], weights: Sequence[float]) -> Any:
-        """The messages of a round reduced over its cohort; zeros of the same shapes for an empty one."""
+        """Messages reduced over a cohort as their fields say, summed in the order given, or by the method's reduction.
+
+        A sum needs one message at a time, a reduction of the method's own all of them. Of an empty cohort, zeros.
+        """
         if not weights:
-            return verbs.zero_reduced(
-                self.algorithm, self.first_broadcast, self.zero_message, self.initial_state
-            )
-        return verbs.reduce(self.algorithm, messages, weights, self.dtype)
+            sent = self.algorithm, self.first_broadcast, self.zero_message, self.initial_state
+            return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), introspect.received_shape(*sent))
+        if self.algorithm.traits.reduction is not None:
+            messages = list(messages)
+            stacked = jax.tree.map(lambda *x: np.stack(x), *messages)
+            mask = np.ones(len(messages), bool)
+            return _jit(reduce_stacked)(self.algorithm, stacked, jnp.asarray(weights, self.dtype), mask)
+        totals = None
+        for message, weight in zip(messages, weights, strict=True):
+            term = _jit(_term)(message, jnp.asarray(weight, self.dtype))
+            totals = term if totals is None else _jit(merge, donate_argnums=0)(totals, term)
+        return _jit(Totals.reduce)(totals)
+
+    def update(self, server: Any, message: Any, round: int, size: int, key: Any) -> Any:
+        """The next server state, from a message reduced over so many clients."""
+        return self._with_cohort("update", round, size, key, server, message)
+
+    def _with_cohort(self, name: str, round: int, size: int, key: Any, *arguments: Any) -> Any:
+        # a count has the run's integer type
+        cohort = jnp.int32(round), jnp.asarray(size), key
+        return _compiled(name, self.population)(self.algorithm, *arguments, *cohort)
+
+
+@cache
+def _jit(function: Callable[..., Any], **options: Any) -> Any:
+    return jax.jit(function, compiler_options=compiler_options(), **options)
+
+
+@cache
+def _compiled(name: str, population: int = 0) -> Any:
+    """A method of the interface as a program.
+
+    Of one that takes a cohort, the last arguments are its round, size and key; the population is part of the program.
+    """
+
+    def call(algorithm: Algorithm, *arguments: Any) -> Any:
+        if population:
+            *others, round, size, key = arguments
+            arguments = *others, Cohort(round, size, population, key)
+        return getattr(algorithm, name)(*arguments)
+
+    return _jit(call)
+
+
+def _term(message: Any, weight: Any) -> Totals:
+    """One message's part of the sums over a cohort."""
+    stack_of_one = jax.tree.map(lambda x: jnp.asarray(x)[None], message)
+    mask = jnp.ones(1, bool)
+    return sum_messages(stack_of_one, weight[None], mask, mask[:, None], mask)

@@ -11,9 +11,8 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.nodes.client_registry import ClientRegistry
+from fedsolve.deploy.nodes.client_registry import ClientRegistry, NodeBindings
 from fedsolve.deploy.nodes.exchange import Replies
-from fedsolve.deploy.nodes.node_binding import NodeBindings
 from fedsolve.deploy.server.client_evaluation import ClientEvaluation
 from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator

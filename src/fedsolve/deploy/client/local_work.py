@@ -1,0 +1,79 @@
+"""A client's local work as one compiled call: that of a round, and steps of a solver before a model is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedsolve.core import trees
+from fedsolve.core.buffers import Memory
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.deploy.messages.message import EvaluateRequest, TrainRequest
+from fedsolve.deploy.messages.signature import float_type
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.secret_keys import secret_key
+from fedsolve.methods.wrappers.buffers import BesideBroadcast, KeepsBuffers
+
+
+def train(
+    problem: LocalProblem, algorithm: Any, broadcast: Any, before: Any, request: TrainRequest
+) -> tuple[Any, Any]:
+    """The message and the next state of a client; a method's noise is this machine's own.
+
+    Raises:
+        InvalidInput: they are not finite.
+    """
+    key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
+    oracle = problem.begin(key, request.client, float_type(problem.params), secret_key())
+    if problem.beside is None:
+        with problem.failing_plainly():
+            results = jax.block_until_ready(_compiled(_train)(algorithm, broadcast, before, oracle))
+        message, after, is_finite = results
+    else:
+        around, down = KeepsBuffers(algorithm, problem.beside), BesideBroadcast(broadcast, problem.beside)
+        message, after, is_finite = _compiled(_train)(around, down, before, oracle)
+        problem.beside, message = jax.device_get(message.buffers), message.inner
+    if not is_finite:
+        raise InvalidInput(f"the update of client {request.client} is not finite: lower the client's rate")
+    return message, after
+
+
+def tune(problem: LocalProblem, solver: Any, model: Any, request: EvaluateRequest) -> Any:
+    """The model after local steps from it; buffers are left as the steps leave them.
+
+    Raises:
+        InvalidInput: it is not finite.
+    """
+    key = jax.random.wrap_key_data(jnp.asarray(request.key, jnp.uint32))
+    oracle = problem.begin_steps(key, request.client, float_type(problem.params), request.steps)
+    with problem.failing_plainly():
+        tuned, buffers = jax.block_until_ready(_compiled(_steps)(solver, model, problem.beside, oracle))
+    if not trees.all_finite(tuned):
+        raise InvalidInput(
+            f"the model of client {request.client} is not finite after {request.steps} local steps: lower their rate"
+        )
+    if problem.beside is not None:
+        problem.beside = jax.device_get(buffers)
+    return tuned
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Any:
+    return jax.jit(function, compiler_options=compiler_options())
+
+
+def _train(algorithm: Any, broadcast: Any, before: Any, oracle: Any) -> tuple[Any, Any, Any]:
+    message, after = algorithm.train(broadcast, before, oracle)
+    return message, after, trees.all_finite((message, after))
+
+
+def _steps(solver: Any, model: Any, buffers: Any, oracle: Any) -> tuple[Any, Any]:
+    if buffers is None:
+        return solver.solve(model, oracle, 0).params, None
+    memory = Memory(jax.tree.map(jnp.asarray, buffers))
+    return solver.solve(model, oracle.remembering(memory), 0).params, memory.read()
