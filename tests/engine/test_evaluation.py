@@ -11,7 +11,8 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.sampling import Uniform
-from fedsolve.engine.evaluation import evaluate as evaluation
+from fedsolve.engine.evaluation.example_metrics import Metrics, on_all
+from fedsolve.engine.evaluation.pooling import client_percentiles
 from harness import Listed, Softmax, cross_entropy, engine, make_clients, make_task
 
 
@@ -90,7 +91,7 @@ def test_unseen_clients_in_a_sweep_and_refused():
 
 def test_the_worst_client_has_the_most_bits():
     means = np.array([[1.0, 0.5, 2.0], [3.0, 0.1, 1.0]])
-    found = evaluation.by_client(["loss", "accuracy", "bits_per_character"], means, means > 0)
+    found = client_percentiles(["loss", "accuracy", "bits_per_character"], means, means > 0)
     worst = [found[f"client_{name}_worst"] for name in ("loss", "accuracy", "bits_per_character")]
     assert worst == [3.0, 0.1, 2.0]
 
@@ -99,10 +100,10 @@ def test_blocks_of_rows_are_joined():
     """1100 rows are seen 512 at a time (the last block overlaps the one before): each has its own metrics."""
     many = make_clients((1100,), seed=6)[0]
     flat = np.linspace(-1, 1, 15)
-    metrics = evaluation.Metrics(cross_entropy, (("accuracy", accuracy),))
+    metrics = Metrics(cross_entropy, (("accuracy", accuracy),))
     with jax.enable_x64(True):
         params, rows = jax.tree.map(jnp.asarray, (Softmax.of(flat), many))
-        found = evaluation.on_all(metrics, params, rows)
+        found = on_all(metrics, params, rows)
     for got, want in zip((found["loss"], found["accuracy"]), by_hand(flat, many.x, many.y), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-10)
 

@@ -12,6 +12,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.core.fleets.fleet import Fleet
+from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.budget import Budget, budget
@@ -79,8 +80,8 @@ def test_eval_sets_are_chosen_of_what_is_placed():
     """The training metrics of clients on the device are of the arrays that train."""
     requested, placed, _, _ = steps(fs.FedAvg(0.1))
     sets, remarks = choose_eval_sets(requested, placed)
-    assert sets.eval_clients is placed.clients
-    assert sets.blocks is None
+    assert isinstance(sets.training, EvalClients)
+    assert sets.training.packed is placed.clients
     assert not remarks
 
 

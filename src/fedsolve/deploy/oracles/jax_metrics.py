@@ -17,10 +17,10 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.engine.checks.preflight import check_metrics
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
+from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
-from fedsolve.engine.evaluation.personal_eval import Owned
 from fedsolve.tasks.task import Task
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -88,7 +88,7 @@ def measured(
     columns = {name: k for k, name in enumerate(judged.all) if name in metrics}
     measured = {}
     for part, examples in sets.items():
-        count, means, counts = means_of(judged, Owned.of(examples, np.zeros(1, int)), model, None)
+        count, means, counts = means_of(judged, EvalClients.of(examples, np.zeros(1, int)), model)
         values = {name: float(means[0, k]) for name, k in columns.items()}
         sizes = {name: _count(judged.all[name], float(counts[0, k])) for name, k in columns.items()}
         arrays = jax.tree.map(jnp.asarray, model)

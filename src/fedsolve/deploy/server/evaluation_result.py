@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.deploy.messages.message import PARTS, PartMetrics
-from fedsolve.engine.evaluation.client_percentiles import by_client
-from fedsolve.engine.evaluation.evaluate import as_part
+from fedsolve.engine.evaluation.pooling import as_part, client_percentiles
 from fedsolve.methods.robust.outliers import FACTOR, usual_norm
 from fedsolve.results.clients import ClientMetrics
 
@@ -54,7 +53,7 @@ class EvaluationResult:
             with np.errstate(invalid="ignore", divide="ignore"):
                 pooled = (np.where(known, means, 0.0) * counts).sum(0) / counts.sum(0)
             columns = {f"train_{name}": float(x) for name, x in zip(self.metrics, pooled, strict=True)}
-            columns |= by_client(self.metrics, means, known)
+            columns |= client_percentiles(self.metrics, means, known)
             result |= columns if part == "train" else as_part(part, columns)
         return result
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.buffers import bare
+from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
@@ -33,8 +33,8 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
         InvalidInput: the function that is not, with the shape it has, or how it fails; test fields unlike the
             clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
     """
-    refuse_state(bare(params))
-    params = packed.model(params)
+    refuse_state(params)
+    params = packed.model(with_buffers(params, task.buffers))
     functions = {"loss": task.loss, **task.metrics}
     renew([f for f in functions.values() if not built_in(f)], params, _shapes(packed.examples))
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):

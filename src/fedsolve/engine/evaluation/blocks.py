@@ -1,4 +1,4 @@
-"""Clients that are evaluated while they are not all on the device: a block of whole clients after another."""
+"""The clients that a model is evaluated on: all on the device, or a block of whole clients after another."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.types import Batch, replace
+from fedsolve.core.types import Batch, Params, module, replace, static
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.evaluation.personal_eval import Owned, ordered_by_owner
+from fedsolve.engine.compute.clients import Loss, PackedClients, pack
 from fedsolve.engine.streaming.background import in_background
 from fedsolve.engine.streaming.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
 from fedsolve.engine.streaming.window import Window
@@ -23,16 +23,58 @@ ROWS_AT_ONCE = 512
 _FACTS = 16  # bytes of a client beside its examples and its state
 
 
+@module
+class EvalClients:
+    """Clients on the device with the examples that they are evaluated on.
+
+    Attributes:
+        packed: the examples, client after client.
+        ids: the clients' numbers in the population, ascending, shape (clients,).
+        rows: examples of the one with most.
+    """
+
+    packed: PackedClients
+    ids: Any
+    rows: int = static()
+
+    @property
+    def frozen(self) -> Params:
+        """Leaves of the model that do not train."""
+        return self.packed.frozen
+
+    @classmethod
+    def of(cls, packed: PackedClients, ids: np.ndarray) -> EvalClients:
+        """Clients that are packed already."""
+        return cls(packed, ids, int(np.asarray(packed.counts).max()))
+
+    @classmethod
+    def of_data(
+        cls, data: FederatedData, ids: np.ndarray, loss: Loss, dtype: Any, frozen: Params
+    ) -> EvalClients:
+        """Clients put on the device."""
+        work = {"batch_size": None, "epochs": 1, "local_steps": None}
+        return cls.of(pack(data, loss, dtype, **work, frozen=frozen)[0], ids)
+
+    @classmethod
+    def by_owner(cls, examples: Batch, owners: np.ndarray, frozen: Params) -> EvalClients:
+        """Examples with the number of each one's owner, shape (examples,)."""
+        in_order, ids, counts = _ordered_by_owner(examples, owners)
+        offsets, counts, steps = (
+            jnp.asarray(a, jnp.int32) for a in (np.cumsum(counts) - counts, counts, np.zeros_like(counts))
+        )
+        return cls.of(PackedClients(in_order, offsets, counts, steps, frozen), ids)
+
+
 class Block(NamedTuple):
     """Clients that are evaluated together.
 
     Attributes:
-        owned: the examples that they are evaluated on; places beyond those of `owned.ids` are nobody's.
+        clients: they, and the examples that they are evaluated on; places beyond those of `clients.ids` are nobody's.
         train: the `PackedClients` of what they train on, these clients or all; None if they do not.
-        slots: the place of each client there, of as many places as `owned` has.
+        slots: the place of each client there, of as many places as `clients` has.
     """
 
-    owned: Owned
+    clients: EvalClients
     train: Any = None
     slots: Any = None
 
@@ -43,14 +85,14 @@ class Blocks:
 
     Attributes:
         evaluated: the examples that they are evaluated on.
-        ids: their numbers in the population, ascending; None if they are all.
+        ids: their numbers in the population, ascending.
         state_bytes: what a client's own state takes, 0 where it is not asked for.
         trained: the population, whose examples they train on before; None if they do not.
         cuts: places of the first client of each block, and their number.
     """
 
     evaluated: Population
-    ids: np.ndarray | None
+    ids: np.ndarray
     state_bytes: int
     trained: Population | None
     cuts: tuple[int, ...]
@@ -63,11 +105,12 @@ class Blocks:
         state_bytes: int = 0,
         trained: Population | None = None,
     ) -> Blocks:
-        """Blocks of about the size of a window."""
+        """Blocks of about the size of a window; of all clients where no `ids` are given."""
+        ids = np.arange(evaluated.data.num_clients) if ids is None else ids
         row = row_bytes(evaluated.data, evaluated.dtype)
         size = evaluated.data.counts * row + (_FACTS + state_bytes)
         if trained is not None and trained is not evaluated:
-            size += trained.data.counts[_numbers(ids, evaluated)] * row
+            size += trained.data.counts[ids] * row
         ends, room = np.cumsum(size), max(WINDOW_BYTES, ROWS_AT_ONCE * row)
         cuts = [0]
         while cuts[-1] < len(ends):
@@ -80,9 +123,14 @@ class Blocks:
         cls, population: Population, examples: Batch, owners: np.ndarray, state_bytes: int
     ) -> Blocks:
         """Clients of a population with other examples, each of which has the number of its owner."""
-        in_order, ids, counts = ordered_by_owner(examples, owners)
+        in_order, ids, counts = _ordered_by_owner(examples, owners)
         data = FederatedData(in_order, counts)
         return cls.of(replace(population, data=data, steps=np.ones_like(counts)), ids, state_bytes)
+
+    @property
+    def frozen(self) -> Params:
+        """Leaves of the model that do not train."""
+        return self.evaluated.frozen
 
     def after_training(self, population: Population) -> Blocks:
         """The same clients with the examples of theirs in a population."""
@@ -91,31 +139,33 @@ class Blocks:
     def __iter__(self) -> Iterator[Block]:
         """Each block; the next one is read meanwhile."""
         spans = [np.arange(a, b) for a, b in pairwise(self.cuts)]
-        evaluated, trained, numbers = self.evaluated.data, self.trained, _numbers(self.ids, self.evaluated)
-        places = max(map(len, spans)) + 1  # one that nobody takes: what pads the rows is its
+        evaluated, trained = self.evaluated.data, self.trained
+        slots = max(map(len, spans)) + 1  # one that nobody takes: what pads the rows is its
         rows = max(int(evaluated.counts[span].sum()) for span in spans)
-        packers = [Packer(self.evaluated, places, max(rows, min(ROWS_AT_ONCE, evaluated.num_examples)))]
+        packers = [Packer(self.evaluated, slots, max(rows, min(ROWS_AT_ONCE, evaluated.num_examples)))]
         if trained is not None and trained is not self.evaluated:
-            most = max(int(trained.data.counts[numbers[span]].sum()) for span in spans)
-            packers.append(Packer(trained, places, most))
-        following = in_background(self._block, packers, spans[0], numbers)
+            most = max(int(trained.data.counts[self.ids[span]].sum()) for span in spans)
+            packers.append(Packer(trained, slots, most))
+        following = in_background(self._read, packers, spans[0])
         for i in range(len(spans)):
             block = following.result()
             if i + 1 < len(spans):
-                following = in_background(self._block, packers, spans[i + 1], numbers)
+                following = in_background(self._read, packers, spans[i + 1])
             yield block
 
-    def _block(self, packers: list[Packer], clients: np.ndarray, numbers: np.ndarray) -> Block:
-        ids, places = numbers[clients], packers[0].places
+    def _read(self, packers: list[Packer], span: np.ndarray) -> Block:
+        ids, slots = self.ids[span], packers[0].places
         with jax.enable_x64(self.evaluated.dtype == jnp.float64):
-            packed = packers[0].pack(clients)
-            owned = Owned(packed, ids, int(self.evaluated.data.counts.max()))
+            packed = packers[0].pack(span)
+            clients = EvalClients(packed, ids, int(self.evaluated.data.counts.max()))
             if self.trained is None:
-                return Block(owned)
+                return Block(clients)
             train = packed if len(packers) == 1 else packers[1].pack(ids)
-            window = Window.of_no_round(padded(places, ids), self.trained.data.num_clients)
-            return Block(owned, replace(train, window=window), np.arange(places))
+            window = Window.of_no_round(padded(slots, ids), self.trained.data.num_clients)
+            return Block(clients, replace(train, window=window), np.arange(slots))
 
 
-def _numbers(ids: np.ndarray | None, evaluated: Population) -> np.ndarray:
-    return np.arange(evaluated.data.num_clients) if ids is None else ids
+def _ordered_by_owner(examples: Batch, owners: np.ndarray) -> tuple[Batch, np.ndarray, np.ndarray]:
+    """Examples owner after owner, the owners' numbers, ascending, and how many examples each has."""
+    order = np.argsort(owners, kind="stable")
+    return jax.tree.map(lambda a: a[order], examples), *np.unique(owners, return_counts=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,15 +15,15 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import local_work
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.evaluation.blocks import Block, Blocks
+from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.evaluate import Models, each_client
-from fedsolve.engine.evaluation.personal_eval import Owned, Tuned
+from fedsolve.engine.evaluation.example_metrics import TunedModels
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.streaming.window import Window
 from fedsolve.results.clients import ClientMetrics
 
 
-def by_client(
+def client_metrics(
     prepared: PreparedRun,
     state: RunState,
     *,
@@ -50,43 +51,27 @@ def by_client(
             "unseen clients have no examples to train on or hold out: measure them as they are"
         )
     tuned = check_integer("steps", steps) > 0
+    task = prepared.task
+    models: Models = partial(prepared.own_models, state)
     if unseen:
-        return _of_unseen(prepared, state)
-    clients = _validated(prepared) if validation else prepared.training_clients
-    blocks = _blocks(prepared, clients, tuned)
-    models: Models = (
-        _tuned(prepared, state, steps, solver) if tuned else lambda b: prepared.own(state, b.owned)
-    )
-    return _measured(prepared, state, blocks, models, prepared.task.data.names)
-
-
-def _measured(
-    prepared: PreparedRun, state: RunState, blocks: Iterable[Block], models: Models, names: tuple[str, ...]
-) -> ClientMetrics:
+        if prepared.unseen is None or task.unseen is None:
+            raise InvalidInput(f"task {task.name} has no unseen clients: give Task(unseen=...)")
+        blocks, names, models = [Block(prepared.unseen)], task.unseen.names, lambda block: None
+    else:
+        clients = prepared.validation_clients if validation else prepared.training
+        if clients is None:
+            raise InvalidInput(
+                f"task {task.name} has no validation examples of its clients' own: hold some out, task.hold_out(0.2)"
+            )
+        blocks, names = _blocks(prepared, clients, tuned), task.data.names
+        if tuned:
+            models = _tuned_models(prepared, state, steps, solver)
     model = prepared.algorithm.export(state.server)
-    ids, counts, found = each_client(prepared.metrics, blocks, model, models)
-    return ClientMetrics(tuple(names[i] for i in ids), counts, found)
+    ids, counts, values = each_client(prepared.metrics, blocks, model, models)
+    return ClientMetrics(tuple(names[i] for i in ids), counts, values)
 
 
-def _of_unseen(prepared: PreparedRun, state: RunState) -> ClientMetrics:
-    task, packed = prepared.task, prepared.unseen
-    if packed is None or task.unseen is None:
-        raise InvalidInput(f"task {task.name} has no unseen clients: give Task(unseen=...)")
-    blocks = [Block(Owned.of(packed, np.arange(len(packed.counts))))]
-    return _measured(prepared, state, blocks, lambda _: None, task.unseen.names)
-
-
-def _validated(prepared: PreparedRun) -> Owned | Blocks:
-    """Those with validation examples."""
-    if prepared.validation_clients is None:
-        raise InvalidInput(
-            f"task {prepared.task.name} has no validation examples of its clients' own: hold some out, "
-            "task.hold_out(0.2)"
-        )
-    return prepared.validation_clients
-
-
-def _blocks(prepared: PreparedRun, clients: Owned | Blocks, tuned: bool) -> Iterable[Block]:
+def _blocks(prepared: PreparedRun, clients: EvalClients | Blocks, tuned: bool) -> Iterable[Block]:
     """The clients in blocks, with the examples that they train on where they are to be `tuned`."""
     stream = prepared.stream
     if isinstance(clients, Blocks):
@@ -98,7 +83,7 @@ def _blocks(prepared: PreparedRun, clients: Owned | Blocks, tuned: bool) -> Iter
     return [Block(clients, replace(clients.packed, window=window), np.arange(len(clients.ids)))]
 
 
-def _tuned(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> Models:
+def _tuned_models(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> Models:
     """The models of clients after so many local steps."""
     if not callable(getattr(solver, "solve", None)):
         raise InvalidInput(
@@ -109,9 +94,9 @@ def _tuned(prepared: PreparedRun, state: RunState, steps: int, solver: Any) -> M
     local = replace(local_work(task.data.counts, task.loss, **given)[0], half=work.half)
     key, solver = jax.random.fold_in(prepared.key, state.round), cast(solver, prepared.dtype)
 
-    def models(block: Block) -> Tuned:
-        owned = block.owned
-        states = prepared.states(state, owned) if prepared.algorithm.traits.personal else None
-        return Tuned(prepared.algorithm, states, owned.rows, solver, block.train, block.slots, key, local)
+    def models(block: Block) -> TunedModels:
+        own, rows = prepared.own_models(state, block), block.clients.rows
+        states = None if own is None else own.states
+        return TunedModels(prepared.algorithm, states, rows, solver, block.train, block.slots, key, local)
 
     return models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,12 +13,12 @@ import numpy as np
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params
-from fedsolve.core.xla.compiler import compiler_options
-from fedsolve.engine.evaluation.example_metrics import by_blocks
+from fedsolve.core.xla.compiler import compiled
+from fedsolve.engine.evaluation.example_metrics import map_rows
 from fedsolve.tasks.loss_arguments import call, mean_of
 from fedsolve.tasks.losses.dataset_metrics import Whole
 
-Metric = Callable[[Params, Batch], Any] | Whole
+Function = Callable[[Params, Batch], Any]
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class OnWholeSets:
         compiled: metrics that are no means over examples, in jax.numpy.
     """
 
-    host: Mapping[str, Metric]
-    compiled: Mapping[str, Callable[[Params, Batch], Any]]
+    host: Mapping[str, Function | Whole]
+    compiled: Mapping[str, Function]
 
     def __bool__(self) -> bool:
         return bool(self.host or self.compiled)
@@ -59,15 +59,13 @@ class OnWholeSets:
                 found[f"{part}_{name}"] = value
         return found
 
-    def _bound(self, name: str, metric: Metric) -> Callable[[Params, Batch], Any]:
+    def _bound(self, name: str, metric: Function | Whole) -> Function:
         if isinstance(metric, Whole):
             return partial(_scored, metric)
-        return partial(_compiled(), metric) if name in self.compiled else partial(_on_host, metric)
+        return partial(_batch_mean, metric) if name in self.compiled else partial(_on_host, metric)
 
 
-def _value(
-    what: str, metric: Callable[[Params, Batch], Any], params: Params, examples: Batch, first: bool
-) -> float:
+def _value(what: str, metric: Function, params: Params, examples: Batch, first: bool) -> float:
     try:
         value = np.asarray(metric(params, examples))
     except Exception as error:  # whatever the user's code raises
@@ -83,29 +81,22 @@ def _value(
 
 
 def _scored(metric: Whole, params: Params, examples: Batch) -> Any:
-    outputs = jax.device_get(_gathered()(metric.outputs, params, examples))
+    outputs = jax.device_get(_outputs(metric.outputs, params, examples))
     arrays = [np.asarray(a) for a in (outputs if isinstance(outputs, tuple) else (outputs,))]
     if not all(np.isfinite(a).all() for a in arrays):  # scikit-learn would raise
         return float("nan")
     return metric.score(*arrays)
 
 
-def _on_host(metric: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
+@partial(compiled, static_argnums=0)
+def _outputs(outputs: Function, params: Params, examples: Batch) -> Any:
+    return map_rows(lambda *given: call(outputs, *given)[0], params, examples)
+
+
+@partial(compiled, static_argnums=0)
+def _batch_mean(metric: Function, params: Params, examples: Batch) -> Any:
+    return mean_of(call(metric, params, examples)[0])
+
+
+def _on_host(metric: Function, params: Params, examples: Batch) -> Any:
     return call(metric, params, jax.tree.map(np.asarray, examples))[0]
-
-
-@cache
-def _gathered() -> Any:
-    def gathered(outputs: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
-        return by_blocks(lambda *given: call(outputs, *given)[0], params, examples)
-
-    return jax.jit(gathered, static_argnums=0, compiler_options=compiler_options())
-
-
-@cache
-def _compiled() -> Any:
-    return jax.jit(
-        lambda metric, params, examples: mean_of(call(metric, params, examples)[0]),
-        static_argnums=0,
-        compiler_options=compiler_options(),
-    )

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Batch, Params
-from fedsolve.data.federated import FederatedData
+from fedsolve.core.types import Batch
 from fedsolve.engine.checks.preflight import check_task
 from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.clients import PackedClients, on_device, pack
-from fedsolve.engine.evaluation.blocks import Blocks
+from fedsolve.engine.compute.clients import on_device
+from fedsolve.engine.evaluation.blocks import Blocks, EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.preparation.placed import Placed
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
-from fedsolve.tasks.task import Task
 
 _SAMPLED = "training metrics are of {} clients drawn at random ({} examples)"
 _MIXING = "{} is no mean over examples ({}): it is computed on whole sets, and clients have none of their own"
@@ -33,9 +30,7 @@ class EvalSets:
     """What the model of a run is evaluated on, and by which metrics.
 
     Attributes:
-        eval_clients: those that the training metrics are of.
-        eval_ids: their numbers; None for all.
-        blocks: all clients, block after block, where the metrics are of these instead.
+        training: the clients that the training metrics are of, in blocks where they are not on the device.
         test: the test examples; None if there are none.
         validation: the validation examples; None if there are none.
         owners: the client of each of them, by number; None if none of them trains.
@@ -45,13 +40,11 @@ class EvalSets:
         diagnostics: further metrics, of the model, the objective and its gradient.
     """
 
-    eval_clients: PackedClients
-    eval_ids: np.ndarray | None
-    blocks: Blocks | None
+    training: EvalClients | Blocks
     test: Any
     validation: Any
     owners: np.ndarray | None
-    unseen: PackedClients | None
+    unseen: EvalClients | None
     metrics: Metrics
     whole: OnWholeSets
     diagnostics: tuple[Diagnostic, ...]
@@ -59,7 +52,7 @@ class EvalSets:
     @property
     def held_out(self) -> dict[str, Batch]:
         """The examples by name that no client trains on."""
-        return self.sets | ({} if self.unseen is None else {"unseen": self.unseen.examples})
+        return self.sets | ({} if self.unseen is None else {"unseen": self.unseen.packed.examples})
 
     @property
     def sets(self) -> dict[str, Batch]:
@@ -78,45 +71,39 @@ def choose_eval_sets(requested: Requested, placed: Placed) -> tuple[EvalSets, tu
     Raises:
         InvalidInput: a loss or metric that cannot be used, or one that needs all examples where they are streamed.
     """
-    task, params, packed, algorithm = requested.task, placed.params, placed.clients, placed.algorithm
-    dtype = jnp.dtype(requested.options.dtype)
+    task, packed, population = requested.task, placed.clients, placed.population
+    dtype, frozen = jnp.dtype(requested.options.dtype), placed.clients.frozen
     test = None if task.test is None else on_device(task.test, dtype)
-    mixing = check_task(task, with_buffers(params, task.buffers), packed, test)
+    mixing = check_task(task, placed.params, packed, test)
     remarks = [_MIXING.format(name, seen) for name, seen in mixing.items()]
-    sampled = task.eval_examples is not None and task.eval_examples < task.data.num_examples
-    eval_clients, eval_ids = packed, None
-    if sampled:
-        eval_ids = task.data.draw(task.eval_examples or 1)
-        sample = task.data.of(eval_ids)
-        remarks.append(_SAMPLED.format(sample.num_clients, sample.num_examples))
-        eval_clients = _packed(sample, task, dtype, packed.frozen)
     whole = OnWholeSets(task.whole, {k: task.metrics[k] for k in mixing})
-    diagnostics = cast((*task.diagnostics, *algorithm.diagnostics()), dtype)
-    blocks = None
-    if placed.population is not None and not sampled:
-        state_bytes = placed.state_bytes if algorithm.traits.personal else 0
-        blocks = Blocks.of(placed.population, state_bytes=state_bytes)
-    if blocks is not None and (whole or diagnostics):
+    diagnostics = cast((*task.diagnostics, *placed.algorithm.diagnostics()), dtype)
+    if task.eval_examples is not None and task.eval_examples < task.data.num_examples:
+        ids = task.data.draw(task.eval_examples or 1)
+        sample = task.data.of(ids)
+        remarks.append(_SAMPLED.format(sample.num_clients, sample.num_examples))
+        training = EvalClients.of_data(sample, ids, task.loss, dtype, frozen)
+    elif population is None:
+        training = EvalClients.of(packed, np.arange(task.data.num_clients))
+    elif whole or diagnostics:
         raise InvalidInput(
             f"task {task.name} is evaluated by {_NEEDS_ALL[bool(whole)]}, which need all examples on the device, and "
             "its clients are streamed: give the task eval_examples, or residency = 'device'"
         )
-    found = EvalSets(
-        eval_clients=eval_clients,
-        eval_ids=eval_ids,
-        blocks=blocks,
+    else:
+        personal = placed.algorithm.traits.personal
+        training = Blocks.of(population, state_bytes=placed.state_bytes if personal else 0)
+    unseen = task.unseen
+    sets = EvalSets(
+        training=training,
         test=test,
         validation=None if task.validation is None else on_device(task.validation, dtype),
         owners=task.validation_clients,
-        unseen=None if task.unseen is None else _packed(task.unseen, task, dtype, packed.frozen),
+        unseen=None
+        if unseen is None
+        else EvalClients.of_data(unseen, np.arange(unseen.num_clients), task.loss, dtype, frozen),
         metrics=Metrics(task.loss, tuple((k, f) for k, f in task.metrics.items() if k not in mixing)),
         whole=whole,
         diagnostics=diagnostics,
     )
-    return found, tuple(remarks)
-
-
-def _packed(data: FederatedData, task: Task, dtype: Any, frozen: Params) -> PackedClients:
-    """Clients on the device that a model is evaluated on."""
-    seen = pack(data, task.loss, dtype, batch_size=None, epochs=1, local_steps=None)[0]
-    return replace(seen, frozen=frozen)
+    return sets, tuple(remarks)

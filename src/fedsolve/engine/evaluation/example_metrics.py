@@ -13,12 +13,13 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core import trees
-from fedsolve.core.buffers import WithBuffers
-from fedsolve.core.types import Batch, Params, Scalar
-from fedsolve.engine.compute.clients import PackedClients
+from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.buffers import Memory, WithBuffers
+from fedsolve.core.types import Batch, Params, Scalar, module, static
+from fedsolve.engine.compute.client_oracle import client_oracle
+from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.mean_loss import per_example
 from fedsolve.engine.evaluation.blocks import ROWS_AT_ONCE
-from fedsolve.engine.evaluation.personal_eval import Own
 
 _SMALL_MODEL = 2**16  # parameters; larger models see fewer rows at once, to stay in a core's cache
 
@@ -40,38 +41,73 @@ class Metrics:
         """The loss first, then the others."""
         return {"loss": self.loss, **dict(self.others)}
 
+    def counts(self, examples: Batch) -> dict[str, Array]:
+        """Of those that are means over parts of examples: how many parts each example has, shape (examples,)."""
+        counted = {name: getattr(f, "counts", None) for name, f in self.others}
+        return {name: counts(examples) for name, counts in counted.items() if counts is not None}
 
-def on_clients(metrics: Metrics, packed: PackedClients, params: Params, own: Own | None) -> dict[str, Array]:
+
+@module
+class OwnModels:
+    """The models of some clients.
+
+    Attributes:
+        algorithm: whose `own_model` they are.
+        states: the clients' states, leaves of shape (clients, ...), in the order of those that are evaluated.
+        rows: examples of the one with most, at least.
+    """
+
+    algorithm: Algorithm
+    states: Any
+    rows: int = static()
+
+    def model(self, exported: Params, place: Scalar) -> Params:
+        """Of the client at a place."""
+        return self.algorithm.own_model(exported, jax.tree.map(lambda x: x[place], self.states))
+
+
+@module
+class TunedModels(OwnModels):
+    """The models of some clients after local steps from them.
+
+    Attributes:
+        solver: a local solver, which takes the steps.
+        train: the clients' training examples.
+        slots: the clients' places there.
+        key: their shuffles follow from it.
+        work: what is static of the steps.
+    """
+
+    solver: Any
+    train: PackedClients
+    slots: Any
+    key: Array
+    work: LocalWork = static()
+
+    def model(self, exported: Params, place: Scalar) -> Params:
+        """Of the client at a place; buffers are those that its steps leave."""
+        slot, start, steps = self.slots[place], super().model(exported, place), self.work.max_steps
+        client = self.train.number(slot)
+        oracle = client_oracle(self.work, self.train, self.key, client, jnp.int32(steps), slot)
+        if not isinstance(start, WithBuffers):
+            return self.solver.solve(start, oracle, 0).params
+        memory = Memory(start.buffers)
+        params = self.solver.solve(start.params, oracle.remembering(memory), 0).params
+        return WithBuffers(params, memory.read())
+
+
+def on_clients(
+    metrics: Metrics, packed: PackedClients, params: Params, own: OwnModels | None
+) -> dict[str, Array]:
     """Every metric on every example of some clients, by one model or by models of their own."""
     if own is None:
         return on_all(metrics, packed.model(params), packed.examples)
-    return own.on_all(partial(on_rows, metrics), packed, params, _rows_at_once(params))
+    return _by_owner(partial(on_rows, metrics), packed, params, own)
 
 
 def on_all(metrics: Metrics, params: Params, examples: Batch) -> dict[str, Array]:
     """Every metric on every example, each of shape (examples,), or (examples, k) where it follows from sums."""
-    return by_blocks(partial(on_rows, metrics), params, examples)
-
-
-def by_blocks(function: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
-    """What a function gives for each example, leading axis (examples,); a few rows at a time to bound memory."""
-    total = jax.tree.leaves(examples)[0].shape[0]
-    size = min(total, _rows_at_once(params))
-
-    def block(i: Scalar, found: Any) -> Any:
-        start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
-        rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), examples)
-        values = function(params, rows)
-        return jax.tree.map(lambda a, v: lax.dynamic_update_slice_in_dim(a, v, start, 0), found, values)
-
-    one = jax.tree.map(lambda a: a[:1], examples)
-    shapes = jax.eval_shape(function, params, one)
-    empty = jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), shapes)
-    return lax.fori_loop(0, -(-total // size), block, empty)
-
-
-def _rows_at_once(params: Params) -> int:
-    return ROWS_AT_ONCE if trees.size(params) <= _SMALL_MODEL else 32
+    return map_rows(partial(on_rows, metrics), params, examples)
 
 
 def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
@@ -87,3 +123,62 @@ def on_rows(metrics: Metrics, params: Params, rows: Batch) -> dict[str, Array]:
             outputs[model] = model(params, rows[0])
         values[name] = of(outputs[model], rows[1])
     return values
+
+
+def map_rows(function: Callable[[Params, Batch], Any], params: Params, examples: Batch) -> Any:
+    """What a function gives for each example, leading axis (examples,); a few rows at a time to bound memory."""
+    total = jax.tree.leaves(examples)[0].shape[0]
+    size = min(total, _rows_at_once(params))
+
+    def block(i: Scalar, found: Any) -> Any:
+        start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
+        rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), examples)
+        values = function(params, rows)
+        return jax.tree.map(lambda a, v: lax.dynamic_update_slice_in_dim(a, v, start, 0), found, values)
+
+    return lax.fori_loop(0, -(-total // size), block, _empty(partial(function, params), examples))
+
+
+def _by_owner(
+    function: Callable[[Params, Batch], Any], packed: PackedClients, exported: Params, own: OwnModels
+) -> Any:
+    """The same by the model of each example's owner."""
+    total = jax.tree.leaves(packed.examples)[0].shape[0]
+    size = min(total, own.rows, _rows_at_once(exported))
+
+    def client(place: Scalar, found: Any) -> Any:
+        model = packed.model(own.model(exported, place))
+        first, stop = packed.offsets[place], packed.offsets[place] + packed.counts[place]
+
+        def block(j: Scalar, found: Any) -> Any:
+            start = jnp.minimum(first + j * size, total - size)  # may reach back to others' rows
+            here = start + jnp.arange(size)
+            rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), packed.examples)
+            return _put(found, function(model, rows), start, (here >= first) & (here < stop))
+
+        return lax.fori_loop(0, -(-packed.counts[place] // size), block, found)
+
+    empty = _empty(lambda rows: function(packed.model(own.model(exported, 0)), rows), packed.examples)
+    return lax.fori_loop(0, jnp.sum(packed.counts > 0), client, empty)  # places that nobody takes come last
+
+
+def _empty(function: Callable[[Batch], Any], examples: Batch) -> Any:
+    """Zeros in the shapes of what a function gives for all examples."""
+    one = jax.tree.map(lambda a: a[:1], examples)
+    total = jax.tree.leaves(examples)[0].shape[0]
+    return jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), jax.eval_shape(function, one))
+
+
+def _put(found: Any, values: Any, start: Scalar, mine: Array) -> Any:
+    """Values in their place and those that follow, where they are mine."""
+
+    def rows(a: Array, v: Array) -> Array:
+        old = lax.dynamic_slice_in_dim(a, start, len(v))
+        keep = mine.reshape(-1, *(1,) * (v.ndim - 1))
+        return lax.dynamic_update_slice_in_dim(a, jnp.where(keep, v, old), start, 0)
+
+    return jax.tree.map(rows, found, values)
+
+
+def _rows_at_once(params: Params) -> int:
+    return ROWS_AT_ONCE if trees.size(params) <= _SMALL_MODEL else 32

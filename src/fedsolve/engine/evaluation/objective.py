@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.buffers import bare
 from fedsolve.core.types import Batch, Params, Scalar, Traced
-from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.mean_loss import per_example
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
@@ -29,13 +28,8 @@ def compute_diagnostics(
     """All diagnostics of a model; F weighs clients alike (`uniform`) or by their examples."""
     if not diagnostics:
         return {}
-    found = jax.device_get(_compiled()(loss, uniform, diagnostics, packed, params))
-    return {name: float(value) for name, value in found.items()}
-
-
-@cache
-def _compiled() -> Any:
-    return jax.jit(measured, static_argnums=(0, 1), compiler_options=compiler_options())
+    values = jax.device_get(_compiled_measured(loss, uniform, diagnostics, packed, params))
+    return {name: float(value) for name, value in values.items()}
 
 
 def measured(
@@ -45,10 +39,13 @@ def measured(
     needs_gradient = any(m.needs_gradient for m in diagnostics)
     value, gradient = objective(loss, uniform, packed, params, needs_gradient)
     point = Point(bare(params), value, bare(gradient))
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for diagnostic in diagnostics:
-        found = diagnostic(point) | found
-    return found
+        values = diagnostic(point) | values
+    return values
+
+
+_compiled_measured = compiled(measured, static_argnums=(0, 1))
 
 
 def objective(

@@ -1,25 +1,21 @@
-"""What the examples' own values make together: means of all of them and of each client's."""
+"""What the examples' own values make together: means of all, each client's own, and how the clients' are spread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.types import Batch
 from fedsolve.engine.compute.clients import PackedClients
+from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.losses.sums import nothing_counts
 
-Functions = Mapping[str, Any]
-
-
-def counts_of(functions: Functions, examples: Batch) -> dict[str, Array]:
-    """Of the metrics that are means over parts of examples: how many parts each example has, shape (examples,)."""
-    found = {name: getattr(f, "counts", None) for name, f in functions.items()}
-    return {name: counts(examples) for name, counts in found.items() if counts is not None}
+_BETTER_SMALL = {"loss", "error", "bits"}
+"""Words of a metric's name that say it is better small."""
 
 
 def pooled(function: Any, values: Array, counts: Array | None) -> Array:
@@ -39,44 +35,34 @@ def pooled(function: Any, values: Array, counts: Array | None) -> Array:
     return jnp.sum(jnp.where(counts > 0, values * counts, 0)) / jnp.sum(counts)
 
 
-def by_clients(
-    functions: Functions, values: Mapping[str, Array], counts: Mapping[str, Array], packed: PackedClients
+def client_values(
+    metrics: Metrics, values: Mapping[str, Array], counts: Mapping[str, Array], packed: PackedClients
 ) -> tuple[Array, Array]:
     """The clients' own values of every metric, and over how much each is a mean: (clients, metrics) both.
 
     Args:
-        functions: losses and metrics by name.
+        metrics: the loss and the others.
         values: of every example, as for `pooled`.
-        counts: as `counts_of` gives them.
+        counts: as `Metrics.counts` gives them.
         packed: whose examples they are.
     """
+    functions = metrics.all
     plain = [name for name, f in functions.items() if not hasattr(f, "of_sums")]
     columns: dict[str, tuple[Array, Array]] = {}
     if plain:
         each = jnp.stack([values[name] for name in plain], axis=1)
         one = jnp.ones(len(each), each.dtype)
         parts = jnp.stack([counts.get(name, one).astype(each.dtype) for name in plain], axis=1)
-        means, found = client_means(each, parts, packed)
-        columns |= {name: (means[:, i], found[:, i]) for i, name in enumerate(plain)}
+        sizes = _totals_by_client(parts, packed)
+        means = _totals_by_client(jnp.where(parts > 0, each * parts, 0), packed) / sizes
+        columns |= {name: (means[:, i], sizes[:, i]) for i, name in enumerate(plain)}
     for name in functions.keys() - plain:
-        columns[name] = _of_sums(functions[name], totals_by_client(values[name], packed), packed)
-    means, parts = zip(*(columns[name] for name in functions), strict=True)
-    return jnp.stack(means, axis=1), jnp.stack(parts, axis=1)
+        columns[name] = _of_sums(functions[name], _totals_by_client(values[name], packed), packed)
+    means, sizes = zip(*(columns[name] for name in functions), strict=True)
+    return jnp.stack(means, axis=1), jnp.stack(sizes, axis=1)
 
 
-def client_means(values: Array, parts: Array, packed: PackedClients) -> tuple[Array, Array]:
-    """The clients' own means of values (examples, metrics) over their parts, and how many: (clients, metrics) both.
-
-    Args:
-        values: of every example.
-        parts: how much each of them counts, of the same shape and type.
-        packed: whose examples they are.
-    """
-    found = totals_by_client(parts, packed)
-    return totals_by_client(jnp.where(parts > 0, values * parts, 0), packed) / found, found
-
-
-def totals_by_client(values: Array, packed: PackedClients) -> Array:
+def _totals_by_client(values: Array, packed: PackedClients) -> Array:
     """The sums of each client's examples, (clients, k), of values (examples, k)."""
     clients = packed.counts.shape[0]
     owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=len(values))
@@ -89,3 +75,35 @@ def _of_sums(function: Any, totals: Array, packed: PackedClients) -> tuple[Array
     size = getattr(function, "size", None)
     sizes = packed.counts.astype(values.dtype) if size is None else jax.vmap(size)(totals)
     return values, jnp.where(nothing_counts(values, totals), 0, sizes)
+
+
+def client_percentiles(names: Iterable[str], means: np.ndarray, known: np.ndarray) -> dict[str, float]:
+    """Mean, 10th and 90th percentile and worst of the clients' means of every metric.
+
+    Args:
+        names: of the metrics.
+        means: of shape (clients, metrics).
+        known: which of them are means of anything, of that shape; all are NaN where none is.
+    """
+    columns: dict[str, float] = {}
+    for name, column, here in zip(names, means.T, known.T, strict=True):
+        column = column[here] if here.any() else np.full(1, np.nan)
+        with np.errstate(invalid="ignore"):  # infinite losses
+            p10, p90 = np.percentile(column, [10, 90])
+        worst = column.max() if _BETTER_SMALL & set(name.split("_")) else column.min()
+        columns |= {
+            f"client_{name}_mean": float(column.mean()),
+            f"client_{name}_p10": float(p10),
+            f"client_{name}_p90": float(p90),
+            f"client_{name}_worst": float(worst),
+        }
+    return columns
+
+
+def as_part(part: str, columns: dict[str, float]) -> dict[str, float]:
+    """Columns `train_NAME` and `client_NAME` of other clients, or of other examples of theirs, as `PART_NAME`.
+
+    `PART_NAME` (and `_averaged`) is the mean over all their examples, `PART_NAME_mean`, `_p10`, `_p90` and
+    `_worst` describe their own means.
+    """
+    return {f"{part}_{name.partition('_')[2]}": value for name, value in columns.items()}

@@ -17,8 +17,8 @@ from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import parallel_trials
 from fedsolve.engine.compute.round import RunState, on_all_devices, one_round
+from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.nonfinite_clients import without_nonfinite_clients
-from fedsolve.engine.evaluation.personal_eval import Owned
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.reacting import reacted, reacts
 from fedsolve.engine.sweep.trials import (
@@ -150,13 +150,12 @@ class RunningBatch:
     def evaluate(self) -> dict[str, np.ndarray]:
         """All metrics, each of shape (L, S), NaN where a trial has diverged."""
         prepared = self.work.prepared
-        eval_clients, held_out, owned = prepared.eval_clients, prepared.held_out, {}
-        if prepared.algorithm.traits.personal:
-            owned = {"train": prepared.evaluated}
-            if isinstance(prepared.validation_clients, Owned):
-                del held_out["validation"]
-                owned["validation"] = prepared.validation_clients
-        given = (eval_clients, held_out, owned, self.algorithms, self.states)
+        parts, sets = prepared.parts
+        clients = {name: c for name, c in parts.items() if isinstance(c, EvalClients)}  # in a sweep all are
+        if prepared.unseen is not None:
+            sets["unseen"] = prepared.unseen.packed.examples
+        owned = clients if prepared.algorithm.traits.personal else {}
+        given = (clients["train"].packed, sets, owned, self.algorithms, self.states)
         found = evaluate(self.what, self.diagnostics, *given)
         found |= self._on_whole_sets()
         clock = self.work.prepared.clock(int(np.asarray(self.states.round).max()))
@@ -171,7 +170,7 @@ class RunningBatch:
             return {}
         params, shape = models(self.algorithms, self.states), self.states.failed.shape
         first = not np.asarray(self.states.round).any()
-        model = self.work.prepared.eval_clients.model
+        model = self.work.prepared.packed.model
         trials = [
             whole(model(jax.tree.map(lambda x, i=i: x[i], params)), sets, first) for i in np.ndindex(*shape)
         ]

@@ -22,10 +22,10 @@ from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState, initial, one_round
-from fedsolve.engine.evaluation.example_metrics import Metrics, on_all, on_clients
+from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
 from fedsolve.engine.evaluation.objective import measured, objective
-from fedsolve.engine.evaluation.personal_eval import Own, Owned
-from fedsolve.engine.evaluation.pooling import counts_of, pooled
+from fedsolve.engine.evaluation.pooling import pooled
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def evaluate(
     diagnostics: Any,
     eval_clients: PackedClients,
     held_out: dict[str, Batch],
-    owned: dict[str, Owned],
+    owned: dict[str, EvalClients],
     algorithms: Algorithm,
     states: RunState,
 ) -> dict[str, np.ndarray]:
@@ -161,7 +161,7 @@ def _compiled_evaluate() -> Any:
         diagnostics: Any,
         eval_clients: PackedClients,
         held_out: dict[str, Batch],
-        owned: dict[str, Owned],
+        owned: dict[str, EvalClients],
         algorithms: Algorithm,
         states: RunState,
     ) -> dict[str, Array]:
@@ -179,7 +179,7 @@ def _compiled_evaluate() -> Any:
             for part, owners in owned.items():
                 asked = Metrics(what.loss, ()) if part == "train" else what.means
                 clients = jax.tree.map(lambda x, ids=owners.ids: x[ids], state.clients)
-                own = Own(algorithm, clients, owners.rows)
+                own = OwnModels(algorithm, clients, owners.rows)
                 means = on_clients(asked, owners.packed, params, own)
                 found |= _pooled(part, asked, means, owners.packed.examples)
             return found | {"finite": trees.all_finite(params)}
@@ -197,7 +197,7 @@ def _train_loss(loss: Loss, packed: PackedClients, params: Params) -> Array:
 
 
 def _pooled(part: str, metrics: Metrics, values: dict[str, Array], examples: Batch) -> dict[str, Array]:
-    counts = counts_of(dict(metrics.others), examples)
+    counts = metrics.counts(examples)
     return {f"{part}_{name}": pooled(metrics.all[name], v, counts.get(name)) for name, v in values.items()}
 
 
