@@ -45,8 +45,8 @@ def prose(page: str) -> str:
 def vocabulary(glossary: str) -> dict[str, str]:
     """Each word that the glossary abandons, with what it says in its place.
 
-    >>> vocabulary("## Abandoned words\\n\\n| not | but |\\n|---|---|\\n| lane, lanes | trial |\\n")
-    {'lane': 'trial', 'lanes': 'trial'}
+    >>> vocabulary("## Abandoned words\\n\\n| not | but |\\n|---|---|\\n| old, older | new |\\n")
+    {'old': 'new', 'older': 'new'}
     """
     rows = [line for line in glossary.partition("## Abandoned words")[2].splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()
 
 
 @pytest.mark.full
-def test_the_python_runs_and_leaves_the_files_that_are_named():
+def test_the_python_runs_and_writes_the_files_that_are_named():
     for module in ("pyarrow", "matplotlib", "sklearn"):
         pytest.importorskip(module)
     names: dict = {}
@@ -28,7 +28,7 @@ def test_the_python_runs_and_leaves_the_files_that_are_named():
     assert names["same"].best_settings == names["found"].best_settings
     assert Path("client_lr.png").exists()
     left = {p.name for p in Path("my-sweep").iterdir()}
-    named = set(re.findall(r"^\| `([^`]+)`", PAGE[PAGE.index("## What a sweep leaves") :], re.MULTILINE))
+    named = set(re.findall(r"^\| `([^`]+)`", PAGE[PAGE.index("## Output files") :], re.MULTILINE))
     patterns = {re.sub(r"<\w+>", ".+", name) for name in named} - {"config.toml", "lanes/"}
     assert all(any(re.fullmatch(p, name) for p in patterns) for name in left), left
     assert all(any(re.fullmatch(p, name) for name in left) for p in patterns), patterns
