@@ -93,13 +93,13 @@ def test_the_data_of_every_run_is_there(histories, tmp_path):
 def test_no_name_can_break_the_page(history, tmp_path):
     harmless = write(tmp_path, [replace(history, settings={"k": "v", "seed": 0})], notes=["n"])
     nasty = replace(history, label=NASTY, task=NASTY, settings={NASTY: NASTY, "seed": 0}, notes=(NASTY,))
-    table = PageTable(NASTY, [NASTY], [[NASTY]])
-    _, reader, data = write(tmp_path, [nasty], title=NASTY, intro=NASTY, how_tuned=NASTY, tables=[table])
+    _, reader, data = write(tmp_path, [nasty], title=NASTY, how_tuned=NASTY)
     assert len(reader.scripts) == len(harmless[1].scripts) == 3
     assert reader.scripts[1:] == harmless[1].scripts[1:]
     assert data["runs"][0]["name"] == NASTY
     assert NASTY in "".join(reader.words)
     assert "alert" not in "".join(tag for tag, _ in reader.tags)
+    assert NASTY not in PageTable(NASTY, [NASTY], [[NASTY]], NASTY).html()
 
 
 def test_a_long_setting_is_not_pressed_into_a_column(history, tmp_path):
@@ -112,12 +112,11 @@ def test_a_long_setting_is_not_pressed_into_a_column(history, tmp_path):
     assert re.search(rf'<td class="long" data-value="[^"]*">{re.escape(methods[1])}</td>', two)
 
 
-def test_texts_tables_and_settings_are_shown(histories, tmp_path):
+def test_texts_and_settings_are_shown(histories, tmp_path):
     notes = [replace(histories[0], notes=("stopped early",)), *histories[1:]]
     _, reader, _ = write(
-        tmp_path, notes, title="Title", intro="First.\n\nSecond.", how_tuned="By grid.", notes=["A claim."],
-        tables=[PageTable("Paper and ours", ["Method", "Paper"], [["FedAvg", 85.9], ["FedDR", None]])],
-    )  # fmt: skip
+        tmp_path, notes, title="Title", how_tuned="First.\n\nSecond.\n\nBy grid.", notes=["A claim."]
+    )
     words = [w.strip() for w in reader.words]
     for word in (
         "Title",
@@ -126,8 +125,6 @@ def test_texts_tables_and_settings_are_shown(histories, tmp_path):
         "By grid.",
         "A claim.",
         "FedAvg: stopped early",
-        "Paper and ours",
-        "85.9",
     ):
         assert word in words
     assert "86.25" in words  # final accuracy of the first run, in percent
