@@ -82,10 +82,10 @@ def own(tmp_path, monkeypatch):
 
 
 def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monkeypatch):
-    """The file and the commands of docs/tasks.md do what the page says; the folder is resumed by its configuration."""
+    """The file and the commands of docs/own-data.md do what it says; the folder is resumed by its configuration."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    page = (ROOT / "docs" / "tasks.md").read_text()
+    page = (ROOT / "docs" / "own-data.md").read_text()
     (source,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def thermometers" in b]
     Path("mine.py").write_text(source)
     lines = [

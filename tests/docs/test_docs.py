@@ -184,8 +184,7 @@ def test_readme_federation_runs(tmp_path, monkeypatch):
     from fake_grid import FakeGrid
 
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "deployment.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block = blocks_of((ROOT / "docs" / "deployment.md").read_text())[0]
     for source, server, client in (
         (blocks_of(README)[-1], "server_app", "client_app"),
         (block, "server", "client"),
@@ -195,6 +194,35 @@ def test_readme_federation_runs(tmp_path, monkeypatch):
         grid = FakeGrid(names[client], [0, 1, 2], tmp_path / client)
         names[server](grid, Context(1, 1, {}, RecordDict(), {"rounds": 2, "out": str(tmp_path / server)}))
         assert (tmp_path / server / "history.json").exists()
+
+
+@pytest.mark.full
+def test_five_csv_files_become_a_federation_and_a_fitted_estimator(tmp_path, monkeypatch):
+    """The second program of docs/deployment.md on five files; the third one loads what it saved, and predicts."""
+    pytest.importorskip("sklearn")
+    from flwr.app import Context, RecordDict
+
+    from fake_grid import FakeGrid
+
+    monkeypatch.chdir(tmp_path)
+    _, apps, loads = blocks_of((ROOT / "docs" / "deployment.md").read_text())
+    names: dict = {}
+    exec(apps, names)
+    grid = FakeGrid(names["client"], list(range(5)), tmp_path / "nodes")
+    rng, sites = np.random.default_rng(0), []
+    for number, node in enumerate(grid.nodes.values()):
+        x = names["MEAN"] + names["DEVIATION"] * rng.normal(size=(40 + number, 3))
+        sites.append(np.column_stack([x, x[:, 0] > 50]))
+        np.savetxt(
+            f"site{number}.csv", sites[-1], delimiter=",", header="age,height,weight,label", comments=""
+        )
+        node["data"] = f"site{number}.csv"
+    names["server"](grid, Context(1, 1, {}, RecordDict(), {"rounds": 3}))
+    exec(loads, names)
+    all_rows = np.concatenate(sites)
+    scaled = (all_rows[:, :3] - names["MEAN"]) / names["DEVIATION"]
+    assert names["estimator"].score(scaled, all_rows[:, 3]) > 0.8
+    assert fs.load("run").metrics["clients_measured"][-1] == 5
 
 
 def test_the_readme_counts_the_methods():

@@ -1,8 +1,9 @@
-"""docs/networks.md: its code runs, and its BatchNorms are averaged as a transcript in JAX averages them."""
+"""docs/networks.md and its example run, and their BatchNorms are averaged as a transcript in JAX averages them."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import jax
@@ -18,15 +19,15 @@ RATE, ROUNDS, STEPS, KEPT = 0.1, 3, 2, 0.9
 
 
 @pytest.fixture(scope="module")
-def page():
-    """The page's names, after all its blocks have run as one reader would type them."""
+def programs():
+    """The names of the page, after its blocks have run as one reader would type them, and of its example."""
     for package in ("flax", "equinox"):
         pytest.importorskip(package)
-    text = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
+    root = Path(__file__).parents[2]
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", (root / "docs" / "networks.md").read_text(), re.DOTALL):
         exec(block, names)
-    return names
+    return {"page": names, "example": runpy.run_path(str(root / "examples" / "batch_normalisation.py"))}
 
 
 def loss(trained, encoder, x, y):
@@ -71,15 +72,16 @@ def trained(task):
 
 
 @pytest.mark.parametrize("kind", ["linen", "nnx"])
-def test_flax_with_uneven_clients(page, kind):
-    task, first = {
-        "linen": (page["with_flax"], page["variables"]["params"]),
-        "nnx": (page["with_nnx"], page["learned"]),
+def test_flax_with_uneven_clients(programs, kind):
+    page, example = programs["page"], programs["example"]
+    task, first, writers = {
+        "linen": (page["with_flax"], page["variables"]["params"], page["writers"]),
+        "nnx": (example["with_nnx"], example["learned"], example["writers"]),
     }[kind]
 
     def plain(tree):
         """nnx keeps each array in a variable, linen the arrays themselves."""
-        return tree if kind == "linen" else page["nnx"].to_pure_dict(tree)
+        return tree if kind == "linen" else example["nnx"].to_pure_dict(tree)
 
     def parts(params):
         norm, head = params["norm"], params["head"]
@@ -89,24 +91,26 @@ def test_flax_with_uneven_clients(page, kind):
     ended, found = plain(result.params), plain(result.buffers)["norm"]
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(a, float), plain(first))
-        wanted = by_hand(parts(wide), wide["encoder"], (jnp.zeros(16), jnp.ones(16)), page["writers"])
+        wanted = by_hand(parts(wide), wide["encoder"], (jnp.zeros(16), jnp.ones(16)), writers)
     assert relative(flat(parts(ended), found["mean"], found["var"]), flat(*wanted)) < 1e-10
     np.testing.assert_array_equal(ended["encoder"]["kernel"], plain(first)["encoder"]["kernel"])
 
 
-def test_equinox_with_even_clients(page):
+def test_equinox_with_even_clients(programs):
+    example = programs["example"]
+
     def parts(model):
         norm, head = model.norm, model.head
         return {"scale": norm.weight, "shift": norm.bias, "kernel": head.weight.T, "bias": head.bias}
 
-    result, first = trained(page["with_equinox"]), page["layers"]
+    result, first = trained(example["with_equinox"]), example["layers"]
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: jnp.asarray(a, float), parts(first))
         encoder = {
             "kernel": jnp.asarray(first.encoder.weight.T, float),
             "bias": jnp.asarray(first.encoder.bias, float),
         }
-        wanted = by_hand(wide, encoder, (jnp.zeros(16), jnp.ones(16)), page["even"])
+        wanted = by_hand(wide, encoder, (jnp.zeros(16), jnp.ones(16)), example["even"])
     statistics = result.buffers.get(result.params.norm.batch_state_index)
     assert relative(flat(parts(result.params), *statistics), flat(*wanted)) < 1e-10
     assert int(result.buffers.get(result.params.norm.batch_counter)) == ROUNDS * STEPS

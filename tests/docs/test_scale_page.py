@@ -1,4 +1,4 @@
-"""The Python blocks of docs/scale.md run, one after another, as one reader would type them."""
+"""The programs of docs/scale.md and docs/simulated-time.md run, and those of docs/own-data.md on tables."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+SCALE, TIME, OWN = ((DOCS / f"{name}.md").read_text() for name in ("scale", "simulated-time", "own-data"))
 
 
 def parts(folder):
-    """The tables that the page reads."""
+    """The tables that docs/own-data.md reads."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -24,13 +25,18 @@ def parts(folder):
     pq.write_table(pa.table(columns | {"x": list(np.ones((100, 59)))}), folder / "part-0.parquet")
 
 
+def blocks_of(page):
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
 def blocks(tmp_path, monkeypatch, chosen):
     for package in ("pyarrow", "scipy", "sklearn", "matplotlib"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     parts(tmp_path / "parts")
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+    tables = [block for block in blocks_of(OWN) if "from_table" in block]
+    for block in blocks_of(SCALE) + tables + blocks_of(TIME):
         if chosen(block):
             exec(block, names)
     return names

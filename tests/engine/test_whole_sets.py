@@ -161,9 +161,9 @@ def test_names_and_parts():
 
 
 def test_the_pages_example_runs():
-    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
     names: dict = {}
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[-1], names)
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
     x, y = (np.concatenate([c[i] for c in names["clients"]]) for i in (0, 1))
     true = metrics.f1_score(y, x @ np.asarray(names["result"].params) > 0)
     assert names["result"].metrics["train_f1"][-1] == pytest.approx(true)

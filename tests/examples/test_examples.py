@@ -15,6 +15,7 @@ NEEDS = {
     "pytorch_module": "torch",
     "hugging_face_dataset": "datasets",
     "torchvision_model": "torchvision",
+    "batch_normalisation": "flax, equinox",
 }
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
@@ -58,6 +59,12 @@ def own_study(out, folder):
     verdicts = [line.split(",")[0].split(":")[0] for line in out.splitlines()[:3]]
     assert verdicts == ["underpowered", "confirmed", "confirmed"]
     assert (folder / "runs" / "own-study" / "page.html").is_file()
+
+
+def batch_normalisation(out, folder):
+    losses = [float(x) for x in re.findall(r"training loss (\S+)", out)]
+    assert len(losses) == 2
+    assert max(losses) < 0.6  # 1.1 at random
 
 
 def sparse_model(out, folder):
