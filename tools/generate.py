@@ -106,10 +106,10 @@ def operations() -> str:
     lines = [
         "# PyTorch's operations in JAX",
         "",
-        "This page is for readers whose module `from_torch` (`docs/pytorch.md`) could not translate. After it you know which",
-        f"operations have an equivalent. The {len(OPERATIONS)} operations of ATen below are translated, and so is every function that",
-        "`torch.export` decomposes into them (linear, conv2d, cross_entropy, silu, einsum and many more). An error names the",
-        "missing operation. `make generate` writes this page.",
+        "This page is for readers whose module `from_torch` (`docs/pytorch.md`) could not translate. After it you know",
+        f"which operations have an equivalent. The {len(OPERATIONS)} operations of ATen below are translated, and so",
+        "is every function that `torch.export` decomposes into them (linear, conv2d, cross_entropy, silu, einsum and",
+        "many more). An error names the missing operation. `make generate` writes this page.",
     ]
     for module, names in sorted(families.items()):
         family = module.rpartition(".")[2].replace("_", " ").capitalize()
