@@ -42,8 +42,8 @@ dist: .venv/.dist    ## sdist and wheel in dist/, checked, and the wheel used in
 	@$(BIN)/twine check --strict dist/*
 	@$(BIN)/python tools/try_wheel.py dist
 
-docs: .venv/.docs    ## the documentation as a site in site/html, which opens and searches without a server
-	@$(BIN)/python tools/site/assemble.py
+docs: .venv/.docs    ## the documentation as a site in site/html, 5 minutes; FAST=1 executes no notebook, 1 minute
+	@FAST=$(FAST) $(BIN)/python tools/site/assemble.py
 	@$(BIN)/sphinx-build -q -W --keep-going -c tools/site site/pages site/html
 	@echo "open site/html/index.html"
 

@@ -27,13 +27,18 @@ from experiments.figures import ITEMS  # noqa: E402
 
 PAGES = ROOT / "site" / "pages"
 GUIDES = {
-    "Problems": ("tasks", "networks", "pytorch", "pytorch-operations"),
-    "Methods": ("choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm"),
-    "Runs": ("command-line", "sweep", "scale", "studies"),
-    "Deployment": ("deployment", "communication", "privacy"),
-}
-"""The pages of docs/ by what a reader looks for; `architecture`, `glossary` and `figures` stand alone."""
-
+    "How to: problems": ("own-data", "pytorch", "networks", "tasks", "pytorch-operations"),
+    "How to: methods": (
+        "methods", "choosing", "tuning-free", "composite", "personalisation", "adding-an-algorithm",
+    ),
+    "How to: runs": ("command-line", "sweep", "studies", "scale", "simulated-time"),
+    "How to: deployment": ("deployment", "deployment-operations", "privacy", "communication"),
+}  # fmt: skip
+"""The pages of docs/ by what a reader looks for; those about the project itself are named in `assemble`."""
+AUTHORS = ("Algorithm", "Cohort", "Oracle", "build", "catalogue", "client", "server", "wire")
+"""Names that an author of methods needs: their reference stands apart from that of users."""
+FIRST = ("run", "compare", "sweep", "load", "Result", "Results", "Task")
+"""Names that a page of the reference begins with."""
 
 TYPES = (
     "In signatures `Scalar` is a number or an array of shape (), `Rate` a scalar or a schedule by round, `Params` a "
@@ -63,10 +68,13 @@ def assemble() -> None:
         to = extra / page.parent.relative_to(ROOT / "experiments")
         to.mkdir(parents=True)
         shutil.copy(page, to)
-    groups = {"Learn": [*(notebook(name, f"tutorials/{name}") for name in TUTORIALS), notebook("gallery")]}
+    tutorials = [notebook(name, f"tutorials/{name}") for name in TUTORIALS]
+    groups = {"Start": ["quickstart.md"], "Tutorials": [*tutorials, notebook("gallery")]}
     groups |= {name: [f"{page}.md" for page in pages] for name, pages in GUIDES.items()}
-    groups |= {"Every method": list(method_pages()), "Reference": list(reference_pages())}
-    groups |= {"The project": ["figures.md", "architecture.md", "glossary.md", "changelog.md"]}
+    groups |= {"Every method": list(method_pages())}
+    groups |= {f"Reference for {reader}": list(reference_pages(reader)) for reader in ("users", "authors")}
+    project = ["figures", "benchmarks", "versioning", "architecture", "internals", "glossary", "changelog"]
+    groups |= {"The project": [f"{page}.md" for page in project]}
     for name, pages in groups.items():
         home += f"\n```{{toctree}}\n:hidden:\n:caption: {name}\n\n" + "\n".join(pages) + "\n```\n"
     (PAGES / "index.md").write_text(home, encoding="utf-8")
@@ -126,18 +134,27 @@ def method_page(name: str, entry: Entry) -> list[str]:
     return lines
 
 
-def reference_pages() -> Iterator[str]:
-    """A page for each public module, and one for the names of the package that are no methods."""
+def reference_pages(reader: str) -> Iterator[str]:
+    """For a kind of reader: a page for the names of the package that are no methods, and one for each public module."""
     methods = {entry.home for entry in ALGORITHMS.values()} | {entry.wrapper for entry in ALGORITHMS.values()}
     homes = {name: home for name, home in fedsolve._homes().items() if home not in methods}
-    own = ["# fedsolve", "", "`import fedsolve as fs`; methods have pages of their own.", "", TYPES, ""]
-    for home in homes.values():
-        if not home.endswith(":"):
-            own += [reference(home), ""]
-    yield write("reference/fedsolve.md", own)
-    for name, home in homes.items():
-        if home.endswith(":"):
-            yield write(f"reference/{name}.md", [f"# fs.{name}", "", reference(home)])
+    homes = {name: home for name, home in homes.items() if (name in AUTHORS) == (reader == "authors")}
+    order = sorted(homes, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    own = [
+        f"# fedsolve, for {reader}",
+        "",
+        "`import fedsolve as fs`; methods have pages of their own.",
+        "",
+        TYPES,
+        "",
+    ]
+    for name in order:
+        if not homes[name].endswith(":"):
+            own += [f"## fs.{name}", "", reference(homes[name]), ""]
+    yield write(f"reference/fedsolve-{reader}.md", own)
+    for name in order:
+        if homes[name].endswith(":"):
+            yield write(f"reference/{name}.md", [f"# fs.{name}", "", reference(homes[name])])
 
 
 def reference(home: str) -> str:
