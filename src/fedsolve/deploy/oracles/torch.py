@@ -25,7 +25,7 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
-from fedsolve.pytorch.callback.classes import are_classes
+from fedsolve.pytorch.callback.batch_losses import are_classes
 from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
 from fedsolve.tasks.task_checks import check_metrics as check_named
 

@@ -14,10 +14,9 @@ from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
 from fedsolve.deploy.oracles.torch_metrics import Measuring, kind_of, loss_of_all
-from fedsolve.pytorch.callback.classes import are_classes
+from fedsolve.pytorch.callback.batch_losses import are_classes, value_or_zero
 from fedsolve.pytorch.callback.seeds import seed_of, seeded
 from fedsolve.pytorch.comparison.judged import Judged, failure
-from fedsolve.pytorch.sums.nothing import value_or_zero
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,

@@ -13,9 +13,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from fedsolve.pytorch.callback.batch_losses import value_or_zero
 from fedsolve.pytorch.comparison.judged import Judged, failure, judged
-from fedsolve.pytorch.sums.nothing import value_or_zero
-from fedsolve.pytorch.sums.on_sums import wide
+from fedsolve.pytorch.translation.on_sums import wide
 
 MOST_ROWS = 31  # on which a metric is tested
 

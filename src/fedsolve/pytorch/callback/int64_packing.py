@@ -7,6 +7,7 @@ no arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,3 +41,23 @@ def shape_of_words(x: Any) -> jax.ShapeDtypeStruct:
 def to_words(x: np.ndarray) -> np.ndarray:
     """A result of the host as it travels."""
     return np.asarray(x, order="C")[..., None].view(np.uint32) if is_wide(x) else x
+
+
+def call_host(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
+    """A function of the host as part of a program; its arguments and results as NumPy arrays."""
+    leaves, tree = jax.tree.flatten(arguments)
+    leaves = [jnp.asarray(x) for x in leaves]
+    shapes, form = jax.tree.flatten(results)
+
+    def host(*sent: Any) -> list[np.ndarray]:
+        arrays = [
+            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
+            for x, own in zip(sent, leaves, strict=True)
+        ]
+        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
+        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
+
+    back = jax.pure_callback(
+        host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
+    )
+    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])

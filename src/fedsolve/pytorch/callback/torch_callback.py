@@ -17,13 +17,12 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from jaxtyping import Array
-from torch import Tensor, nn
+from torch import nn
 
-from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.callback.int64_packing import is_wide, narrow, shape_of_words, to_words, widen
+from fedsolve.pytorch.callback.batch_losses import mean_of, row_of, tensors_of, value_or_zero
+from fedsolve.pytorch.callback.int64_packing import call_host
 from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
 from fedsolve.pytorch.comparison.autograd import gradients, refuse_late_hooks
-from fedsolve.pytorch.sums.nothing import value_or_zero
 from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
@@ -33,7 +32,7 @@ from fedsolve.pytorch.translation.arrays import (
     trainable,
 )
 from fedsolve.pytorch.translation.arrays import copied as copy_of
-from fedsolve.pytorch.translation.dtypes import array_of, of_data
+from fedsolve.pytorch.translation.dtypes import array_of
 from fedsolve.pytorch.translation.registry import NotTranslatable
 
 Function = Callable[[Any, Any], Any]
@@ -79,8 +78,8 @@ class Module:
             outputs = None if self._alone else self._module(x)
             each = []
             for i in range(rows):
-                own = self._module(_row(x, i, rows)) if self._alone else _row(outputs, i, rows)
-                each.append(mean_of(function(own, _row(y, i, rows))))
+                own = self._module(row_of(x, i, rows)) if self._alone else row_of(outputs, i, rows)
+                each.append(mean_of(function(own, row_of(y, i, rows))))
             return torch.stack(each).to(dtype).numpy()
 
     def outputs(self, params: Any, buffers: Any, batch: Any) -> list[np.ndarray]:
@@ -222,7 +221,7 @@ class Outputs:
         def host(params: Any, batch: Any, buffers: Any) -> list[np.ndarray]:
             return self.module.outputs(params, buffers, batch)
 
-        found = _call(host, shapes, params, tuple(batch), buffers or {})
+        found = call_host(host, shapes, params, tuple(batch), buffers or {})
         return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -247,7 +246,7 @@ class HostValues:
         def host(params: Any, batch: Any, buffers: Any) -> np.ndarray:
             return self.module.values(self.function, params, buffers, batch)
 
-        return _call(host, jax.ShapeDtypeStruct((rows,), run), params, tuple(batch), buffers or {})
+        return call_host(host, jax.ShapeDtypeStruct((rows,), run), params, tuple(batch), buffers or {})
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -279,27 +278,7 @@ def _evaluate(loss: HostLoss, gradient: bool, params: Any, rest: Any) -> Any:
         kept = {n: after[n].astype(s.dtype) for n, s in results[2].items()}
         return value, slope, kept
 
-    return _call(host, results, params, rest)
-
-
-def _call(function: Callable[..., Any], results: Any, *arguments: Any) -> Any:
-    """A function of the host as part of a program; its arguments and results as NumPy arrays."""
-    leaves, tree = jax.tree.flatten(arguments)
-    leaves = [jnp.asarray(x) for x in leaves]
-    shapes, form = jax.tree.flatten(results)
-
-    def host(*sent: Any) -> list[np.ndarray]:
-        arrays = [
-            np.asarray(x).view(own.dtype)[..., 0] if is_wide(own) else np.asarray(x)
-            for x, own in zip(sent, leaves, strict=True)
-        ]
-        found = form.flatten_up_to(function(*tree.unflatten(arrays)))
-        return [to_words(np.asarray(x, s.dtype)) for x, s in zip(found, shapes, strict=True)]
-
-    back = jax.pure_callback(
-        host, [shape_of_words(s) for s in shapes], *map(narrow, leaves), vmap_method="sequential"
-    )
-    return form.unflatten([widen(x, s) for x, s in zip(back, shapes, strict=True)])
+    return call_host(host, results, params, rest)
 
 
 def _in_type(function: Function, dtype: torch.dtype) -> Function:
@@ -313,22 +292,3 @@ def _in_type(function: Function, dtype: torch.dtype) -> Function:
 
 def _words(key: Array) -> Array:
     return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-
-
-def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """A batch in the types in which PyTorch has it."""
-    x, y = batch
-    return jax.tree.map(lambda a: of_data(a, dtype), (x, y))
-
-
-def _row(tree: Any, i: int, rows: int) -> Any:
-    return pytree.tree_map(
-        lambda t: t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
-    )
-
-
-def mean_of(value: Any) -> Tensor:
-    """A loss's value as the mean over the batch."""
-    if not isinstance(value, Tensor):
-        raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
-    return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

@@ -14,9 +14,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from fedsolve.core.errors import InvalidInput, of_type, shown
-from fedsolve.pytorch.sums.on_sums import NoMean, OnSums, wide
 from fedsolve.pytorch.translation.failures import first_line
 from fedsolve.pytorch.translation.model import OnRows
+from fedsolve.pytorch.translation.on_sums import NoMean, OnSums, wide
 from fedsolve.pytorch.translation.registry import NotTranslatable
 
 _INSTEAD = (

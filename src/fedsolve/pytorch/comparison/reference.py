@@ -1,4 +1,7 @@
-"""What PyTorch makes of a user's module and loss: the module itself runs, with its hooks, and is then as before."""
+"""What PyTorch makes of a user's module and loss: the module itself runs, with its hooks, and is then as before.
+
+A translation may differ by what `torch.export` leaves out, and a copy (`cause`).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.pytorch.callback.batch_losses import mean_of, tensors_of
 from fedsolve.pytorch.callback.seeds import all_seeded
-from fedsolve.pytorch.callback.torch_callback import mean_of, tensors_of
 from fedsolve.pytorch.comparison.autograd import Graph, gradients, refuse_late_hooks
 from fedsolve.pytorch.comparison.fixed_draws import fixed_draws
 from fedsolve.pytorch.translation.arrays import as_tensor, kept_attributes, substituted, trainable
@@ -145,3 +149,47 @@ def floating_tensors(module: nn.Module, function: Function) -> dict[str, Tensor]
         more = {**dict(function.named_parameters()), **dict(function.named_buffers())}
         found |= {f"the loss: {name}": t for name, t in more.items() if id(t) not in known}
     return found
+
+
+_OF_HOOKS = "BackwardHookFunction"  # by which PyTorch calls a module's own backward hooks
+
+
+def cause(reference: Reference, params: Values, buffers: Values, batch: Any) -> str:
+    """What in a module or its loss is known to be left out, in words."""
+    module = reference.module
+    for name, p in module.named_parameters():
+        if p._backward_hooks:
+            return f"parameter '{name}' has a hook (register_hook), which is left out"
+    for name, part in module.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            return f"'{name}' ({type(part).__name__}) has a backward hook, which is left out"
+    if _refers(reference, params, buffers, batch):
+        return "the loss refers to the module's own parameters, which it takes for constants"
+    with _Hooks() as hooks:
+        functions = reference.graph(params, buffers, batch).functions
+    functions = [name for name in functions if name != _OF_HOOKS]
+    if functions:
+        return f"the backward of torch.autograd.Function {functions[0]} is left out"
+    if hooks.found:
+        return "a tensor has a hook (register_hook), which is left out"
+    return "the cause is not known"
+
+
+def _refers(reference: Reference, params: Values, buffers: Values, batch: Any) -> bool:
+    """Whether the loss depends on the module's parameters otherwise than by its outputs."""
+    own = {id(p) for p in reference.module.parameters()}
+    leaves = reference.graph(params, buffers, batch, through_module=False).leaves
+    return any(id(leaf) in own for leaf in leaves)
+
+
+class _Hooks(TorchFunctionMode):
+    """Whether hooks are registered on tensors meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The function itself."""
+        self.found |= func is torch.Tensor.register_hook
+        return func(*args, **(kwargs or {}))

@@ -153,7 +153,7 @@ class Agreement:
         return None
 
     def _why(self, point: Point, evaluate: Evaluate) -> str:
-        from fedsolve.pytorch.comparison.causes import cause
+        from fedsolve.pytorch.comparison.reference import cause
 
         every = Point(point.params, point.buffers, np.ones_like(point.counts))
         if not point.counts.all() and self._words(evaluate(every, self.batch), self.results(every)) is None:

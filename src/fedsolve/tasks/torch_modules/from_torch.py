@@ -73,7 +73,7 @@ def from_torch(
         import torch
     except ImportError as error:
         raise InvalidInput("from_torch needs PyTorch: pip install 'fedsolve[torch]'") from error
-    from fedsolve.pytorch.callback.classes import are_classes
+    from fedsolve.pytorch.callback.batch_losses import are_classes
     from fedsolve.pytorch.comparison.judged import judged
     from fedsolve.pytorch.translation.arrays import copied, trained_copy
     from fedsolve.pytorch.translation.trial import outputs_of

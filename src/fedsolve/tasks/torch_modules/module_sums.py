@@ -15,7 +15,7 @@ from fedsolve.tasks.torch_modules.module_losses import OfTranslated, alone
 
 if TYPE_CHECKING:
     from fedsolve.pytorch.callback.torch_callback import HostLoss, Outputs
-    from fedsolve.pytorch.sums.on_sums import OnSums
+    from fedsolve.pytorch.translation.on_sums import OnSums
     from fedsolve.pytorch.translation.model import Model
 
 Values = Mapping[str, Any]

@@ -1,0 +1,76 @@
+"""A user's loss on one batch in PyTorch: its tensors, its mean, and what it is where nothing counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.pytorch.translation.dtypes import of_data
+
+
+def are_classes(outputs: Any, y: Any) -> bool:
+    """Whether targets are classes, one for each row of outputs of shape (n, classes, ...)."""
+    return (
+        isinstance(outputs, torch.Tensor)
+        and isinstance(y, torch.Tensor)
+        and y.dtype == torch.long
+        and outputs.ndim >= 2
+        and y.shape == (outputs.shape[0], *outputs.shape[2:])
+    )
+
+
+_ANY = 0.5  # outputs at which losses have values: logits, probabilities, numbers
+
+
+def value_or_zero(function: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
+    """The value of a loss; 0, with a gradient of 0, where nothing in the batch counts.
+
+    That is so where the value is NaN whatever the outputs: for these, which are finite, and for others.
+
+    Args:
+        function: (outputs, targets) -> scalar.
+        outputs: of the module, a pytree of tensors.
+        targets: of the batch.
+    """
+    value = function(outputs, targets)
+    tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+    if (
+        not isinstance(value, Tensor)
+        or value.ndim
+        or not torch.isnan(value)
+        or not all(torch.isfinite(t).all() for t in tensors)
+    ):
+        return value
+    with torch.no_grad():
+        others = pytree.tree_map_only(
+            Tensor, lambda t: torch.full_like(t, _ANY) if t.is_floating_point() else t, outputs
+        )
+        if not torch.isnan(function(others, targets)):
+            return value
+    return torch.stack([t.sum() for t in tensors]).sum() * 0
+
+
+def tensors_of(batch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A batch in the types in which PyTorch has it."""
+    x, y = batch
+    return jax.tree.map(lambda a: of_data(a, dtype), (x, y))
+
+
+def row_of(tree: Any, i: int, rows: int) -> Any:
+    """Row i of what has rows, as a batch of its own."""
+    return pytree.tree_map(
+        lambda t: t[i : i + 1] if isinstance(t, Tensor) and t.ndim and len(t) == rows else t, tree
+    )
+
+
+def mean_of(value: Any) -> Tensor:
+    """A loss's value as the mean over the batch."""
+    if not isinstance(value, Tensor):
+        raise InvalidInput(f"the loss of a batch is {of_type(value)}: it must be a scalar tensor")
+    return value if value.is_floating_point() and value.ndim == 0 else value.double().mean()

@@ -1,1 +1,0 @@
-"""Losses that are weighted means: their sums over rows."""
