@@ -23,7 +23,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 import fedsolve as fs
-from fedsolve.engine import timing
+from fedsolve.engine import loop
 from fedsolve.engine.streaming import stream
 from fedsolve.folders.run_folder import RunFolder
 from fedsolve.tasks import CrossEntropy, Examples, Softmax
@@ -41,7 +41,7 @@ def clients() -> Iterator[Examples]:
 def run(folder: Path) -> None:
     """Go on with the run in a folder; its digest in the end."""
     stream.WINDOW_BYTES = 2**20
-    timing._CALL_SECONDS = 0.02
+    loop._CALL_SECONDS = 0.02
     print("ready", flush=True)
     RunFolder.due = property(lambda self: True)  # pyright: ignore[reportAttributeAccessIssue]
     work = fs.Task(

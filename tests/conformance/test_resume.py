@@ -70,11 +70,11 @@ def test_resumed_run_has_the_same_bits(name, tmp_path):
 KILLED = """
     import sys
     sys.path.insert(0, sys.argv[2])
-    import fedsolve.engine.timing as timing, fedsolve.folders.run_folder as run_folder
+    import fedsolve.engine.loop as loop, fedsolve.folders.run_folder as run_folder
     from conformance.entries import METHODS
     from conformance.properties import SAMPLING, task
     import fedsolve as fs, numpy as np, jax, time
-    timing._CALL_SECONDS = 0.0  # a call of one round ...
+    loop._CALL_SECONDS = 0.0  # a call of one round ...
     run_folder._SECONDS_BETWEEN = run_folder._TIMES_BETWEEN = 0.0  # ... and a checkpoint after each
     slow = lambda p: (print("ROUND", p.round, flush=True), time.sleep(float(sys.argv[4])))
     result = fs.run(METHODS["SCAFFOLD+FedDuAdam"](0.3), task(), rounds=40, sampling=SAMPLING, eval_every=4,

@@ -15,7 +15,7 @@ from fedsolve.data.federated import FederatedData
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.records.checkpoint import Checkpoints
-from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
 from fedsolve.folders import run_folder
 from fedsolve.folders.lock import locked
@@ -24,7 +24,7 @@ from harness import make_clients, make_task
 
 CHECKPOINT = RUN.file
 TASK = make_task(make_clients())
-LOOKS = Looks(1, False, (), ())
+LOOKS = EvaluationSetup(1, False, (), ())
 
 
 def run(folder, algorithm=None, task=TASK, rounds=2, **options):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedsolve.engine import timing
-from fedsolve.engine.timing import CompileClock
+from fedsolve.engine import loop
+from fedsolve.engine.loop import CompileClock
 
 
 def test_reports_inside_a_report_count_once():
@@ -21,12 +21,10 @@ def test_reports_inside_a_report_count_once():
 def test_the_first_call_is_of_one_round_and_the_next_of_about_a_second(monkeypatch):
     """Nothing is known: one round, so that progress and Ctrl-C wait for no interval; then by what a round took."""
     now = iter([0.0, 0.5, 10.0, 14.0])
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(now))
-    calls = timing.CallLength(CompileClock())
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: next(now))
+    calls = loop.CallLength(CompileClock())
     assert [calls.rounds(1), calls.rounds(100_000)] == [1, 1]
     for count, rounds in ((10, 20), (2, 1)):  # 0.05 s a round, then two seconds
         with calls.timed(count):
             pass
         assert calls.rounds(100_000) == rounds
-    assert not timing.CallLength(CompileClock()).known
-    assert calls.known

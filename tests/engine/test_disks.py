@@ -69,7 +69,7 @@ def test_rows_to_group_that_do_not_fit_are_refused_before_they_are_written(disk,
 def test_a_run_goes_on_where_the_disk_of_its_states_was_full(disk, tmp_path, monkeypatch):
     place, again = disk
     monkeypatch.setattr(run_folder.RunFolder, "due", property(lambda self: True))
-    monkeypatch.setattr("fedsolve.engine.timing._CALL_SECONDS", 1e-9)
+    monkeypatch.setattr("fedsolve.engine.loop._CALL_SECONDS", 1e-9)
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**16)
     task = fs.Task("disks", MODEL.init, CrossEntropy(MODEL), fs.FederatedData.from_clients(clients()))
     options = {"clients_per_round": 2, "eval_every": 4, "residency": "stream"}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.engine import progress_line
-from fedsolve.engine.progress_line import ProgressLine
+from fedsolve.engine import progress
+from fedsolve.engine.progress import ProgressLine
 
 TASK = fs.Task.from_arrays(
     lambda w, b: jnp.mean((b[0] @ w - b[1]) ** 2), np.zeros(2), [(np.ones((4, 2)), np.ones(4))] * 3
@@ -20,7 +20,7 @@ TASK = fs.Task.from_arrays(
 def shown(monkeypatch, rewritten, looks):
     """What is written if the looks, (second, done, words), come at their times."""
     clock, stream = iter([at for at, _, _ in looks]), io.StringIO()
-    monkeypatch.setattr(progress_line.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     line = ProgressLine(stream, rewritten)
     line.begin("A")
     line.compiling("A")

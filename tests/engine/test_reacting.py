@@ -13,9 +13,9 @@ from fedsolve.core.schedules import Reacting, ReduceOnPlateau
 from fedsolve.core.types import Scalar, module, replace
 from fedsolve.engine import prepare as engine_prepare
 from fedsolve.engine.compute.round import compiled_advance
+from fedsolve.engine.loop import CallLength
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.reacting import changes
-from fedsolve.engine.timing import CallLength
 from harness import BATCH, EPOCHS, Listed, default_start, draws, make_clients, make_task, relative
 
 CLIENTS = make_clients()

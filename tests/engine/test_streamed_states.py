@@ -143,7 +143,7 @@ def run(folder, resume=False, residency="stream"):
 def often(monkeypatch):
     """A checkpoint after every call, windows of a few rounds, calls of one."""
     monkeypatch.setattr(run_folder.RunFolder, "due", property(lambda self: True))
-    monkeypatch.setattr("fedsolve.engine.timing._CALL_SECONDS", 1e-9)
+    monkeypatch.setattr("fedsolve.engine.loop._CALL_SECONDS", 1e-9)
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2**8)
 
 

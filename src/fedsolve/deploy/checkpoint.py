@@ -21,7 +21,7 @@ from fedsolve.deploy.retention import is_kept, pinned
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.outliers import check_usual
 from fedsolve.deploy.server.server_state import ServerState, store_row
-from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.records.record_file import RecordFile
 from fedsolve.folders.files import slug
@@ -45,7 +45,7 @@ class DeploymentCheckpoint:
         self._tracked = TrackedStates(where / "followed")
         self._manifest: dict[str, Any] | None = None
         self._keeps: int | None = None  # rounds done of the newest, where it is one that stays
-        self._looks: Looks | None = None
+        self._setup: EvaluationSetup | None = None
         self._changes: list[str] = []
         if folder.resume:
             try:
@@ -93,16 +93,16 @@ class DeploymentCheckpoint:
                 self._note(coordinator.state)
                 return recorder
 
-    def looked_at(self, looks: Looks, rounds: int) -> list[str]:
+    def changes_of(self, setup: EvaluationSetup, rounds: int) -> list[str]:
         """What differs in how a run of so many rounds is evaluated from how it was, in words.
 
         Raises:
             InvalidInput: something follows from it.
         """
-        manifest, self._looks = self._manifest or {}, looks
+        manifest, self._setup = self._manifest or {}, setup
         self._changes = [str(line) for line in manifest.get("changes", ())]
         if "looks" in manifest and manifest["round"] < rounds:
-            self._changes += looks.changed(self._older.source, manifest["looks"], manifest["round"])
+            self._changes += setup.changed(self._older.source, manifest["looks"], manifest["round"])
         return self._changes
 
     def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
@@ -121,8 +121,8 @@ class DeploymentCheckpoint:
             "usual_norms": dict(state.usual),
             "changes": self._changes,
         }
-        if self._looks is not None:
-            manifest["looks"] = self._looks.facts()
+        if self._setup is not None:
+            manifest["looks"] = self._setup.facts()
         tree = {"server": state.server, "buffers": state.buffers, "used": state.last_used_round}
         with coordinator.precision():
             self._tracked.save(state)

@@ -11,11 +11,10 @@ from fedsolve.config.option_docs import takes
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import Diverged, InvalidInput, shown
 from fedsolve.engine.compute.processes import check_alone
-from fedsolve.engine.loop import Progress
 from fedsolve.engine.multi_seed import run_seeds
 from fedsolve.engine.options import RunKeywords, shows_options
 from fedsolve.engine.prepare import check_all_begin
-from fedsolve.engine.progress_line import progress_to
+from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.run import check_callbacks, check_outside, run_one, save_results, seeds_of

@@ -1,191 +1,223 @@
-"""The loop of a run: compiled intervals, evaluation between them, checkpoints, and a record of it all."""
+"""The loop of rounds of a run, of each of several seeds, of a sweep's trials and of a deployment; and its clock."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
-import numpy as np
 
-from fedsolve.core.buffers import WithBuffers, bare
-from fedsolve.core.errors import Diverged, Interrupted
-from fedsolve.core.types import Params
-from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
-from fedsolve.engine.compute.processes import (
-    broadcast_from_first,
-    check_same,
-    is_first,
-    local_copy,
-    process_allgather,
-)
-from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.evaluation.client_metrics import by_client
-from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, without_nonfinite_clients
-from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.records.checkpoint import Checkpoints
-from fedsolve.engine.records.looks import Looks
+from fedsolve.core.errors import Interrupted
+from fedsolve.engine.compute.processes import is_first, process_allgather
 from fedsolve.engine.records.record import Recorder
-from fedsolve.engine.result import Result
-from fedsolve.engine.timing import CallLength, CompileClock
 from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
-from fedsolve.results.metrics import summary
+from fedsolve.results.clients import ClientMetrics
+
+_CALL_SECONDS = 1.0
+_clocks: list[CompileClock] = []
+_listening = False
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: rounds done and to do, the latest evaluation, and more in words (a federation's replies)."""
+class CompileClock:
+    """Counts compilation while it is entered; `seconds` so far.
+
+    Tracing one function reports the functions inside it too: a report covers those that began after it.
+    """
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []  # begin and length, none inside another
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of compilation so far."""
+        return sum(length for _, length in self._spans)
+
+    def add(self, end: float, length: float) -> None:
+        """Count a span of time that ended now."""
+        while self._spans and self._spans[-1][0] >= end - length:
+            self._spans.pop()
+        self._spans.append((end - length, length))
+
+    def __enter__(self) -> CompileClock:
+        global _listening
+        if not _listening:  # jax has no way to remove one listener, so one stays for the process
+            jax.monitoring.register_event_duration_secs_listener(_on_duration)
+            _listening = True
+        _clocks.append(self)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        _clocks.remove(self)
+
+
+def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
+    if event.startswith("/jax/core/compile/"):
+        for clock in _clocks:
+            clock.add(time.perf_counter(), duration_secs)
+
+
+class Stopwatch:
+    """Seconds of a run, without those that a clock counts as compilation."""
+
+    def __init__(self, before: float, clock: CompileClock | None = None) -> None:
+        """Go on from the seconds that the run had taken `before` it was resumed."""
+        self._clock = clock or CompileClock()
+        self._begun = time.perf_counter() - before - self._clock.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return time.perf_counter() - self._begun - self._clock.seconds
+
+
+class CallLength:
+    """Rounds of the next call, by what those before took; progress and Ctrl-C wait for no more than that."""
+
+    def __init__(self, clock: CompileClock) -> None:
+        self._clock = clock
+        self._round_seconds: float | None = None
+
+    def rounds(self, most: int) -> int:
+        """Rounds of the next call: one while nothing is known, and never more than `most`."""
+        if self._round_seconds is None:
+            return 1
+        return min(most, max(1, int(_CALL_SECONDS / self._round_seconds)))
+
+    @contextlib.contextmanager
+    def timed(self, rounds: int) -> Iterator[None]:
+        """Time a call of so many rounds, without what it compiles."""
+        begun, compiled = time.perf_counter(), self._clock.seconds
+        yield
+        spent = time.perf_counter() - begun - (self._clock.seconds - compiled)
+        self._round_seconds = max(spent / rounds, 1e-6)
+
+
+class Rounds(ABC):
+    """Rounds under way: what `loop` asks of a run, of batches of a sweep, and of a deployment.
+
+    Attributes:
+        rounds: of all.
+        eval_every: rounds between evaluations.
+    """
+
+    rounds: int
+    eval_every: int
+
+    @property
+    @abstractmethod
+    def done(self) -> int:
+        """Rounds done."""
+
+    @property
+    def next_evaluation(self) -> int:
+        """Rounds done at the next evaluation: they are evaluated every so often, and after the last."""
+        return min(self.rounds, (self.done // self.eval_every + 1) * self.eval_every)
+
+    @property
+    def most_rounds(self) -> int:
+        """Rounds of the next call at most."""
+        return self.rounds
+
+    @abstractmethod
+    def begin(self) -> str:
+        """Evaluate the initial model, unless a checkpoint goes on; why a callback ends the rounds here, or ''."""
+
+    @abstractmethod
+    def advance(self, rounds: int) -> Any:
+        """So many rounds; what `record` is given of them."""
+
+    @abstractmethod
+    def record(self, logs: Any) -> None:
+        """Write down what the last call gave."""
+
+    @abstractmethod
+    def evaluate(self) -> str:
+        """Evaluate the models after the last call; why a callback ends the rounds here, or ''."""
+
+    @abstractmethod
+    def due(self, over: bool) -> bool:
+        """Whether it is time to save; `over` says that no round follows."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Save all that the next rounds begin with, and the record."""
+
+    @abstractmethod
+    def report(self) -> None:
+        """Tell who follows the rounds how far they are."""
+
+    def how_to_resume(self) -> str:
+        """What an interrupted user is told."""
+        return ""
+
+
+class RecordedRounds(Rounds):
+    """Those of one method, which have a record, and callbacks that are told of their evaluations.
+
+    Attributes:
+        label: the method's name.
+        callbacks: called in their order after each evaluation.
+        recorder: the record so far.
+    """
 
     label: str
-    round: int
-    rounds: int
-    metrics: dict[str, float]
-    remark: str = ""
+    callbacks: Sequence[Callback]
+    recorder: Recorder
 
-    def line(self) -> tuple[str, int, int, str]:
-        """Label, rounds done and to do, and all else in words."""
-        words = ", ".join(part for part in (summary(self.metrics), self.remark) if part)
-        return self.label, self.round, self.rounds, words
+    @abstractmethod
+    def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
+        """What a callback may ask for: the result so far, and the metrics of each client."""
+
+    def why_they_end(self) -> str:
+        """Why the rounds end at this evaluation, by the first callback that says so; "" if they go on.
+
+        Of several processes the first one calls them, and its answer is that of all.
+        """
+        why = self._first_answer() if is_first() else ""
+        over = bool(process_allgather(bool(why))[0, 0])
+        return why or ("ended by a callback of process 0" if over else "")
+
+    def _first_answer(self) -> str:
+        if (
+            not self.callbacks or self.recorder.latest["round"] != self.done
+        ):  # resumed between two evaluations
+            return ""
+        columns = self.recorder.evaluations.arrays()
+        return why_it_ends(
+            self.callbacks, Evaluated(self.label, self.done, self.rounds, columns, *self.offered())
+        )
 
 
-def tell_compiling(progress: object, label: str) -> None:
-    """Tell a progress that shows it that all checks of a run are done and its rounds are compiled next."""
-    compiling = getattr(progress, "compiling", None)
-    if compiling is not None:
-        compiling(label)
+def loop(run: Rounds, clock: CompileClock, interrupted: Callable[[], bool]) -> str:
+    """All rounds that are left, in calls of about a second; why a callback ended them early, "" if none did.
 
+    What the clock and a signal decide is agreed upon among all processes.
 
-def loop(
-    prepared: PreparedRun,
-    checkpoints: Checkpoints,
-    clock: CompileClock,
-    interrupted: Callable[[], bool],
-    progress: Callable[[Progress], None] | None,
-    callbacks: Sequence[Callback] = (),
-) -> Result:
-    """All rounds from where the checkpoint is, evaluated, recorded and saved on the way.
+    Args:
+        run: whose rounds.
+        clock: counts what is compiled, which makes no call longer.
+        interrupted: whether to save and stop after the current call.
 
     Raises:
-        Diverged: a round in which every client's update was not finite, or a last model that is not.
-        Interrupted: `interrupted` said so, after the state was saved.
+        Interrupted: `interrupted` said so, after everything was saved.
     """
-    looks = Looks.of(prepared.eval_every, prepared.algorithm, callbacks)
-    state, recorder = checkpoints.restore(prepared.state, Recorder(), prepared.rounds, looks)
-    check_same("round to go on from", int(state.round))
-    prepared = replace(prepared, remarks=(*prepared.remarks, *checkpoints.moves))
-    if not recorder.evaluated:
-        prepared, metrics = first_evaluation(prepared, local_copy(state))
-        recorder.evaluation(0, 0.0, broadcast_from_first(metrics))
-    else:
-        prepared = without_nonfinite_clients(prepared)
-    rounds, every, call_length = prepared.rounds, prepared.eval_every, CallLength(clock)
-    ended = _ended(callbacks, prepared, local_copy(state), recorder, clock)
-    now = prepared.reacted(recorder)
-    begun = time.perf_counter() - recorder.seconds - clock.seconds  # compilation does not count
-    tell_compiling(progress, prepared.label)
-    while (done := int(state.round)) < rounds and not ended:
-        stop = min(rounds, (done // every + 1) * every)
-        count = int(process_allgather(call_length.rounds(min(stop - done, prepared.most_rounds(done))))[0, 0])
-        with call_length.timed(count):
-            state, logs = now.advance(state, count)
-            new = int(state.round)
-        seen = local_copy(state)
-        recorder.log(done, new, logs, prepared.traffic, prepared.timeline)
-        _check_alive(now, seen, recorder, checkpoints)
-        if new == stop:
-            metrics = broadcast_from_first(prepared.evaluate(seen))
-            recorder.evaluation(new, time.perf_counter() - begun - clock.seconds, metrics)
-            ended = _ended(callbacks, prepared, seen, recorder, clock)
-            now = prepared.reacted(recorder)
+    ended, length = run.begin(), CallLength(clock)
+    while (done := run.done) < run.rounds and not ended:
+        stop = run.next_evaluation
+        count = int(process_allgather(length.rounds(min(stop - done, run.most_rounds)))[0, 0])
+        with length.timed(count):
+            logs = run.advance(count)
+        run.record(logs)
+        if done + count == stop:
+            ended = run.evaluate()
+        over = bool(ended) or run.done == run.rounds
         asked = bool(process_allgather(interrupted()).any())  # read once: what stops here has been saved
-        if new == rounds or ended or asked or checkpoints.due:
-            recorder.seconds = time.perf_counter() - begun - clock.seconds
-            checkpoints.save(state, recorder)
-        if progress is not None:
-            progress(Progress(prepared.label, new, rounds, recorder.latest))
-        if asked and new < rounds and not ended:
-            raise Interrupted(checkpoints.how_to_resume(new, rounds))
-    return _result(prepared, local_copy(state), recorder, clock, (ended,) if ended else ())
-
-
-def _result(
-    prepared: PreparedRun,
-    state: RunState,
-    recorder: Recorder,
-    clock: CompileClock,
-    notes: tuple[str, ...] = (),
-) -> Result:
-    """The state's model and the record so far."""
-    notes = prepared.warnings(recorder) + notes
-    history = recorder.history(prepared.label, prepared.task.name, prepared.settings, clock.seconds, notes)
-    model = prepared.algorithm.export(state.server)
-    buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
-    task = prepared.task
-    return Result(task.assemble(bare(model)), history, buffers, task.module, prepared.timeline)
-
-
-def _ended(
-    callbacks: Sequence[Callback],
-    prepared: PreparedRun,
-    state: RunState,
-    recorder: Recorder,
-    clock: CompileClock,
-) -> str:
-    """Why the run ends at this evaluation, by the first callback that says so; "" if it goes on.
-
-    Of several processes the first one calls them, and its answer is that of all.
-    """
-    why = _first_answer(callbacks, prepared, state, recorder, clock) if is_first() else ""
-    over = bool(process_allgather(bool(why))[0, 0])
-    return why or ("ended by a callback of process 0" if over else "")
-
-
-def _first_answer(
-    callbacks: Sequence[Callback],
-    prepared: PreparedRun,
-    state: RunState,
-    recorder: Recorder,
-    clock: CompileClock,
-) -> str:
-    done = int(state.round)
-    if not callbacks or recorder.latest["round"] != done:  # resumed between two evaluations
-        return ""
-    at = Evaluated(
-        prepared.label,
-        done,
-        prepared.rounds,
-        recorder.evaluations.arrays(),
-        lambda: _result(prepared, state, recorder, clock),
-        partial(by_client, prepared, state),
-    )
-    return why_it_ends(callbacks, at)
-
-
-def _check_alive(
-    prepared: PreparedRun, state: RunState, recorder: Recorder, checkpoints: Checkpoints
-) -> None:
-    """Raise `Diverged` if no client returned a finite update, or the last model is not finite."""
-    failed, done = int(state.failed), int(state.round)
-    if failed >= 0:
-        what = "every client's update of {} is not finite"
-    elif done == prepared.rounds and not _finite(prepared.algorithm.export(state.server)):
-        failed, what = done - 1, "the model of {} is not finite any more"  # nobody trains from it to notice
-    else:
-        return
-    nothing = {name: float("nan") for name in recorder.latest if name not in ("round", "seconds")}
-    nothing |= prepared.clock(failed + 1)
-    recorder.evaluation(failed + 1, recorder.latest["seconds"], nothing)
-    history = recorder.history(prepared.label, prepared.task.name, prepared.settings, 0.0, ())
-    known = rates(prepared.algorithm, failed)
-    if "server_lr" not in known and "server_lr" in history.rounds:  # the method's own, by what it measured
-        known["last server_lr"] = recorder.last("server_lr")
-    start = float(history.evaluations["train_loss"][0])
-    why = divergence_hint(start, known, largest_value(prepared.packed.examples), prepared.label)
-    text = f"round {failed + 1}: {what.format(prepared.label)}{why}. {checkpoints.where_is_last()}"
-    raise Diverged(text, history)
-
-
-def _finite(model: Params) -> bool:
-    return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(model))
+        if asked or run.due(over):
+            run.save()
+        run.report()
+        if asked and not over:
+            raise Interrupted(run.how_to_resume())
+    return ended

@@ -20,13 +20,14 @@ from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.compute.round import start
-from fedsolve.engine.loop import Progress, loop, tell_compiling
+from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.progress import Progress, tell_compiling
 from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.result import Result
-from fedsolve.engine.timing import CompileClock
+from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.folders.run_folder import RUN, held_already
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, tell_ended
@@ -144,7 +145,7 @@ class _SeedRuns:
             Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
             Interruptible(checkpoints.where) as own,
         ):
-            return loop(
+            return run_rounds(
                 prepared,
                 checkpoints,
                 self.clock,

@@ -115,12 +115,11 @@ class PreparedRun(RunEvaluation):
             raise
         return state, {name: np.asarray(log)[:rounds] for name, log in jax.device_get(logs).items()}
 
-    def reacted(self, recorder: Recorder) -> PreparedRun:
-        """The run with the rates of the next rounds, where they react to the evaluations; itself where none does."""
+    def reacted(self, recorder: Recorder, stop: int) -> PreparedRun:
+        """The run with the rates of the rounds until `stop`, where some react to evaluations; else itself."""
         if not reacts(self.algorithm):
             return self
-        seen, every = recorder.evaluations.arrays(), self.eval_every
-        stop = min(self.rounds, (int(seen["round"][-1]) // every + 1) * every)
+        seen = recorder.evaluations.arrays()
         return replace(self, algorithm=reacted(self.algorithm, seen, self.versions, stop))
 
     @property

@@ -13,16 +13,16 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_path
 from fedsolve.core.errors import Diverged, InvalidInput, shown
 from fedsolve.engine.compute.processes import check_same, is_first, report_lost_process, several
-from fedsolve.engine.loop import Progress, loop
+from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.multi_seed import run_seeds
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.progress_line import progress_to
+from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
+from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.engine.sweep.grid import check_seeds
-from fedsolve.engine.timing import CompileClock
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks, tell_ended
@@ -179,7 +179,7 @@ def _run_one(
             Interruptible(checkpoints.where) as interrupt,
             report_lost_process(checkpoints.where_is_last),
         ):
-            return loop(prepared, checkpoints, clock, lambda: interrupt.asked, progress, callbacks)
+            return run_rounds(prepared, checkpoints, clock, lambda: interrupt.asked, progress, callbacks)
 
 
 def save_results(found: Result | Results, out: str | Path | None, title: str) -> None:

@@ -19,8 +19,8 @@ from fedsolve.cli.terminal.progress_file import ProgressFile
 from fedsolve.cli.terminal.sweep_progress import how_far, open_sweep_display
 from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
+from fedsolve.engine.progress import SweepProgress
 from fedsolve.engine.sweep.sweep import run_sweep
-from fedsolve.engine.sweep.sweep_options import SweepProgress
 from fedsolve.folders.run_folder import SWEEP
 from fedsolve.report.sweeps.sweep_page import PAGE, write_report
 from fedsolve.report.sweeps.sweep_table import outcome_lines, setting_rows, setting_table

@@ -22,7 +22,7 @@ from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Interrupted, InvalidInput, Unavailable
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.run_log import FAILED, ROUNDS
-from fedsolve.engine.loop import Progress
+from fedsolve.engine.progress import Progress
 from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.interrupt import STOP, Interruptible

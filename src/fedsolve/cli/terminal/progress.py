@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedsolve.cli.terminal.console import say, visible
 
 if TYPE_CHECKING:
-    from fedsolve.engine.loop import Progress
+    from fedsolve.engine.progress import Progress
 
 _SECONDS_BETWEEN_LINES = 5.0
 _NEVER = float("-inf")

@@ -11,7 +11,7 @@ from fedsolve.cli.terminal.console import say, visible
 from fedsolve.results.metrics import duration
 
 if TYPE_CHECKING:
-    from fedsolve.engine.sweep.sweep_options import SweepProgress
+    from fedsolve.engine.progress import SweepProgress
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -18,19 +18,19 @@ from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.nodes.client_registry import BINDINGS, NodeBindings
 from fedsolve.deploy.nodes.transport import watched_engine
 from fedsolve.deploy.run_log import FAILED, round_reporter, save_client_metrics, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.deployed_rounds import DeployedRounds, Reports
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
-from fedsolve.deploy.server.training_loop import Reports, TrainingLoop
 from fedsolve.engine.checks.rates import check_rates
+from fedsolve.engine.loop import CompileClock, loop
 from fedsolve.engine.reacting import changes
+from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.identity import describe, digest
-from fedsolve.engine.records.looks import Looks
 from fedsolve.engine.result import Result
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.report.page import write_page
@@ -147,38 +147,37 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     coordinator = deployment.coordinator(checkpoint.experiment)
     recorder = checkpoint.restore(coordinator)
     check_rounds(f"the run in {folder}", coordinator.state.round, settings.rounds)
-    looks = Looks.of(settings.eval_every, deployment.algorithm, settings.callbacks)
-    looked = checkpoint.looked_at(looks, settings.rounds)
+    setup = EvaluationSetup.of(settings.eval_every, deployment.algorithm, settings.callbacks)
+    looked = checkpoint.changes_of(setup, settings.rounds)
     if checkpoint.notice:
         say(checkpoint.notice)
     if is_secret:
         say(_SECRET)
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
-    loop = TrainingLoop(
+    rounds = DeployedRounds(
         grid,
         coordinator,
         settings,
         checkpoint,
         recorder,
-        NodeBindings(folder / BINDINGS, checkpoint.experiment),
         lambda: result(),
         Reports(round_reporter(folder), partial(save_client_metrics, folder / CLIENT_METRICS), say),
     )
 
-    def result() -> Result:
+    def result(ended: str = "") -> Result:
         """The model and the record so far."""
-        notes = () if loop.evaluation.measures_loss else (_LOSS,)
+        notes = () if rounds.measures_loss else (_LOSS,)
         notes += (_SECRET,) if is_secret else ()
         notes += tuple(looked)
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
-        notes += (loop.ended,) if loop.ended else ()
+        notes += (ended,) if ended else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
         history = recorder.history(deployment.label, "federation", options, 0.0, notes)
         return Result(coordinator.model, history, dict(coordinator.state.buffers) or None)
 
-    loop.run()
+    ended = loop(rounds, CompileClock(), interrupted=lambda: False)  # each round has been saved
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
-    final = result()
+    final = result(ended)
     write_record(folder, final.history, {"model": final.params, "buffers": coordinator.state.buffers})
     write_page(folder / "page.html", [final.history], title=f"{deployment.label} on a federation")
     return final

@@ -17,7 +17,7 @@ from fedsolve.core.types import replace
 from fedsolve.engine.checks.sizes import Need, check_disk
 from fedsolve.engine.compute.processes import check_alone, is_first, local_copy
 from fedsolve.engine.compute.round import RunState, shard_state
-from fedsolve.engine.records.looks import Looks
+from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.records.record_file import RecordFile
 from fedsolve.engine.streaming.client_states import ClientStates
@@ -41,8 +41,8 @@ class Checkpoints:
         self._record = None if folder is None else RecordFile(folder.hold.folder)
         self._saved: int | None = None
         self.moves: list[str] = []
-        """What is to be said where rounds were computed on other devices than those before, or looked at otherwise."""
-        self._looks: Looks | None = None
+        """What is to be said where rounds were computed on other devices than those before, or evaluated otherwise."""
+        self._setup: EvaluationSetup | None = None
         self._stream, self._stack = stream, stack
         self._states: ClientStates | None = None
 
@@ -75,7 +75,7 @@ class Checkpoints:
         return self._folder is not None and is_first() and self._folder.due
 
     def restore(
-        self, state: RunState, recorder: Recorder, rounds: int, looks: Looks
+        self, state: RunState, recorder: Recorder, rounds: int, setup: EvaluationSetup
     ) -> tuple[RunState, Recorder]:
         """The saved state and record when resuming a run of so many rounds, else those given.
 
@@ -85,7 +85,7 @@ class Checkpoints:
             InvalidInput: the checkpoint is missing, corrupt, of a run that differs (the first difference is named),
                 or of one that has done more rounds.
         """
-        self._looks = looks
+        self._setup = setup
         folder, manifest = self._folder, None if self._folder is None else self._folder.manifest()
         if folder is None or self._record is None or manifest is None:
             self._check_disk(self._open_states(state))
@@ -98,7 +98,7 @@ class Checkpoints:
         if folder.has_moved(manifest["identity"]):
             self.moves.append(_MOVED.format(manifest["round"], folder.identity["devices"]))
         if "looks" in manifest and manifest["round"] < rounds:
-            self.moves += looks.changed(folder.path, manifest["looks"], manifest["round"])
+            self.moves += setup.changed(folder.path, manifest["looks"], manifest["round"])
         streamed = self._stream is not None and bool(jax.tree.leaves(state.clients))
         if ("states" in manifest) != streamed:
             there, here = ("stream", "device") if "states" in manifest else ("device", "stream")
@@ -132,8 +132,8 @@ class Checkpoints:
         self._folder.hold.check()
         self._saved = int(state.round)
         manifest = {"round": self._saved, "record": self._record.append(recorder), "moves": self.moves}
-        if self._looks is not None:
-            manifest["looks"] = self._looks.facts()
+        if self._setup is not None:
+            manifest["looks"] = self._setup.facts()
         if self._stream is not None and self._states is not None:
             self._stream.write_back(state)
             self._states.commit()

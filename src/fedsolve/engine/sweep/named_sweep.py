@@ -11,9 +11,10 @@ from fedsolve.config.build import arguments, build
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
+from fedsolve.engine.progress import SweepProgress
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.engine.sweep.sweep import run_sweep
-from fedsolve.engine.sweep.sweep_options import SweepOptions, SweepProgress
+from fedsolve.engine.sweep.sweep_options import SweepOptions
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.results.sweep import Selection, Sweep
 from fedsolve.tasks.task import Task

@@ -11,12 +11,12 @@ import jax
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.progress_line import progress_to
+from fedsolve.engine.progress import SweepProgress, progress_to
 from fedsolve.engine.records.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.run import check_outside
-from fedsolve.engine.sweep.sweep_options import SweepOptions, SweepProgress
-from fedsolve.engine.sweep.sweep_run import SweepRun
+from fedsolve.engine.sweep.sweep_options import SweepOptions
+from fedsolve.engine.sweep.sweep_run import SweepRounds
 from fedsolve.engine.sweep.sweep_setup import prepare_trials, request_sweep
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.sweep_trials import Trials
@@ -63,7 +63,7 @@ def run_sweep(
                 if tell_user is not None:
                     tell_user(SweepProgress(prepared.label, done, total, diverged, notes))
 
-            run = SweepRun(work, batches, options.selection, store, tell, found)
+            run = SweepRounds(work, batches, options.selection, store, tell, found)
             run.finish(interrupt)
     notes = tuple(dict.fromkeys((*notes, *run.work.prepared.remarks)))
     return _result(prepared, axes, options, work, found, notes)

@@ -1,4 +1,4 @@
-"""What a sweep is asked for besides its method, task and grid, and where it stands."""
+"""What a sweep is asked for besides its method, task and grid."""
 
 from __future__ import annotations
 
@@ -10,28 +10,6 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.options import RunOptions
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.results.sweep import Selection
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """Where a sweep stands.
-
-    Attributes:
-        label: the method's name.
-        done, total: rounds of trials (a setting with a seed); those that diverged count as done.
-        diverged: trials that have diverged so far.
-        notes: remarks, such as that the grid runs in parts.
-    """
-
-    label: str
-    done: int
-    total: int
-    diverged: int
-    notes: tuple[str, ...] = ()
-
-    def line(self) -> tuple[str, int, int, str]:
-        """Label, rounds done and to do of all trials, and all else in words."""
-        return self.label, self.done, self.total, f"{self.diverged} diverged" if self.diverged else ""
 
 
 @dataclass(frozen=True, kw_only=True)

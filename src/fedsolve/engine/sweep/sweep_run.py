@@ -1,11 +1,10 @@
-"""Running the trials of a sweep: batches one after another, evaluated on the way, kept in the store."""
+"""The rounds of a sweep: batches of trials, those that run at once through the loop together, kept in the store."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,141 +13,182 @@ import numpy as np
 
 from fedsolve.core.errors import Interrupted
 from fedsolve.engine.compute.layout import batches_at_once
-from fedsolve.engine.compute.round import RunState
+from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.sweep_trials import RunningBatch, Trials
 from fedsolve.engine.sweep.trials import TrialBatch
-from fedsolve.engine.timing import CallLength, CompileClock
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.results.sweep import Selection
 
 
-@dataclass
-class SweepRun:
-    """A sweep under way; `tell` is called with trial-rounds done, those in all, and trials that diverged.
+class SweepRounds(Rounds):
+    """The rounds of the batches that run at once; when they are done, of those that follow.
 
     On a CPU as many batches run at once as there are cores, each in a thread: their arrays are small, and XLA
     alone keeps one core busy with them.
+
+    Args:
+        work: what all trials share.
+        batches: all of the sweep.
+        selection: whose metric must be measured.
+        store: keeps what is finished.
+        tell: called with trial-rounds done, those in all, and trials that diverged.
+        results: filled with those of all trials.
     """
 
-    work: Trials
-    batches: Sequence[TrialBatch]
-    selection: Selection
-    store: SweepStore
-    tell: Callable[[int, int, int], None]
-    found: TrialResults
-    at_once: int = field(default_factory=batches_at_once)
+    def __init__(
+        self,
+        work: Trials,
+        batches: Sequence[TrialBatch],
+        selection: Selection,
+        store: SweepStore,
+        tell: Callable[[int, int, int], None],
+        results: TrialResults,
+    ) -> None:
+        self.rounds, self.eval_every = work.prepared.rounds, work.prepared.eval_every
+        self.work, self._results = work, results
+        self._batches, self._selection, self._store, self._tell = batches, selection, store, tell
+        self._at_once = store.at_once or batches_at_once()
+        self._evaluated = work.evaluated.tolist()
+        self._running: list[RunningBatch] = []
+        self._is_compiled = False
 
-    def finish(self, interrupt: Interruptible) -> TrialResults:
+    def finish(self, interrupt: Interruptible) -> None:
         """All batches, from where the store is.
 
         Raises:
             InvalidInput: the selection's metric is not measured.
             Interrupted: Ctrl-C, after everything was kept.
         """
-        found, clock, begun = self.found, CompileClock(), time.perf_counter()
-        self.at_once = self.store.at_once or self.at_once
-        running = self._restore()
-        if found.batches or found.rounds:
-            running = self._without_nonfinite_clients(running)
-        before = found.seconds
-        kept = {"lanes": len(self.batches[0].settings) * len(self.batches[0].seeds), "at_once": self.at_once}
-        with clock, ThreadPoolExecutor(self.at_once) as pool:
-            while found.batches < len(self.batches):
-                running = self._begin(found.batches) if running is None else running
-                for states in self._rounds(running, clock, pool):
-                    asked = interrupt.asked
-                    found.seconds = before + time.perf_counter() - begun
-                    if asked or self.store.due:
-                        self.store.save(found, states, kept)
-                    self._report()
-                    if asked and self._done < self._total:
-                        raise Interrupted(self.store.how_to_resume(self._done, self._total))
-                found.batches, found.rounds, running = found.batches + len(self._together), 0, None
-        found.seconds = before + time.perf_counter() - begun
-        self.store.save(found, [], kept)
-        return found
+        results, clock, begun = self._results, CompileClock(), Stopwatch(0.0)
+        self._restore()
+        before = results.seconds
+        self._seconds = lambda: before + begun.seconds
+        with clock, ThreadPoolExecutor(self._at_once) as self._pool:
+            while results.batches < len(self._batches):
+                loop(self, clock, lambda: interrupt.asked)
+                results.batches, results.rounds = results.batches + len(self._together), 0
+                self._running = []
+                if interrupt.asked and self._trial_rounds < self._all_trial_rounds:
+                    self.save()
+                    raise Interrupted(self.how_to_resume())
+        self.save()
 
-    def _restore(self) -> list[RunningBatch] | None:
-        """What the store has found so far, into `found`; the batches that were under way, None if none were."""
-        found = self.found
-        found.batches, found.rounds, found.seconds = self.store.done
-        started = self._begin(found.batches) if found.rounds else []
-        states = self.store.restore(found, [current.states for current in started])
-        return [replace(current, states=s) for current, s in zip(started, states, strict=True)] or None
+    def _restore(self) -> None:
+        """Put results and batches where the store left them."""
+        results = self._results
+        results.batches, results.rounds, results.seconds = self._store.done
+        if results.rounds:
+            self._running = self._start()
+        states = self._store.restore(results, [current.states for current in self._running])
+        self._running = [replace(current, states=s) for current, s in zip(self._running, states, strict=True)]
+        if results.batches or results.rounds:
+            self._leave_out_nonfinite_clients()
 
-    def _begin(self, first: int) -> list[RunningBatch]:
-        """The batches that run together from number `first` on, at their start."""
-        return [self.work.begin(b) for b in self.batches[first : first + self.at_once]]
+    def _start(self) -> list[RunningBatch]:
+        """The batches that run next, at their start."""
+        return [self.work.begin(batch) for batch in self._together]
 
     @property
     def _together(self) -> Sequence[TrialBatch]:
-        return self.batches[self.found.batches : self.found.batches + self.at_once]
+        """The batches that run at once now."""
+        return self._batches[self._results.batches : self._results.batches + self._at_once]
 
-    def _rounds(
-        self, running: list[RunningBatch], clock: CompileClock, pool: Executor
-    ) -> Iterator[list[RunState]]:
-        """Batches together to their end; their states after each call."""
-        found, batches, total = self.found, self._together, self.work.prepared.rounds
-        evaluated, call_length = self.work.evaluated.tolist(), CallLength(clock)
-        if found.rounds == 0:
-            self._evaluate(running, 0, None)
-            if not found.batches and not np.isfinite(self._first_losses()).all():
-                running = self._without_nonfinite_clients(running)
-                self._evaluate(running, 0, None)
-            self.selection.check(found.metrics)
-            for current in running:
-                current.next_methods(found.metrics, 1)  # refuses a rate that reacts to what is not measured
-        self._report()
-        while (done := found.rounds) < total:
-            stop = next(r for r in evaluated if r > done)
-            step, first = call_length.rounds(stop - done), not call_length.known
-            ahead = partial(
-                RunningBatch.advance, rounds=step, metrics=found.metrics, evaluations=evaluated.index(stop)
-            )
-            with call_length.timed(step):  # the first call compiles, which is done once: not in threads
-                running = _each(ahead, running, None if first else pool)
-            found.rounds = done + step
-            for batch, current in zip(batches, running, strict=True):
-                found.diverged[np.ix_(batch.settings, batch.seeds)] = current.failed
-            if found.rounds == stop:
-                self._evaluate(running, evaluated.index(stop), pool)
-            if all((current.failed > 0).all() for current in running):  # nothing of them is left
-                found.rounds = total
-            if found.rounds == total:
-                for batch in batches:
-                    found.end(batch, total)
-            yield [current.states for current in running]
+    @property
+    def done(self) -> int:
+        """Rounds done of the batches that run."""
+        return self._results.rounds
+
+    def begin(self) -> str:
+        """Evaluate the initial models, where the batches are at their start."""
+        results, self._is_compiled = self._results, False
+        if not results.rounds:
+            self._running = self._start()
+            self._evaluate(0, None)
+            if not results.batches and not np.isfinite(self._first_losses()).all():
+                self._leave_out_nonfinite_clients()
+                self._evaluate(0, None)
+            self._selection.check(results.metrics)
+            for current in self._running:
+                current.next_methods(results.metrics, 1)  # refuses a rate that reacts to what is not measured
+        self.report()
+        return ""
+
+    def advance(self, rounds: int) -> int:
+        """So many rounds of every trial."""
+        pool = (
+            self._pool if self._is_compiled else None
+        )  # the first call compiles, which is done once: no threads
+        self._next = self._evaluated.index(self.next_evaluation)
+        metrics = self._results.metrics
+        ahead = partial(RunningBatch.advance, rounds=rounds, metrics=metrics, evaluations=self._next)
+        self._running, self._is_compiled = _each(ahead, self._running, pool), True
+        return rounds
+
+    def record(self, logs: int) -> None:
+        """Note which trials have diverged; where all have, no round is left."""
+        results, running = self._results, self._running
+        results.rounds += logs
+        for batch, current in zip(self._together, running, strict=True):
+            results.diverged[np.ix_(batch.settings, batch.seeds)] = current.failed
+        if all((current.failed > 0).all() for current in running):
+            results.rounds = self.rounds
+
+    def evaluate(self) -> str:
+        """All metrics of all trials, at the evaluation that is next."""
+        self._evaluate(self._next, self._pool)
+        if self._results.rounds == self.rounds:
+            for batch in self._together:
+                self._results.end(batch, self.rounds)
+        return ""
+
+    def due(self, over: bool) -> bool:
+        """Whether enough time has passed since the last saving; batches that are done wait for the next one."""
+        return self._store.due
+
+    def save(self) -> None:
+        """Keep the results so far, and the states of the batches that run."""
+        self._results.seconds = self._seconds()
+        lanes = len(self._batches[0].settings) * len(self._batches[0].seeds)
+        layout = {"lanes": lanes, "at_once": self._at_once}
+        self._store.save(self._results, [current.states for current in self._running], layout)
+
+    def report(self) -> None:
+        """Tell how far all trials are."""
+        diverged = int((self._results.diverged > 0).sum())
+        self._tell(self._trial_rounds, self._all_trial_rounds, diverged)
+
+    def how_to_resume(self) -> str:
+        """What an interrupted user is told."""
+        return self._store.how_to_resume(self._trial_rounds, self._all_trial_rounds)
+
+    @property
+    def _trial_rounds(self) -> int:
+        before = sum(b.trials for b in self._batches[: self._results.batches]) * self.rounds
+        return before + sum(b.trials for b in self._together) * self.done
+
+    @property
+    def _all_trial_rounds(self) -> int:
+        return sum(b.trials for b in self._batches) * self.rounds
 
     def _first_losses(self) -> np.ndarray:
         """The training losses at the start, of the trials of the first batches."""
-        losses = self.found.metrics["train_loss"][..., 0]
+        losses = self._results.metrics["train_loss"][..., 0]
         return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
 
-    def _without_nonfinite_clients(self, running: list[RunningBatch] | None) -> Any:
-        """The batches and all trials from here on without clients that have no loss (see `nonfinite_clients`)."""
+    def _leave_out_nonfinite_clients(self) -> None:
+        """Go on without clients that have no loss (see `nonfinite_clients`), those that run included."""
         self.work = self.work.without_nonfinite_clients()
-        return None if running is None else [replace(current, work=self.work) for current in running]
+        self._running = [replace(current, work=self.work) for current in self._running]
 
-    def _evaluate(self, running: list[RunningBatch], evaluation: int, pool: Executor | None) -> None:
-        for batch, values in zip(self._together, _each(RunningBatch.evaluate, running, pool), strict=True):
-            self.found.put(batch, evaluation, values)
-
-    @property
-    def _total(self) -> int:
-        return sum(b.trials for b in self.batches) * self.work.prepared.rounds
-
-    @property
-    def _done(self) -> int:
-        before = sum(b.trials for b in self.batches[: self.found.batches]) * self.work.prepared.rounds
-        return before + sum(b.trials for b in self._together) * self.found.rounds
-
-    def _report(self) -> None:
-        self.tell(self._done, self._total, int((self.found.diverged > 0).sum()))
+    def _evaluate(self, evaluation: int, pool: ThreadPoolExecutor | None) -> None:
+        values = _each(RunningBatch.evaluate, self._running, pool)
+        for batch, found in zip(self._together, values, strict=True):
+            self._results.put(batch, evaluation, found)
 
 
 def _each(
-    function: Callable[[RunningBatch], Any], running: list[RunningBatch], pool: Executor | None
+    function: Callable[[RunningBatch], Any], running: list[RunningBatch], pool: ThreadPoolExecutor | None
 ) -> list[Any]:
     """The function of each batch: in threads at once, or one after another without a pool."""
     if pool is None or len(running) == 1:

@@ -1,4 +1,4 @@
-"""How a run is looked at on its way, how often and by what: what may change as it goes on, and what may not."""
+"""How a run is evaluated on its way, how often and for which callbacks: what may change when it is resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsolve.results.callbacks import Callback
 
 
 @dataclass(frozen=True)
-class Looks:
+class EvaluationSetup:
     """The evaluations of a run, and what follows from them.
 
     Attributes:
@@ -33,7 +33,7 @@ class Looks:
     others: tuple[str, ...]
 
     @classmethod
-    def of(cls, eval_every: int, method: Algorithm, callbacks: Sequence[Callback]) -> Looks:
+    def of(cls, eval_every: int, method: Algorithm, callbacks: Sequence[Callback]) -> EvaluationSetup:
         """Those of a run with a method and callbacks."""
         deciding = tuple(_words(c) for c in callbacks if not getattr(c, "only_looks", False))
         others = tuple(

@@ -1,17 +1,18 @@
-"""A deployment, round after round: ask a cohort, validate its replies, update, evaluate, save."""
+"""The rounds of a deployment: ask a cohort, validate its replies, update, evaluate, save."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.nodes.client_registry import ClientRegistry, NodeBindings
+from fedsolve.deploy.nodes.client_registry import BINDINGS, ClientRegistry, NodeBindings
 from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.server.client_evaluation import ClientEvaluation
 from fedsolve.deploy.server.collect import ReplyCollector
@@ -21,7 +22,9 @@ from fedsolve.deploy.server.evaluation_result import EvaluationResult, first_mea
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
+from fedsolve.engine.loop import RecordedRounds, Stopwatch
 from fedsolve.engine.records.record import Recorder
+from fedsolve.results.clients import ClientMetrics
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Reports:
     log: Callable[[str], None]
 
 
-class TrainingLoop:
-    """Runs a coordinator's rounds on Flower's grid.
+class DeployedRounds(RecordedRounds):
+    """A coordinator's rounds on Flower's grid.
 
     Args:
         grid: Flower's grid.
@@ -48,13 +51,11 @@ class TrainingLoop:
         settings: rounds, deadlines, what evaluates, and what happens when too few replies count.
         checkpoint: where the state is saved after every round.
         recorder: the record so far.
-        bindings: which node each client number belongs to.
         result: gives the `fedsolve.Result` so far.
         reports: who is told what happens.
 
     Attributes:
-        evaluation: what evaluates.
-        ended: why a callback ended the run, "" if none did.
+        measures_loss: whether the last evaluation had the training loss itself, measured by the server or by clients.
     """
 
     def __init__(
@@ -64,17 +65,23 @@ class TrainingLoop:
         settings: Settings,
         checkpoint: DeploymentCheckpoint,
         recorder: Recorder,
-        bindings: NodeBindings,
         result: Callable[[], Any],
         reports: Reports,
     ) -> None:
-        self._grid, self._coordinator, self._settings = grid, coordinator, settings
-        self._checkpoint, self._recorder = checkpoint, recorder
-        self._reports, self._log = reports, reports.log
+        self.rounds, self.eval_every = settings.rounds, settings.eval_every
+        self.label, self.callbacks, self.recorder = settings.label or "", settings.callbacks, recorder
+        self._coordinator, self._settings, self._checkpoint = coordinator, settings, checkpoint
+        self._result, self._reports, self._log = result, reports, reports.log
         self._void_rounds = 0  # in a row: after each the model would not have been finite
-        self.ended = ""
+        self._client_loss = float("nan")
+        self.measures_loss = False
         self._registry = ClientRegistry(
-            grid, coordinator.population, coordinator.signature, bindings, settings.takeover, self._log
+            grid,
+            coordinator.population,
+            coordinator.signature,
+            NodeBindings(Path(settings.out) / BINDINGS, checkpoint.experiment),
+            settings.takeover,
+            self._log,
         )
         self._collector = ReplyCollector(grid, coordinator, settings, self._registry, self._log)
         clients = ClientEvaluation(
@@ -86,64 +93,98 @@ class TrainingLoop:
             reports.client_metrics,
             self._log,
         )
-        self.evaluation = Evaluation(
-            coordinator, recorder, settings, clients if settings.client_metrics else None, result
-        )
+        self._evaluation = Evaluation(coordinator, settings, clients if settings.client_metrics else None)
 
-    def run(self) -> None:
-        """All rounds that are left, unless a callback ends the run.
+    @property
+    def done(self) -> int:
+        """Rounds done."""
+        return self._coordinator.state.round
+
+    @property
+    def most_rounds(self) -> int:
+        """One: it is saved after each."""
+        return 1
+
+    def begin(self) -> str:
+        """Wait for clients and evaluate the initial model, if anybody does; why a callback ends the run here, or ''.
 
         Raises:
-            Unavailable: too few clients at the start, or too few good replies after the last repetition.
+            Unavailable: too few clients.
         """
-        self._begun = time.perf_counter() - self._recorder.seconds
-        if self._coordinator.state.round < self._settings.rounds:
+        self._watch = Stopwatch(self.recorder.seconds)
+        if self.done < self.rounds:
             quorum = self._settings.quorum or self._coordinator.population
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
-        if self._recorder.evaluated:
-            self._react()
-        elif self.evaluation.measures:
-            self._evaluate()
-        while self._coordinator.state.round < self._settings.rounds and not self.ended:
-            self._run_round()
+        if self.recorder.evaluated:
+            return self._react()
+        return self.evaluate() if self._evaluation.measures else ""
 
-    def _evaluate(self, client_loss: float = float("nan")) -> None:
-        self.evaluation.record(lambda: time.perf_counter() - self._begun, client_loss)
-        self._react()
+    def advance(self, rounds: int) -> tuple[Replies[Accepted], dict[str, float]]:
+        """One round: its replies, and what is recorded of it.
 
-    def _react(self) -> None:
-        """Let callbacks and rates react to the last evaluation."""
-        self.ended = self.evaluation.why_the_run_ends()
-        self._coordinator.react(self._recorder.evaluations.arrays())
+        Raises:
+            Unavailable: too few good replies after the last repetition.
+        """
+        self._begun = time.perf_counter()
+        replies = self._collect_replies(self.done + 1)
+        return replies, self._finish_round(replies.accepted, replies.wanted)
 
-    def _run_round(self) -> None:
-        begun, number = time.perf_counter(), self._coordinator.state.round + 1
-        replies = self._collect_replies(number)
-        entry = self._finish_round(replies.accepted, replies.wanted)
+    def record(self, logs: tuple[Replies[Accepted], dict[str, float]]) -> None:
+        """Add the round to the record."""
+        replies, entry = logs
         traffic = {
             "bytes_up": replies.bytes_up,
             "bytes_down": replies.bytes_down,
             "rejected": len(replies.rejected),
         }
-        self._recorder.entry({"round": number, **entry, **traffic})
-        if number % self._settings.eval_every == 0 or number == self._settings.rounds:
-            self._evaluate(entry.get("client_loss", float("nan")))
-        self._recorder.seconds = time.perf_counter() - self._begun
-        self._checkpoint.save(self._coordinator, self._recorder)
-        self._reports.round(
-            {
-                "round": number,
-                "rounds": self._settings.rounds,
-                "replies": len(replies.accepted),
-                **traffic,
-                "loss": entry.get("client_loss"),
-                LARGEST: entry.get(LARGEST),
-                WHOSE: entry.get(WHOSE),
-                "seconds": time.perf_counter() - begun,
-                "metrics": self._recorder.latest if self._recorder.evaluated else {},
-                "reasons": [f"client {client}: {reason}" for client, reason in replies.rejected],
-            }
-        )
+        self.recorder.entry({"round": self.done, **entry, **traffic})
+        self._client_loss = entry.get("client_loss", float("nan"))
+        self._last = {
+            "round": self.done,
+            "rounds": self.rounds,
+            "replies": len(replies.accepted),
+            **traffic,
+            "loss": entry.get("client_loss"),
+            LARGEST: entry.get(LARGEST),
+            WHOSE: entry.get(WHOSE),
+            "reasons": [f"client {client}: {reason}" for client, reason in replies.rejected],
+        }
+
+    def evaluate(self) -> str:
+        """Record the model's metrics, where nobody measures any the mean loss of local steps alone.
+
+        Raises:
+            InvalidInput: `evaluate` raises, or no client can measure what all are asked at first.
+        """
+        metrics = self._evaluation.metrics(is_first=not self.recorder.evaluated)
+        self.measures_loss = "train_loss" in metrics
+        self.recorder.evaluation(self.done, self._watch.seconds, {"train_loss": self._client_loss, **metrics})
+        return self._react()
+
+    def _react(self) -> str:
+        """Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''."""
+        ended = self.why_they_end()
+        self._coordinator.react(self.recorder.evaluations.arrays())
+        return ended
+
+    def offered(self) -> tuple[Callable[[], Any], Callable[..., ClientMetrics]]:
+        """The result so far, and what clients measure."""
+        return self._result, self._evaluation.by_client
+
+    def due(self, over: bool) -> bool:
+        """Always: what clients sent is not asked for twice."""
+        return True
+
+    def save(self) -> None:
+        """Save state and record."""
+        self.recorder.seconds = self._watch.seconds
+        self._checkpoint.save(self._coordinator, self.recorder)
+
+    def report(self) -> None:
+        """Tell of the last round."""
+        seconds = time.perf_counter() - self._begun
+        metrics = self.recorder.latest if self.recorder.evaluated else {}
+        self._reports.round({**self._last, "seconds": seconds, "metrics": metrics})
 
     def _collect_replies(self, number: int) -> Replies[Accepted]:
         """The replies to a round's orders; none where too few count and such rounds are skipped."""
@@ -178,7 +219,7 @@ class TrainingLoop:
         """The update that a model was probably spoiled by, where numbers became too large; where to go back to."""
         if replies is not None and not replies.too_large:
             return ""
-        rise = sharpest_rise(self._recorder.rounds.columns)
+        rise = sharpest_rise(self.recorder.rounds.columns)
         return f"; {rise}; {self._checkpoint.how_to_go_back(rise.round)}" if rise else ""
 
     def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:

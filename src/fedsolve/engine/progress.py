@@ -1,4 +1,4 @@
-"""Progress from Python as one line on standard error, which is rewritten in a terminal and in a notebook.
+"""How far a run or a sweep is, and the line on standard error that shows it from Python, rewritten in a terminal.
 
 fs.run(method, task, rounds=500, progress=True)
 FedAvg: round 320 of 500, test accuracy 93.1 %, training loss 0.21, 160 a second, 1 s left
@@ -15,10 +15,48 @@ from typing import Any, TextIO, cast
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.processes import is_first
-from fedsolve.results.metrics import duration
+from fedsolve.results.metrics import duration, summary
 
 _SECONDS_REWRITTEN = 0.2
 _SECONDS_BETWEEN_LINES = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: rounds done and to do, the latest evaluation, and more in words (a federation's replies)."""
+
+    label: str
+    round: int
+    rounds: int
+    metrics: dict[str, float]
+    remark: str = ""
+
+    def line(self) -> tuple[str, int, int, str]:
+        """Label, rounds done and to do, and all else in words."""
+        words = ", ".join(part for part in (summary(self.metrics), self.remark) if part)
+        return self.label, self.round, self.rounds, words
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Where a sweep stands.
+
+    Attributes:
+        label: the method's name.
+        done, total: rounds of trials (a setting with a seed); those that diverged count as done.
+        diverged: trials that have diverged so far.
+        notes: remarks, such as that the grid runs in parts.
+    """
+
+    label: str
+    done: int
+    total: int
+    diverged: int
+    notes: tuple[str, ...] = ()
+
+    def line(self) -> tuple[str, int, int, str]:
+        """Label, rounds done and to do of all trials, and all else in words."""
+        return self.label, self.done, self.total, f"{self.diverged} diverged" if self.diverged else ""
 
 
 @dataclass
@@ -107,3 +145,10 @@ def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | N
         yield cast(Callable[[Any], None], progress)
     else:
         raise InvalidInput(f"progress = {shown(progress)} must be True or a function")
+
+
+def tell_compiling(progress: object, label: str) -> None:
+    """Tell a progress that shows it that all checks of a run are done and its rounds are compiled next."""
+    compiling = getattr(progress, "compiling", None)
+    if compiling is not None:
+        compiling(label)
