@@ -14,11 +14,11 @@ def page() -> str:
         rows.setdefault(payload(algorithm), []).append(name)
     lines = [
         _INTRO,
-        "| methods | download | upload, and its reduction on the server | sum sufficient |",
+        "| methods | download | upload, reduction | sum sufficient |",
         "|---|---|---|---|",
     ]
     for found, names in rows.items():
-        down = "<br>".join(f"`{f.name}` {f.shape}" for f in found.down)
+        down = "<br>".join(f"`{f.name}` {f.shape}" for f in found.down if not f.name.endswith("round"))
         up = "<br>".join(f"`{f.name}` {f.shape}, {f.reduced}" for f in found.up)
         enough = f"no: {found.not_a_sum}" if found.not_a_sum else "yes"
         lines.append(_typeset(f"| {', '.join(f'`{n}`' for n in names)} | {down} | {up} | {enough} |"))
@@ -26,10 +26,10 @@ def page() -> str:
 
 
 def _typeset(row: str) -> str:
-    """A row of the page, whose counts are formulas and whose means are named as its introduction names them."""
+    """A row of the page, whose sizes are formulas and whose means are named as its introduction names them."""
     named = row.replace("mean by examples", "weighted mean").replace("mean 1/|S|", "mean")
-    named = named.replace("a whole number", "an integer")
-    return re.sub(r"\b(K d_s|K d|K|d_s|d)(?= numbers)", r"$\1$", named)
+    named = named.replace("one number", "1").replace("a whole number", "1 integer")
+    return re.sub(r"\b(K d_s|K d|K|d_s|d) numbers", r"$\1$", named)
 
 
 _INTRO = r"""# Communication
@@ -42,7 +42,9 @@ same table.
 (`experiments/fedfw/fw_privacy/page.html`); `docs/privacy.md` has the remedies.
 
 Symbols: $d$ is the number of model parameters, $K$ the number of local steps, $D_i$ the update of client $i$
-(`delta`), and $d_s$ the number of shared parameters. Personal layers (`FedPer`, `FedRep`) are never sent.
+(`delta`), and $d_s$ the number of shared parameters. Personal layers (`FedPer`, `FedRep`) are never sent. The
+table has the size of every field in numbers, and its reduction on the server. Every download also has the number
+of the round.
 
 * **Scalars**: most methods also upload the mean local loss (`loss`), for logging only. `squared_norm`, `f`,
   `excess` and `rate_sum` are used by the server step, and `search` has the results of a line search.

@@ -107,8 +107,8 @@ def test_formulas_of_pages_are_read_by_both_who_show_them():
         prose = re.sub(r"^```.*?^```$|^ {4}.*$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
         inline += INLINE.findall(prose)
         assert prose.count("$") == 2 * len(INLINE.findall(prose)), path
-    assert len(blocks) >= 6
-    assert len(inline) >= 100
+    assert len(blocks) >= 4
+    assert len(inline) >= 80
     assert all(maths.tex2mathml(found, as_block=True) for found in blocks)
     assert all(maths.tex2mathml(found) for found in inline)
     assert not [found for found in blocks + inline if "operatorname" in found]
