@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 _LONGEST = 60
@@ -58,6 +58,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     names = sorted(known)
     hint = f"did you mean '{near}'? " if (near := nearest(str(name), names)) else ""
     return InvalidInput(f"unknown {kind} '{name}': {hint}Known: {', '.join(names) or 'none'}")
+
+
+def check_known(kind: str, name: object, known: Collection[str]) -> None:
+    """Raise `unknown` unless `name` is one of `known`; no list or array is, which Python could not compare."""
+    if not isinstance(name, str) or name not in known:
+        raise unknown(kind, str(name), known)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import check_known
 
 _HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
 
@@ -26,8 +26,7 @@ def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np
     Raises:
         InvalidInput: no such metric of `whose` (the nearest is named).
     """
-    if metric not in evaluations:
-        raise unknown(f"metric of {whose}", metric, evaluations)
+    check_known(f"metric of {whose}", metric, evaluations)
     values = np.asarray(evaluations[metric], float)
     return np.nan_to_num(values if higher_is_better(metric) else -values, nan=-np.inf)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, check_known, unknown
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles
 from fedsolve.report.table import headline
@@ -168,8 +168,7 @@ def _check_metric(histories: Sequence[History], metric: str) -> bool:
     if any(metric in h.evaluations for h in histories):
         return False
     known = {name for h in histories for name in (*h.evaluations, *h.rounds)} - set(_ALONG)
-    if metric not in known:
-        raise unknown("metric", metric, known)
+    check_known("metric", metric, known)
     return True
 
 

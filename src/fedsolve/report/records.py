@@ -10,8 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import check_known
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import text
 from fedsolve.report.style import LIGHT, context, line_styles
@@ -115,8 +114,7 @@ def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[st
     Raises:
         InvalidInput: another part than evaluations or rounds.
     """
-    if not is_one_of(part, get_args(Part)):
-        raise unknown("part of a history", str(part), get_args(Part))
+    check_known("part of a history", part, get_args(Part))
     tables = [getattr(h, part) for h in histories]
     lengths = [len(table["round"]) for table in tables]
     found = {"method": np.repeat([h.label for h in histories], lengths)}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.folders.sealed_json import LARGEST, unsealed_values
 from fedsolve.folders.untrusted import read_bytes
 from fedsolve.results.columns import as_column, frame
@@ -39,8 +39,7 @@ class ClientMetrics:
 
     def column(self, metric: str) -> np.ndarray:
         """A metric by client; `InvalidInput` names the nearest if there is none of that name."""
-        if metric not in self.metrics:
-            raise unknown("metric of clients", metric, self.metrics)
+        check_known("metric of clients", metric, self.metrics)
         return self.metrics[metric]
 
     def deciles(self, metric: str) -> np.ndarray:

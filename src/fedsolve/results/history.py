@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.checks import is_integer
-from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.core.errors import InvalidInput, check_known, shown
 from fedsolve.folders.sealed_json import unsealed
 from fedsolve.folders.untrusted import loads
 from fedsolve.results.columns import Columns, as_column, checked_columns, dumps, number
@@ -86,8 +86,7 @@ class History:
 
     def column(self, name: str) -> np.ndarray:
         """An evaluation column, shape (evaluations,); `InvalidInput` if there is none of that name."""
-        if name not in self.evaluations:
-            raise unknown(f"metric of '{self.label}'", name, self.evaluations)
+        check_known(f"metric of '{self.label}'", name, self.evaluations)
         return self.evaluations[name]
 
     def final(self, name: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.core.checks import check_integer
-from fedsolve.core.errors import Diverged, InvalidInput, unknown
+from fedsolve.core.errors import Diverged, InvalidInput, check_known
 from fedsolve.results.metrics import describe
 
 
@@ -76,8 +76,7 @@ class Selection:
 
     def check(self, metrics: dict[str, np.ndarray]) -> None:
         """Raise `InvalidInput` unless the metric is among those evaluated."""
-        if self.metric not in metrics:
-            raise unknown("metric of the selection", self.metric, metrics)
+        check_known("metric of the selection", self.metric, metrics)
 
 
 SELECTIONS = {
@@ -182,8 +181,7 @@ class Sweep:
         """Scores over two axes, the best over all others, shape (values of y, values of x)."""
         names = list(self.grid)
         for name in (x, y):
-            if name not in names:
-                raise unknown("axis of the sweep", name, names)
+            check_known("axis of the sweep", name, names)
         others = tuple(i for i, name in enumerate(names) if name not in (x, y))
         scores = self._best_over(others)
         return scores if names.index(y) < names.index(x) else scores.T
@@ -191,14 +189,12 @@ class Sweep:
     def best_over_grid(self, axis: str) -> np.ndarray:
         """The best score over all other axes at each value of one, shape (values,)."""
         names = list(self.grid)
-        if axis not in names:
-            raise unknown("axis of the sweep", axis, names)
+        check_known("axis of the sweep", axis, names)
         return self._best_over(tuple(i for i, name in enumerate(names) if name != axis))
 
     def curve(self, setting: int, metric: str) -> np.ndarray:
         """A metric of one setting by seed and evaluation, shape (seeds, evaluations)."""
-        if metric not in self.metrics:
-            raise unknown("metric of the sweep", metric, self.metrics)
+        check_known("metric of the sweep", metric, self.metrics)
         return self.metrics[metric][setting]
 
     def _best_over(self, axes: tuple[int, ...]) -> np.ndarray:

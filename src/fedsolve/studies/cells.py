@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, check_known, unknown
 from fedsolve.results.sweep import SENT, Sweep
 from fedsolve.studies.intervals import Interval, interval
 from fedsolve.studies.problem import Problem
@@ -89,8 +89,7 @@ class Cells:
 
     def problem(self, name: str) -> Problem:
         """A problem by name; `InvalidInput` if there is none."""
-        if name not in self.problems:
-            raise unknown("problem of the study", name, self.problems)
+        check_known("problem of the study", name, self.problems)
         return self.problems[name]
 
     def cell(self, problem: str, method: str) -> Cell:
@@ -112,8 +111,7 @@ class Cells:
         if sweep is None:
             return np.zeros(1), np.full((len(self.seeds), 1), np.nan)
         name = metric or self.problem(problem).metric
-        if name not in sweep.metrics:
-            raise unknown(f"metric of {problem}", name, sweep.metrics)
+        check_known(f"metric of {problem}", name, sweep.metrics)
         lost = (sweep.diverged[0] >= 0) | exploded(sweep)[0]
         values = sweep.curve(0, name).copy()
         values[lost, -1] = np.nan

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, check_known
 
 T = TypeVar("T")
 
@@ -43,8 +42,7 @@ class Registry(dict[str, T]):
 
     def find(self, name: Any, kind: str | None = None) -> T:
         """The entry of that name; `InvalidInput` for an unknown one (with the nearest match)."""
-        if not is_one_of(name, self):
-            raise unknown(kind or self.kind, str(name), self)
+        check_known(kind or self.kind, name, self)
         return self[name]
 
     def build(self, where: str, table: Any) -> Any:
@@ -81,8 +79,7 @@ def _check_parameters(name: str, cls: Any, given: Mapping[str, Any]) -> None:
     """Raise `InvalidInput` unless a class takes the parameters given, and needs no others."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for parameter, value in given.items():
-        if parameter not in fields:
-            raise unknown(f"parameter of {name}", parameter, fields)
+        check_known(f"parameter of {name}", parameter, fields)
         if isinstance(value, str | bool) and not fields[parameter].metadata.get("static"):
             raise InvalidInput(f"{name}: {parameter} = {value!r} must be a number")
     for parameter, field in fields.items():

@@ -8,7 +8,7 @@ parameters, biases, norms, softmax, the mean over examples, the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ def _evaluate(jaxpr: core.Jaxpr, constants: Sequence[Any], *arguments: Any) -> l
         values = [v.val if isinstance(v, core.Literal) else known[v] for v in equation.invars]
         if _is_product(equation):
             results = [_product(equation, values)]
-        elif not any(map(_has_products, _inside(equation))):
+        elif not any(map(_has_products, programs_inside(equation))):
             results = bind(equation, values)
         elif equation.primitive.name in _OWN_DERIVATIVE:  # nothing differentiates it any more
             called = equation.params["call_jaxpr"]
@@ -63,16 +63,8 @@ def _is_product(equation: core.JaxprEqn) -> bool:
     return equation.primitive.name in _PRODUCTS and types == {jnp.dtype("float32")}
 
 
-def _has_products(jaxpr: core.Jaxpr) -> bool:
-    return any(_is_product(e) or any(map(_has_products, _inside(e))) for e in jaxpr.eqns)
-
-
-def _inside(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-    """The programs of a loop, a branch or a call."""
-    for value in equation.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, core.ClosedJaxpr | core.Jaxpr):
-                yield one if isinstance(one, core.Jaxpr) else one.jaxpr
+def _has_products(program: core.ClosedJaxpr | core.Jaxpr) -> bool:
+    return any(map(_is_product, all_equations(program)))
 
 
 def _rewritten(value: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, Unpack
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range, is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module
@@ -163,7 +163,6 @@ def FedDR(
     Reference: Tran Dinh, Pham, Phan and Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex
     Federated Composite Optimization", NeurIPS 2021, Algorithm 1.
     """
-    if not is_one_of(solver, ("sgd", "exact")):
-        raise unknown("solver", solver, ("sgd", "exact"))
+    check_known("solver", solver, ("sgd", "exact"))
     local = local_sgd(client_lr, client) if solver == "sgd" else ConjugateGradient()
     return DouglasRachford(psi, local, eta=eta, alpha=alpha)

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, Unpack
 
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range, is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting, module
 from fedsolve.methods.client.conjugate import ConjugateGradient
@@ -83,12 +83,10 @@ def FedExProx(
     """
     check_range("gamma", gamma, above=0)
     check_range("alpha", alpha, above=0, optional=True)
-    if not is_one_of(solver, ("sgd", "exact")):
-        raise unknown("solver", solver, ("sgd", "exact"))
+    check_known("solver", solver, ("sgd", "exact"))
     if extrapolation is None:
         extrapolation = "GraDS" if alpha is None else "constant"
-    if not is_one_of(extrapolation, ("constant", "GraDS", "StoPS")):
-        raise unknown("extrapolation", extrapolation, ("constant", "GraDS", "StoPS"))
+    check_known("extrapolation", extrapolation, ("constant", "GraDS", "StoPS"))
     if (extrapolation == "constant") != (alpha is not None):
         said = (
             "needs an alpha such as 1.5" if alpha is None else f"sets alpha itself: leave out alpha = {alpha}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Unpack
 
 from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import check_known, unknown
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting
 from fedsolve.methods.client.armijo import Armijo
@@ -121,8 +120,7 @@ def FedLiLU(
 
     Reference: Geetika, Uniyal and Chatterjee, "Towards Hyper-parameter-free Federated Learning", 2024, Algorithm 2.
     """
-    if not is_one_of(preset, _LU):
-        raise unknown("preset", preset, _LU)
+    check_known("preset", preset, _LU)
     names = ("eta", "lam", "momentum", "eps")
     constants: dict[str, Any] = dict(zip(names, _LU[preset], strict=True))
     given = dict(zip(names, (server_lr, lam, momentum, eps), strict=True))

@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsolve.core.checks import check_integer, check_range, is_one_of
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.checks import check_integer, check_range
+from fedsolve.core.errors import InvalidInput, check_known
 
 Sampling = Literal["fixed", "poisson", "none"]
 Accountant = Literal["rdp", "pld"]
@@ -195,10 +195,8 @@ def check_setting(
     noise_multiplier: Any, population: Any, cohort: Any, delta: Any, sampling: str, accountant: str = "rdp"
 ) -> None:
     """Raise `InvalidInput` unless these are a mechanism that can be accounted for."""
-    if not is_one_of(sampling, ("fixed", "poisson", "none")):
-        raise unknown("sampling", sampling, ("fixed", "poisson", "none"))
-    if not is_one_of(accountant, ("rdp", "pld")):
-        raise unknown("accountant", accountant, ("rdp", "pld"))
+    check_known("sampling", sampling, ("fixed", "poisson", "none"))
+    check_known("accountant", accountant, ("rdp", "pld"))
     if accountant == "pld" and sampling == "fixed":
         raise InvalidInput(
             "accountant = 'pld' knows no sampling without replacement: take 'rdp', or sampling='none', which counts "

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range, is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_known
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reported, static
 from fedsolve.methods.client.sgd import ClientOptions
@@ -70,8 +70,7 @@ class Adaptive(ServerOptimizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
-        if not is_one_of(self.second, SECOND_MOMENTS):
-            raise unknown("second moment", self.second, SECOND_MOMENTS)
+        check_known("second moment", self.second, SECOND_MOMENTS)
         check_range("tau", self.tau, at_least=0)
         check_range("beta1", self.beta1, at_least=0, below=1)
         check_range("beta2", self.beta2, at_least=0, below=1)
@@ -126,8 +125,7 @@ _PRESETS: dict[SecondMoment, dict[Preset, tuple[float, float, float, float | Non
 def _preset(second: SecondMoment, preset: Preset, beta1: Scalar, **given: Any) -> Adaptive:
     """`Adaptive` with a preset's constants where none are given."""
     presets = _PRESETS[second]
-    if not isinstance(preset, str) or preset not in presets:
-        raise unknown("preset", preset, presets)
+    check_known("preset", preset, presets)
     lr, tau, beta2, initial, bias = presets[preset]
     values = {"lr": lr, "tau": tau, "beta2": beta2, "initial": initial, "bias_correction": bias}
     values |= {name: value for name, value in given.items() if value is not None}

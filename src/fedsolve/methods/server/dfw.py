@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
-from fedsolve.core.checks import check_range, is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate, as_rate, rate_at
 from fedsolve.core.types import Params, Scalar, Traced, Weighting, module, reduced, reported, static
@@ -100,10 +100,8 @@ class DeepFrankWolfe(ServerOptimizer):
         check_range("lam", self.lam, at_least=0)
         check_range("momentum", self.momentum, at_least=0, below=1, optional=True)
         check_range("eps", self.eps, at_least=0)
-        if not is_one_of(self.f, ("start", "end", "last", "mean")):
-            raise unknown("f", self.f, ("start", "end", "last", "mean"))
-        if not is_one_of(self.loss_weights, ("same", "plain", "examples")):
-            raise unknown("loss_weights", self.loss_weights, ("same", "plain", "examples"))
+        check_known("f", self.f, ("start", "end", "last", "mean"))
+        check_known("loss_weights", self.loss_weights, ("same", "plain", "examples"))
 
     def init(self, params: Params) -> DeepFrankWolfeState:
         """All zero."""

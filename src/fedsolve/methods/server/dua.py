@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Cohort
 from fedsolve.core.building.build_record import by_name
-from fedsolve.core.checks import check_range, is_one_of
-from fedsolve.core.errors import unknown
+from fedsolve.core.checks import check_range
+from fedsolve.core.errors import check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Claim, Params, Scalar, Traced, Weighting, claimed, module, reported, static
@@ -87,8 +87,7 @@ class DoublyAdaptive(ServerOptimizer):
     eps_per_client: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        if not is_one_of(self.preconditioner, ("identity", "adagrad", "adam")):
-            raise unknown("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
+        check_known("preconditioner", self.preconditioner, ("identity", "adagrad", "adam"))
         check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
         check_range("beta2", self.beta2, at_least=0, below=1)
         check_range("eps", self.eps, at_least=0)

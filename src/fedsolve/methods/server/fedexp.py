@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from fedsolve.core.building.build_record import by_name
-from fedsolve.core.errors import unknown
+from fedsolve.core.errors import check_known
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Scalar, Weighting
 from fedsolve.methods.client.sgd import ClientOptions
@@ -56,8 +56,7 @@ def FedExP(
 
     Reference: Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023.
     """
-    if not isinstance(preset, str) or preset not in _EXP_PRESETS:
-        raise unknown("preset", preset, _EXP_PRESETS)
+    check_known("preset", preset, _EXP_PRESETS)
     default, clamp, per_client, weights = _EXP_PRESETS[preset]
     eps_g = default if eps_g is None else eps_g
     server_optimizer = DoublyAdaptive(eps_g=eps_g, clamp=clamp, eps_per_client=per_client)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import f as fisher
 from scipy.stats import rankdata, studentized_range
 
-from fedsolve.core.errors import InvalidInput, unknown
+from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.results.metrics import describe
 from fedsolve.studies.cells import Cells, Which
 from fedsolve.studies.intervals import LEVEL, Interval, beyond
@@ -46,8 +46,7 @@ class Ranks:
 
     def of(self, method: str) -> float:
         """A method's mean rank; `InvalidInput` if it is none of the methods."""
-        if method not in self.methods:
-            raise unknown("method of the ranks", method, self.methods)
+        check_known("method of the ranks", method, self.methods)
         return float(self.mean[self.methods.index(method)])
 
     @property
