@@ -30,11 +30,11 @@ TITLE = "Reproduced figures and tables"
 DRAWN = "plotted, no verdict"
 """Of a figure that an experiment shows, and of which none of its claims is."""
 INTRO = (
-    "For readers of the five papers that fedsolve implements. This page lists for every figure, table and theorem the "
-    "experiment that reproduces it, and the verdicts on the paper's claims.",
-    "A verdict follows from 95 % intervals over seeds or data sets. It is provisional if a best learning rate lies at an "
-    "edge of its grid, or if there are fewer than five seeds (docs/studies.md). Claims that no paper makes are confirmed or "
-    "contradicted, and count for no figure. Sizes: "
+    "For readers of the five papers that fedsolve implements. This page lists the experiment that reproduces each "
+    "figure, table and theorem, and the verdicts on the paper's claims.",
+    "A verdict follows from 95 % intervals over seeds or data sets. It is provisional if a best learning rate lies at "
+    "an edge of its grid, or if there are fewer than five seeds (docs/studies.md). Claims that no paper makes are "
+    "confirmed or contradicted, and count for no figure. Sizes: "
     + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
     + ".",
 )
@@ -118,7 +118,13 @@ def markdown() -> str:
         "[The same list as one page](../experiments/index.html).",
     ]
     for heading, rows in _sections(shown):
-        lines += ["", f"## {heading}", "", "| | subject | size | experiment and verdicts |", "|---|---|---|---|"]
+        lines += [
+            "",
+            f"## {heading}",
+            "",
+            "| | subject | size | experiment and verdicts |",
+            "|---|---|---|---|",
+        ]
         lines += [f"| {' | '.join((*row[:3], '<br>'.join(row[3])))} |" for row in rows]
     return "\n".join([*lines, ""])
 
@@ -138,7 +144,9 @@ def page() -> str:
 
     sections = []
     for heading, rows in _sections(shown):
-        head = "".join(f'<th scope="col">{h}</th>' for h in ("", "Subject", "Size", "Experiment and verdicts"))
+        head = "".join(
+            f'<th scope="col">{h}</th>' for h in ("", "Subject", "Size", "Experiment and verdicts")
+        )
         body = "\n".join(
             f'<tr><th scope="row">{escape(name)}</th><td>{escape(shows)}</td><td>{size}</td>'
             f"<td>{'<br>'.join(experiments)}</td></tr>"
