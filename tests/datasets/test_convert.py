@@ -15,7 +15,7 @@ import pytest
 
 from fedsolve import tasks
 from fedsolve.core.errors import InvalidInput
-from fedsolve.tasks.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
+from fedsolve.tasks.datasets import checked_files, cifar, leaf, news, voxels
 from fedsolve.tasks.images.cifar import decode
 from fedsolve.tasks.networks.recurrent import LSTM
 from tasks.small_files import DATA, needs
@@ -37,9 +37,9 @@ def digits(folder, monkeypatch):
     for split in y:
         (folder / f"{split}-images-idx3-ubyte").write_bytes(idx(x[split], 8))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx(y[split], 8))
-    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in mnist.CONTENT}
-    monkeypatch.setattr(mnist, "CONTENT", sums)
-    monkeypatch.setattr(mnist, "COUNTS", {"train": 30, "test": 20})
+    sums = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in checked_files.MNIST}
+    monkeypatch.setattr(checked_files, "MNIST", sums)
+    monkeypatch.setattr(checked_files, "COUNTS", {"train": 30, "test": 20})
     for split, name in (("train", "train"), ("test", "t10k")):
         table = np.zeros((len(y[name]) + (5 if split == "test" else 0), 8), np.int32)
         table[: len(y[name]), 0] = y[name]
@@ -52,7 +52,7 @@ def test_mnist(tmp_path, monkeypatch):
     source, to = tmp_path / "from", tmp_path / "to"
     source.mkdir()
     x, y = digits(source, monkeypatch)
-    written = mnist.convert(source, to)
+    written = checked_files.mnist(source, to)
     assert len(written) == 5
     task = tasks.mnist_by_writer(to, model="softmax")  # reads them by the sums that were noted
     assert task.data.names == ("writer 0", "writer 1", "writer 2")
@@ -63,10 +63,10 @@ def test_mnist(tmp_path, monkeypatch):
         tasks.mnist_by_writer(to)
     (source / "t10k-labels-idx1-ubyte").write_bytes(b"other")
     with pytest.raises(InvalidInput, match=r"t10k-labels.*another check sum"):
-        mnist.convert(source, to)
+        checked_files.mnist(source, to)
     (source / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(InvalidInput, match=r"lacks t10k-labels-idx1-ubyte.gz or "):
-        mnist.convert(source, to)
+        checked_files.mnist(source, to)
 
 
 @needs("mnist")
@@ -83,7 +83,7 @@ def test_mnist_as_it_is_gives_the_known_files(tmp_path):
         (source / f"qmnist-{split}-labels-idx2-int.gz").write_bytes(gzip.compress(idx(table, 0x0C), 1))
     for path in (DATA / "mnist").glob("*.gz"):
         (source / path.name).symlink_to(path)
-    mnist.convert(source, to)
+    checked_files.mnist(source, to)
     got = np.load(to / "mnist" / "mnist_writers.npz")
     assert all((got[name] == z[name]).all() and got[name].dtype == z[name].dtype for name in z.files)
     assert not list(to.glob("mnist/*.gz.sha256"))
@@ -93,17 +93,17 @@ def test_fashion(tmp_path, monkeypatch):
     """The four idx files, zipped or not, as they are; others are refused."""
     source, to, sums = tmp_path / "from", tmp_path / "to", {}
     source.mkdir()
-    for name in fashion.CONTENT:
+    for name in checked_files.FASHION:
         a = rng.integers(0, 10, (12, 28, 28) if "images" in name else (12,), dtype=np.uint8)
         (source / name.removesuffix(".gz")).write_bytes(idx(a, 8))
         sums[name] = hashlib.sha256(a.tobytes()).hexdigest()
-    monkeypatch.setattr(fashion, "CONTENT", sums)
+    monkeypatch.setattr(checked_files, "FASHION", sums)
     monkeypatch.setattr(importlib.import_module("fedsolve.tasks.images.fashion"), "CONTENT", sums)
-    fashion.convert(source, to)
+    checked_files.fashion_mnist(source, to)
     assert tasks.fashion_mnist(to, 2, "iid").data.counts.tolist() == [6, 6]
     (source / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(12, np.uint8), 8))
     with pytest.raises(InvalidInput, match="its content has another check sum"):
-        fashion.convert(source, to)
+        checked_files.fashion_mnist(source, to)
 
 
 def test_cifar(tmp_path):
@@ -232,12 +232,12 @@ def test_voxels_as_they_are_give_the_known_file(tmp_path):
 
 @needs("libsvm")
 def test_libsvm(tmp_path):
-    written = libsvm.convert(DATA / "libsvm", tmp_path)
+    written = checked_files.libsvm(DATA / "libsvm", tmp_path)
     assert [path.name for path in written] == ["a9a", "a9a.t", "w8a", "mushrooms"]
     assert len(tasks.libsvm(tmp_path, dataset="mushrooms", num_clients=2).test.y) == 1625
     (tmp_path / "libsvm" / "w8a").write_text("+1 1:1\n")
     with pytest.raises(InvalidInput, match="w8a: its text has another check sum"):
-        libsvm.convert(tmp_path / "libsvm", tmp_path / "again")
+        checked_files.libsvm(tmp_path / "libsvm", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
@@ -250,7 +250,7 @@ def test_femnist(tmp_path):
         (tmp_path / split).mkdir(exist_ok=True)
         text = json.dumps({"users": list(users), "num_samples": [], "user_data": users})
         (tmp_path / split / f"all_{number}.json").write_text(text)
-    femnist.convert(tmp_path, tmp_path)
+    leaf.femnist(tmp_path, tmp_path)
     task = tasks.handwriting(tmp_path, dataset="femnist")
     assert (task.name, task.citation, task.data.counts.tolist()) == ("femnist-62", "caldas2018leaf", [6, 4])
     np.testing.assert_array_equal(np.rint(task.data.client(1).x[..., 0] * 255), ink[1][:4].reshape(4, 28, 28))
@@ -263,9 +263,9 @@ def test_femnist(tmp_path):
     ]:
         (tmp_path / "test" / "all_0.json").write_text(text)
         with pytest.raises(InvalidInput, match=expected):
-            femnist.convert(tmp_path, tmp_path)
+            leaf.femnist(tmp_path, tmp_path)
     with pytest.raises(InvalidInput, match=r"lacks train/\*.json"):
-        femnist.convert(tmp_path / "train", tmp_path)
+        leaf.femnist(tmp_path / "train", tmp_path)
 
 
 def test_shakespeare_of_leaf(tmp_path):
@@ -285,7 +285,7 @@ def test_shakespeare_of_leaf(tmp_path):
     (tmp_path / "all_data").mkdir()
     file = tmp_path / "all_data" / "all_data.json"
     file.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": users}))
-    shakespeare.convert(tmp_path, tmp_path)
+    leaf.shakespeare(tmp_path, tmp_path)
     roles = play_roles(tmp_path / "shakespeare_leaf.jsonl.gz", "")
     assert dict(roles) == {
         f"LEAF: {name}": [line.rstrip("\n") for line in said] for name, said in lines.items()
@@ -301,9 +301,9 @@ def test_shakespeare_of_leaf(tmp_path):
     ]:
         file.write_text(json.dumps({"user_data": data}))
         with pytest.raises(InvalidInput, match=expected):
-            shakespeare.convert(tmp_path, tmp_path)
+            leaf.shakespeare(tmp_path, tmp_path)
     with pytest.raises(InvalidInput, match=r"lacks all_data/\*.json"):
-        shakespeare.convert(tmp_path / "all_data", tmp_path)
+        leaf.shakespeare(tmp_path / "all_data", tmp_path)
 
 
 def test_news(tmp_path):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsolve.core.building.registry import Registry
-from fedsolve.tasks.datasets import cifar, fashion, femnist, libsvm, mnist, news, shakespeare, voxels
+from fedsolve.tasks.convex.libsvm import SHA256 as LIBSVM
+from fedsolve.tasks.datasets import checked_files, cifar, leaf, news, voxels
 from fedsolve.tasks.images.fashion import CONTENT as FASHION
 from fedsolve.tasks.images.fashion import FOLDER
 from fedsolve.tasks.images.femnist import FILE as FEMNIST_SAMPLE
@@ -94,7 +95,7 @@ _DATASETS = {
                 for split in ("train", "test")
             ),
         ),
-        convert=mnist.convert,
+        convert=checked_files.mnist,
         remark="the same bytes as those behind the results in experiments/",
     ),
     "libsvm": DataSet(
@@ -103,9 +104,9 @@ _DATASETS = {
         licence="none stated there; a9a (Adult) and mushrooms are CC BY 4.0 at UCI",
         megabytes=8,
         run="fedsolve run libsvm FedAvg",
-        files=tuple(f"libsvm/{name}" for name in libsvm.SHA256),
-        originals=tuple(Original(_LIBSVM + name, 20_000_000, sum_) for name, sum_ in libsvm.SHA256.items()),
-        convert=libsvm.convert,
+        files=tuple(f"libsvm/{name}" for name in LIBSVM),
+        originals=tuple(Original(_LIBSVM + name, 20_000_000, sum_) for name, sum_ in LIBSVM.items()),
+        convert=checked_files.libsvm,
         remark="the same bytes as those behind the results in experiments/",
     ),
     "cifar10": DataSet(
@@ -138,7 +139,7 @@ _DATASETS = {
         run="fedsolve run fashion-mnist FedAvg",
         files=tuple(f"{FOLDER}/{name}" for name in FASHION),
         originals=tuple(Original(_FASHION + name, 30_000_000) for name in FASHION),
-        convert=fashion.convert,
+        convert=checked_files.fashion_mnist,
         remark="the same images as those behind Debian's package, zipped anew",
     ),
     "voxels": DataSet(
@@ -172,9 +173,9 @@ _DATASETS = {
         licence="the images are NIST Special Database 19",
         megabytes=0,
         run="fedsolve run femnist FedAvg --task-set dataset=leaf",
-        files=(femnist.FEMNIST,),
+        files=(leaf.FEMNIST,),
         originals=(),
-        convert=femnist.convert,
+        convert=leaf.femnist,
         remark="LEAF's script data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes the folder for --from",
     ),
     "femnist-sample": DataSet(
@@ -207,7 +208,7 @@ _DATASETS = {
         run="fedsolve run shakespeare FedAvg --task-set dataset=leaf",
         files=(SHAKESPEARE_LEAF,),
         originals=(),
-        convert=shakespeare.convert,
+        convert=leaf.shakespeare,
         remark="LEAF's script data/shakespeare/preprocess.sh -s niid --sf 1.0 -k 0 makes the folder data for --from",
     ),
     "chitchat": DataSet(

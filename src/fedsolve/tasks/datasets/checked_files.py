@@ -1,4 +1,4 @@
-"""MNIST's four idx files, and the writers of its digits from QMNIST's labels."""
+"""MNIST, Fashion-MNIST and LIBSVM's sets: their files are checked, and zipped as tasks read them."""
 
 from __future__ import annotations
 
@@ -8,39 +8,36 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsolve.data.sources import CONVERTED, read_idx
+from fedsolve.data.sources import read_idx
 from fedsolve.folders.files import write_atomically
-from fedsolve.tasks.datasets.originals import find, refuse, unzipped, write_npz
+from fedsolve.tasks.convex.libsvm import SHA256 as LIBSVM
+from fedsolve.tasks.datasets.originals import find, refuse, unzipped, write_noted, write_npz
+from fedsolve.tasks.images.fashion import CONTENT as FASHION
+from fedsolve.tasks.images.fashion import FOLDER
 from fedsolve.tasks.images.mnist import SHA256
 
-CONTENT = {
+MNIST = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""SHA-256 of the idx files, unzipped."""
+"""SHA-256 of MNIST's idx files, unzipped."""
 COUNTS = {"train": 60_000, "test": 10_000}
 """Digits of each split; QMNIST has 60,000 test digits, whose first 10,000 are MNIST's."""
 _MOST = 60_000_000
 
 
-def convert(folder: Path, to: Path) -> list[Path]:
+def mnist(folder: Path, to: Path) -> list[Path]:
     """The idx files, gzipped or not, into `mnist/`, and `mnist_writers.npz` from QMNIST's label files."""
     written = []
-    for name, sha256 in CONTENT.items():
+    for name, sha256 in MNIST.items():
         path = find(folder, [f"{name}.gz", name, name.replace("-idx", ".idx")])
         content = unzipped(path, _MOST)
-        refuse(hashlib.sha256(content).hexdigest() != sha256, path, "its content has another check sum")
+        refuse(_sum(content) != sha256, path, "its content has another check sum")
         raw = path.read_bytes()
         zipped = raw if raw[:2] == b"\x1f\x8b" else gzip.compress(content, mtime=0)
-        new = write_atomically(to / "mnist" / f"{name}.gz", zipped)
-        actual, beside = hashlib.sha256(zipped).hexdigest(), new.with_name(new.name + CONVERTED)
-        if actual == SHA256[new.name]:
-            beside.unlink(missing_ok=True)
-        else:
-            write_atomically(beside, f"{actual}  {new.name}\n")
-        written.append(new)
+        written.append(write_noted(to / "mnist" / f"{name}.gz", zipped, SHA256[f"{name}.gz"]))
     arrays = {}
     for split, count in COUNTS.items():
         path = find(folder, [f"qmnist-{split}-labels-idx2-int.gz", f"qmnist-{split}-labels-idx2-int"])
@@ -59,3 +56,30 @@ def convert(folder: Path, to: Path) -> list[Path]:
     order = ("train_writer", "test_writer", "train_hsf", "test_hsf")
     file = to / "mnist" / "mnist_writers.npz"
     return [*written, write_npz(file, {name: arrays[name] for name in order}, SHA256[file.name])]
+
+
+def fashion_mnist(folder: Path, to: Path) -> list[Path]:
+    """The idx files, gzipped or not, into `fashion-mnist/`, after their check sums."""
+    contents = {}
+    for name, sha256 in FASHION.items():
+        path = find(folder, [name, name.removesuffix(".gz")])
+        contents[name] = unzipped(path, _MOST)
+        refuse(_sum(read_idx(path).tobytes()) != sha256, path, "its content has another check sum")
+    return [
+        write_atomically(to / FOLDER / name, gzip.compress(content, mtime=0))
+        for name, content in contents.items()
+    ]
+
+
+def libsvm(folder: Path, to: Path) -> list[Path]:
+    """`a9a`, `a9a.t`, `w8a` and `mushrooms`, gzipped or not, into `libsvm/`, after their check sums."""
+    texts = {}
+    for name, sha256 in LIBSVM.items():
+        path = find(folder, [name, f"{name}.gz"])
+        texts[name] = unzipped(path, 20_000_000)
+        refuse(_sum(texts[name]) != sha256, path, "its text has another check sum")
+    return [write_atomically(to / "libsvm" / name, text) for name, text in texts.items()]
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
