@@ -52,3 +52,16 @@ The row of tuning-free-league is a name.
 """
     assert found(tool, page) == []
     assert [line for line, _ in found(tool, page.replace("a name", "a league"))] == [13]
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[path.stem for path in PAGES])
+def test_a_page_says_for_whom_it_is_and_is_short(page):
+    text = page.read_text()
+    title, blank, first = text.splitlines()[:3]
+    assert title.startswith("# ")
+    assert blank == ""
+    assert first.startswith(("For ", "This page is for "))
+    assert len(text.split()) <= 1500
