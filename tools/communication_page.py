@@ -28,7 +28,11 @@ def page() -> str:
 def _typeset(row: str) -> str:
     """A row of the page, whose sizes are formulas and whose means are named as its introduction names them."""
     named = row.replace("mean by examples", "weighted mean").replace("mean 1/|S|", "mean")
-    named = named.replace("one number", "1").replace("a whole number", "1 integer")
+    named = (
+        named.replace("one number", "1")
+        .replace("a whole number", "1 integer")
+        .replace("is no sum", "is not a sum")
+    )
     return re.sub(r"\b(K d_s|K d|K|d_s|d) numbers", r"$\1$", named)
 
 
