@@ -56,6 +56,7 @@ def test_a_namespace_offers_its_public_classes(name):
         "callbacks": {"check_callbacks", "tell_ended", "why_it_ends"},
         "catalogue": {"current_name", "load_home", "split_name"},
         "flower": {"check_flower"},
+        "geometry": {"build_geometry"},
         "schedules": {"as_count"},
     }
     own = {

@@ -10,7 +10,9 @@ import pytest
 from fedsolve import wire
 from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry import (
+    GEOMETRIES,
     L1,
+    MIRRORS,
     Box,
     ElasticNet,
     GroupL1,
@@ -19,8 +21,8 @@ from fedsolve.geometry import (
     NuclearBall,
     NuclearNorm,
     as_blocks,
+    build_geometry,
 )
-from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS, build_geometry
 
 RNG = np.random.default_rng(0)
 MODEL = {

@@ -14,7 +14,7 @@ from fedsolve.studies.budgets import budget, budgeted, chances, drawn, expected
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
 from fedsolve.studies.pictures import Budgets
-from fedsolve.studies.pictures.budgets import shares
+from fedsolve.studies.pictures.comparisons import shares
 from fedsolve.studies.runner import outcome, solve
 
 AXES = ("client_lr", "server_lr")

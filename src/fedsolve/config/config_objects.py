@@ -26,7 +26,7 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
     if not kinds:
         return value
     from fedsolve.core.schedules import Schedule
-    from fedsolve.geometry.by_name import build_geometry
+    from fedsolve.geometry import build_geometry
     from fedsolve.geometry.operations import ArrayFunction
 
     known = registries()
@@ -40,7 +40,7 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
 def registries() -> Mapping[type, Registry[Any]]:
     """What a configuration can build beside methods and tasks, by the class that an argument is annotated with."""
     from fedsolve.core.schedules import SCHEDULES, Schedule
-    from fedsolve.geometry.by_name import GEOMETRIES, MIRRORS
+    from fedsolve.geometry import GEOMETRIES, MIRRORS
     from fedsolve.geometry.mirrors import Mirror
     from fedsolve.geometry.operations import ArrayFunction
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps

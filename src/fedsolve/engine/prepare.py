@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.fleets.profiles import PROFILES
+from fedsolve.core.fleets.fleet import PROFILES
 from fedsolve.core.xla.compiler import make_room
 from fedsolve.engine.checks.rates import on_standing_still
 from fedsolve.engine.compute.keys import start_params

@@ -15,8 +15,7 @@ from jaxtyping import Array, Bool, Int
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.fleets.events import asynchronous
-from fedsolve.core.fleets.fleet import Fleet
-from fedsolve.core.fleets.profiles import profile
+from fedsolve.core.fleets.fleet import Fleet, profile
 from fedsolve.core.fleets.timeline import Timeline, synchronous
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.traits import declares

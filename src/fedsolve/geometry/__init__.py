@@ -1,5 +1,10 @@
 """Geometry: penalties and sets with their operations, mirror maps, and where on a model they act."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedsolve.core.building.registry import Registry
+from fedsolve.core.errors import InvalidInput
 from fedsolve.geometry.blocks import Block, Blocks, Geometry, as_blocks
 from fedsolve.geometry.mirrors import DiagonalQuadratic, Entropy, Euclidean, Mirror, PNorm, Quadratic
 from fedsolve.geometry.penalties.groups import GroupL1
@@ -48,6 +53,48 @@ __all__ = [
     "TotalVariation2D",
     "as_blocks",
 ]
+
+_PENALTIES = "L1 ElasticNet SquaredL2 LInf GroupL1 NuclearNorm TotalVariation TotalVariation2D"
+_SETS = "L1Ball L2Ball LInfBall Box LpBall Simplex Polytope NuclearBall SpectralBall GroupL1Ball KSupportBall"
+_MIRRORS = "Euclidean DiagonalQuadratic PNorm Entropy"
+
+GEOMETRIES: Registry[Callable[..., Any]] = Registry(
+    "penalty or set", {name: globals()[name] for name in f"{_PENALTIES} {_SETS}".split()}
+)
+"""Every penalty and set by its name."""
+MIRRORS: Registry[Callable[..., Any]] = Registry(
+    "mirror map", {name: globals()[name] for name in _MIRRORS.split()}
+)
+"""Every mirror map that a configuration can name."""
+
+
+def build_geometry(where: str, value: Any) -> Blocks | Any:
+    """A penalty or set from a table, or several from a list of tables.
+
+    A table has `name`, the parameters, and optionally `on`, a pattern of leaves that each get their own;
+    without it the whole parameter vector is meant.
+
+    Raises:
+        InvalidInput: an unknown name or parameter (the nearest match is named), or a value it refuses.
+
+    >>> build_geometry("psi", {"name": "L1Ball", "radius": 10.0, "on": "weight"}).parts[0].pattern
+    'weight'
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        parts = [_one(where, table) for table in value]
+        return Blocks(tuple(block for part in parts for block in part.parts))
+    return _one(where, value)
+
+
+def _one(where: str, table: Any) -> Blocks:
+    own = dict(table) if isinstance(table, Mapping) else table
+    pattern = own.pop("on", None) if isinstance(own, dict) else None
+    psi = GEOMETRIES.build(where, own)
+    if pattern is None:
+        return Blocks((Block(psi),))
+    if not isinstance(pattern, str):
+        raise InvalidInput(f"{where}: on = {pattern!r} must be a pattern of leaves such as 'weight'")
+    return psi.on(pattern)
 
 
 def __dir__() -> list[str]:

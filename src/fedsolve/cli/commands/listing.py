@@ -70,7 +70,7 @@ def _paper(key: str) -> dict[str, str]:
 
 
 def _geometries() -> list[dict[str, Any]]:
-    from fedsolve.geometry.by_name import GEOMETRIES
+    from fedsolve.geometry import GEOMETRIES
     from fedsolve.geometry.operations import OPERATIONS
 
     return [

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from fedsolve.core.building.registry import Registry
 from fedsolve.core.checks import check_path
-from fedsolve.report.trackers.mlflow import MLflow
-from fedsolve.report.trackers.tensorboard import TensorBoard
+from fedsolve.report.trackers.services import MLflow, TensorBoard, WandB
 from fedsolve.report.trackers.tracking import Tracker
-from fedsolve.report.trackers.wandb import WandB
 
 __all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "WandB", "tracker"]
 
