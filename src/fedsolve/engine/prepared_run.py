@@ -16,7 +16,7 @@ from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.data.on_disk.stored import StoredData
-from fedsolve.engine.checks.preflight import check_round
+from fedsolve.engine.checks.shape_checks import check_round
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState, advance, on_all_devices, one_round

@@ -19,6 +19,7 @@ from jax.extend import core
 
 from fedsolve.core.xla.convolutions import bind
 from fedsolve.core.xla.direct import DIRECT
+from fedsolve.core.xla.programs import all_equations, programs_inside
 
 _PRODUCTS = ("dot_general", "conv_general_dilated", DIRECT)
 _OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call")

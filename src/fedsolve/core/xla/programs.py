@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 Program = ClosedJaxpr | Jaxpr
 
 
-def equations_of(program: Program) -> list[JaxprEqn]:
+def equations_of(program: Any) -> list[JaxprEqn]:
     """The operations of a program, without those of programs inside."""
     return (program.jaxpr if isinstance(program, ClosedJaxpr) else program).eqns
 

@@ -16,8 +16,8 @@ from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
-from fedsolve.engine.checks.captured_arrays import of_call
-from fedsolve.engine.checks.constant_randomness import programs_inside
+from fedsolve.core.xla.programs import all_equations
+from fedsolve.engine.checks.constants import of_call
 from fedsolve.engine.checks.gathers import Reader
 from fedsolve.engine.checks.loss_contract import compile_options, steps_of
 from fedsolve.engine.compute.clients import on_device
@@ -26,6 +26,7 @@ _ROWS = 32  # examples that are looked at
 _OF_LARGE = 8  # of which a large model is evaluated on so many
 _LARGE = 2**20
 _LOOK = 2**17  # examples among which those are looked for, of fields that have several numbers each
+_BY_INDEX = {"gather", "dynamic_slice"}  # operations that read by an index
 _CHANGES = (0.0, 1.0, -1.0, 30.0, -30.0)  # several, as a loss may be flat on one side
 
 
@@ -47,7 +48,7 @@ def check_gathers(name: str, loss: Callable[..., Any], model: Params, sets: Mapp
             continue
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((_ROWS, *a.shape[1:]), a.dtype), examples)
         program = of_call.trace(loss, model, jax.eval_shape(put, shapes)).jaxpr
-        if not _looks_up(program):
+        if not any(e.primitive.name in _BY_INDEX for e in all_equations(program)):
             continue
         sizes, in_loops = _gathers(program, len(jax.tree.leaves(model)))
         if not sizes and not in_loops:
@@ -72,15 +73,6 @@ def _words(beyond: list[tuple[int, int, int]]) -> str:
         return "looks up entries beyond the end of an axis in a loop, by integers of"
     low, high, size = beyond[0]
     return f"looks up entries {low} to {high} of an axis of {size} by integers of"
-
-
-def _looks_up(program: Any) -> bool:
-    """Whether a program has an operation that reads by an index."""
-    equations = getattr(program, "jaxpr", program).eqns
-    return any(
-        e.primitive.name in ("gather", "dynamic_slice") or any(map(_looks_up, programs_inside(e)))
-        for e in equations
-    )
 
 
 def _gathers(program: Any, leaves: int) -> tuple[list[int], bool]:

@@ -16,8 +16,8 @@ from jaxtyping import Array
 from fedsolve.core import trees
 from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.types import Batch, Params, replace
-from fedsolve.engine.checks.captured_arrays import closes_over_floats, of_call
-from fedsolve.engine.checks.constant_randomness import programs_inside
+from fedsolve.core.xla.programs import all_equations
+from fedsolve.engine.checks.constants import closes_over_floats, of_call
 from fedsolve.tasks.loss_arguments import asked, call, mean_of
 
 Function = Callable[..., Any]
@@ -150,7 +150,7 @@ def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> di
     steps = steps_of(params)
     seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
     for (name, f), results in zip(rest.items(), seen, strict=True):
-        units = _UNITS * _rounding(of_call.trace(f, params, rows).jaxpr.jaxpr)
+        units = _UNITS * _rounding(of_call.trace(f, params, rows).jaxpr)
         models = list(zip(*(np.asarray(values, float) for values in results), strict=True))
         telling = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
         for value, weighted, each in telling[:2]:
@@ -250,14 +250,9 @@ def _mean_difference(value: float, own: np.ndarray, units: float) -> str | None:
     return f"{value:.{digits}g} on {count} examples, {mean:.{digits}g} as the mean of their own values"
 
 
-def _rounding(jaxpr: Any) -> float:
+def _rounding(program: Any) -> float:
     """The unit of rounding of the coarsest floating-point type that a program computes in."""
-    found = 0.0
-    for equation in jaxpr.eqns:
-        for v in (*equation.invars, *equation.outvars):
-            dtype = getattr(v.aval, "dtype", None)
-            if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
-                found = max(found, float(jnp.finfo(dtype).eps))
-        for some in programs_inside(equation):
-            found = max(found, _rounding(getattr(some, "jaxpr", some)))
-    return found
+    values = (v.aval for e in all_equations(program) for v in (*e.invars, *e.outvars))
+    types = {getattr(aval, "dtype", None) for aval in values}
+    floating = [t for t in types if t is not None and jnp.issubdtype(t, jnp.floating)]
+    return max((float(jnp.finfo(t).eps) for t in floating), default=0.0)

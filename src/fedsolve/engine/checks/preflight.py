@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,8 +13,7 @@ from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
-from fedsolve.engine.checks.captured_arrays import renew
-from fedsolve.engine.checks.constant_randomness import check_frozen
+from fedsolve.engine.checks.constants import check_frozen, renew
 from fedsolve.engine.checks.gather_checks import check_gathers
 from fedsolve.engine.checks.loss_contract import built_in, few_rows, not_means
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
@@ -172,21 +171,3 @@ def _joined(train: Batch, test: Batch) -> Batch:
     if any(a.shape[1:] != b.shape[1:] for a, b in pairs):
         return train
     return jax.tree.map(lambda a, b: np.concatenate([a, b]), train, test)
-
-
-def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None:
-    """A round must keep the shapes and types of everything that is carried to the next.
-
-    Raises:
-        InvalidInput: the first leaf that would change, with both shapes.
-    """
-    after = jax.eval_shape(one_round, state)[0]
-    if jax.tree.structure(after) != jax.tree.structure(state):
-        raise InvalidInput("the update changes the structure of the server or client state: keep its fields")
-    pairs = zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(after), strict=True)
-    for (path, old), new in pairs:
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise InvalidInput(
-                f"the update changes {jax.tree_util.keystr(path)} from shape {old.shape} {old.dtype} to "
-                f"{new.shape} {new.dtype}: a round must keep shapes and types"
-            )

@@ -17,7 +17,7 @@ from fedsolve.core.checks import check_integer, is_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Batch, Params, Scalar
-from fedsolve.engine.checks.constant_randomness import programs_inside
+from fedsolve.core.xla.programs import all_equations, programs_inside
 from fedsolve.engine.compute.clients import on_device
 from fedsolve.engine.compute.processes import several
 from fedsolve.engine.compute.program import CLIENT_AXIS, MODEL_AXIS
@@ -84,19 +84,11 @@ def step_bytes(loss: Callable[[Params, Batch], Scalar], params: Params, examples
     """Bytes of the results of all operations of the loss on a minibatch; the body of a loop counts once."""
     rows = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch, *a.shape[1:]), a.dtype), examples)
     key = jax.eval_shape(jax.random.key, 0)
-    return _bytes_of(
-        jax.make_jaxpr(lambda *given: call(loss, *given[:2], key=given[2])[0])(params, rows, key).jaxpr
-    )
-
-
-def _bytes_of(jaxpr: Any) -> int:
-    total = 0
-    for equation in jaxpr.eqns:
-        inside = [getattr(some, "jaxpr", some) for some in programs_inside(equation)]
-        results = (v.aval for v in equation.outvars)
-        own = sum(a.size * a.dtype.itemsize for a in results if hasattr(a, "dtype"))
-        total += sum(map(_bytes_of, inside)) if inside else own
-    return total
+    program = jax.make_jaxpr(lambda *given: call(loss, *given[:2], key=given[2])[0])(params, rows, key)
+    results: list[Any] = [
+        v.aval for e in all_equations(program) if not [*programs_inside(e)] for v in e.outvars
+    ]
+    return sum(a.size * a.dtype.itemsize for a in results if hasattr(a, "dtype"))
 
 
 def cohort_size(sampling: Sampling, population: int) -> int:

@@ -11,8 +11,8 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
-from fedsolve.engine.checks.buffer_checks import check_buffers
 from fedsolve.engine.checks.rates import check_rates
+from fedsolve.engine.checks.shape_checks import check_buffers
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.keys import in_type, on_types, run_key, start_key

@@ -13,7 +13,7 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
-from fedsolve.engine.checks.method_checks import check_method
+from fedsolve.engine.checks.shape_checks import check_method
 from fedsolve.engine.compute.clients import LocalWork, local_work
 from fedsolve.engine.compute.layout import mesh_of
 from fedsolve.engine.compute.program import MODEL_AXIS

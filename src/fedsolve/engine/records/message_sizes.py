@@ -11,7 +11,7 @@ from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, module, static
-from fedsolve.engine.checks.method_checks import check_verbs
+from fedsolve.engine.checks.shape_checks import check_verbs
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 

@@ -1,19 +1,26 @@
-"""Frozen randomness: a loss that draws is compiled with one constant draw, unless its key is among its inputs."""
+"""What a function's program holds as constants: a draw that would serve every step, arrays in the type of one run.
+
+A loss that draws is compiled with one constant draw, unless its key is among its inputs. And a NumPy array that a
+function closes over gets one type from JAX, for as long as a program with it is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Literal
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params
+from fedsolve.core.xla.programs import all_programs, equations_of, programs_inside
 from fedsolve.tasks.loss_arguments import call
+
+Function = Callable[..., Any]
 
 _DRAWS = {"random_bits", "random_gamma", "threefry2x32", "rng_bit_generator", "rng_uniform"}
 _REMEDY = (
@@ -21,6 +28,9 @@ _REMEDY = (
     "else dropout is switched off (flax: deterministic=True; equinox: eqx.nn.inference_mode(model)), and what is meant "
     "to be fixed is drawn once, outside the loss"
 )
+_LAST = {
+    "wide": False
+}  # whether the last program with such an array had 64-bit types; at first as JAX has it
 
 
 def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params, batch: Batch) -> None:
@@ -66,8 +76,9 @@ def _same(a: Any, b: Any) -> bool:
     if a is b:
         return True
     consts = zip(getattr(a, "consts", ()), getattr(b, "consts", ()), strict=True)
-    inner, other = getattr(a, "jaxpr", a), getattr(b, "jaxpr", b)
-    if len(inner.eqns) != len(other.eqns) or not all(_equal(x, y) for x, y in consts):
+    inner: list[Any] = equations_of(a)
+    other: list[Any] = equations_of(b)
+    if len(inner) != len(other) or not all(_equal(x, y) for x, y in consts):
         return False
     return all(
         e.primitive is f.primitive
@@ -77,7 +88,7 @@ def _same(a: Any, b: Any) -> bool:
             if _literal(x) and _literal(y)
         )
         and all(_same(x, y) for x, y in zip(programs_inside(e), programs_inside(f), strict=True))
-        for e, f in zip(inner.eqns, other.eqns, strict=True)
+        for e, f in zip(inner, other, strict=True)
     )
 
 
@@ -92,14 +103,6 @@ def _equal(a: Any, b: Any) -> bool:
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     a, b = np.asarray(a), np.asarray(b)
     return a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-def programs_inside(equation: Any) -> Iterator[Any]:
-    """The programs inside an operation: of a loop, a branch, a call."""
-    for value in equation.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, ClosedJaxpr | Jaxpr):
-                yield one
 
 
 def _draws(jaxpr: Any, given: list[bool]) -> bool:
@@ -118,3 +121,37 @@ def _draws(jaxpr: Any, given: list[bool]) -> bool:
                 return True
         known.update(dict.fromkeys(equation.outvars, any(inputs)))
     return False
+
+
+@partial(jax.jit, static_argnums=0)
+def of_call(function: Function, params: Params, batch: Batch) -> Any:
+    """A function's value, for what only looks at its program: equal shapes are traced once."""
+    return call(function, params, batch)[0]
+
+
+def closes_over_floats(function: Function, params: Params, batch: Batch) -> bool:
+    """Whether a function's program has a NumPy array of floats among its constants; not of one that fails."""
+    try:
+        programs = [*all_programs(of_call.trace(function, params, batch).jaxpr)]
+    except Exception:  # whatever the user's code raises: said where it is called in earnest
+        return False
+    constants = [c for program in programs for c in getattr(program, "consts", ())]
+    return any(isinstance(c, np.ndarray) and jnp.issubdtype(c.dtype, jnp.inexact) for c in constants)
+
+
+def renew(functions: Iterable[Function], params: Params, batch: Batch) -> None:
+    """Drop what was compiled, where a function's arrays were in a program of other types before.
+
+    JAX makes float32 or float64 of a NumPy array once and takes that for the next program too, whether this has types
+    of 64 bits or not; the program then fails, or computes with rounded constants.
+
+    Args:
+        functions: losses and metrics, as `fedsolve.tasks.loss_arguments` has them.
+        params, batch: shapes and types to trace them with, those of the run.
+    """
+    if not any([closes_over_floats(function, params, batch) for function in functions]):
+        return
+    wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+    if wide != _LAST["wide"]:
+        jax.clear_caches()
+    _LAST["wide"] = wide

@@ -1,4 +1,4 @@
-"""A method, tried on shapes before anything is compiled: an author's slip is one line, not a trace."""
+"""A method, and what a loss makes of buffers, tried on shapes before anything is compiled: a slip is one line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ import jax
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, Cohort, name_of
+from fedsolve.core.buffers import WithBuffers
 from fedsolve.core.errors import InvalidInput, shown, with_article
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Scalar, check_weighting, is_module
+from fedsolve.core.trees import dtype_of
+from fedsolve.core.types import Batch, Params, Scalar, check_weighting, is_module
+from fedsolve.engine.compute.clients import LocalWork
 from fedsolve.engine.compute.reduce import reduce_stacked
+from fedsolve.tasks.loss_arguments import asked
+from fedsolve.tasks.task import Task
+
+_REMEDY = "loss(params, batch, buffers) returns (value, new buffers), of the shapes and types of those that it is given"
 
 
 class Sent(NamedTuple):
@@ -108,13 +115,21 @@ def _check_arrays(what: str, tree: Any) -> None:
 def _check_same(what: str, old: Any, new: Any) -> None:
     if jax.tree.structure(old) != jax.tree.structure(new):
         raise InvalidInput(f"{what} from {_form(old)} to {_form(new)}: a round must keep its fields")
+    if (change := _first_change(old, new)) is not None:
+        path, words = change
+        raise InvalidInput(f"{what}{jax.tree_util.keystr(path)} {words}: a round must keep shapes and types")
+
+
+def _first_change(old: Any, new: Any) -> tuple[Any, str] | None:
+    """The first leaf whose shape or type changes, by its path, and how; None if none does. Both have one structure."""
     pairs = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
     for (path, a), b in pairs:
-        if (jnp.shape(a), a.dtype) != (jnp.shape(b), b.dtype):
-            raise InvalidInput(
-                f"{what}{jax.tree_util.keystr(path)} from shape {a.shape} {a.dtype} to {b.shape} {b.dtype}: "
-                "a round must keep shapes and types"
-            )
+        before, after = (
+            f"{jnp.shape(x)} {x.dtype if hasattr(x, 'dtype') else jnp.result_type(x)}" for x in (a, b)
+        )
+        if before != after:
+            return path, f"from shape {before} to {after}"
+    return None
 
 
 def _check_delta(name: str, message: Any, params: Params) -> None:
@@ -132,3 +147,73 @@ def _check_delta(name: str, message: Any, params: Params) -> None:
 
 def _form(tree: Any) -> str:
     return shown(jax.tree.structure(tree))
+
+
+def check_round(one_round: Callable[[Any], tuple[Any, Any]], state: Any) -> None:
+    """A round must keep the shapes and types of everything that is carried to the next.
+
+    Raises:
+        InvalidInput: the first leaf that would change, with both shapes.
+    """
+    after = jax.eval_shape(one_round, state)[0]
+    if jax.tree.structure(after) != jax.tree.structure(state):
+        raise InvalidInput("the update changes the structure of the server or client state: keep its fields")
+    if (change := _first_change(state, after)) is not None:
+        path, words = change
+        raise InvalidInput(
+            f"the update changes {jax.tree_util.keystr(path)} {words}: a round must keep shapes and types"
+        )
+
+
+def check_buffers(task: Task, work: LocalWork, model: Any, examples: Batch) -> None:
+    """A loss asks for buffers where the task has some, keeps their form, and can leave out padding.
+
+    Args:
+        task: loss, metrics and buffers.
+        work: of the clients.
+        model: the first one as the loss takes it.
+        examples: of the clients, or some of them.
+
+    Raises:
+        InvalidInput: it does not, with the first leaf that differs.
+    """
+    for what, function in {"the loss": task.loss, **task.metrics}.items():
+        if task.buffers is None and "buffers" in asked(function, what):
+            raise InvalidInput(f"{what} of task {task.name} asks for buffers: give the task buffers=...")
+    if not isinstance(model, WithBuffers):
+        return
+    name = f"the loss of task {task.name}"
+    names = asked(task.loss)
+    if "buffers" not in names:
+        raise InvalidInput(f"{name} does not ask for the task's buffers: {_REMEDY}")
+    if not work.even and "weights" not in names:
+        raise InvalidInput(
+            f"{name} has buffers, and clients are uneven: padding would enter them; give the loss an argument "
+            "`weights`, 0 for examples that do not count, or clients and minibatches of one size"
+        )
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
+    given = jax.eval_shape(model.buffers.given)
+    more = {
+        "key": jax.eval_shape(jax.random.key, 0),
+        "weights": jax.ShapeDtypeStruct((2,), dtype_of(model)),
+        "buffers": given,
+    }
+    # functions of arrays alone: what a loss returns besides may be no array
+    found: list[Any] = []
+
+    def traced(params: Any, batch: Any, more: Any) -> int:
+        found.append(task.loss(params, batch, **more))
+        return 0
+
+    jax.eval_shape(traced, model.params, shapes, {k: v for k, v in more.items() if k in names})
+    if not isinstance(found[0], tuple) or len(found[0]) != 2:
+        raise InvalidInput(f"{name} returns {shown(type(found[0]).__name__)} alone: {_REMEDY}")
+    new = found[0][1]
+    if jax.tree.structure(given) != jax.tree.structure(new):
+        raise InvalidInput(
+            f"{name} returns buffers {shown(jax.tree.structure(new))} for {shown(jax.tree.structure(given))}: {_REMEDY}"
+        )
+    if (change := _first_change(given, new)) is not None:
+        path, words = change
+        where = jax.tree_util.keystr(path, simple=True, separator=".") or "the buffer"
+        raise InvalidInput(f"{name} changes {where} of its buffers {words}: {_REMEDY}")
