@@ -132,7 +132,7 @@ def examples() -> dict[str, Algorithm]:
     def example(name: str, **more: Any) -> Algorithm:
         return build(name, example_of(name) | more)
 
-    found = {name: example(name) for name in ALGORITHMS} | {
+    methods = {name: example(name) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
         "FedLiLS, max": example("FedLiLS", server="max"),
         "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
@@ -140,13 +140,13 @@ def examples() -> dict[str, Algorithm]:
     }
     for name in ("SCAFFOLD", "SCAFFOLD+FedDuAdam", "FedProx", "Ditto", "Robust", "LocalDP"):
         composed = name if "+" in name else f"{name}+FedAdam"
-        found[composed] = example(composed)
+        methods[composed] = example(composed)
     if importlib.util.find_spec("dp_accounting") is None:
-        return found
+        return methods
     private = partial(
         example, "DP+FedAdam", cohort=4, population=4, sampling="none"
     )  # the cohort of `payload`
-    return found | {
+    return methods | {
         "DP+FedAdam": private(),
         "DP+FedAdam, at = client": private(at="client"),
         "DP+FedAdam, at = client, adaptive": private(at="client", clipping="adaptive"),

@@ -66,11 +66,7 @@ class Ledger:
     ) -> TrainReply:
         """The reply to an order: the one that it had already, or what `make` gives, once it is counted and kept.
 
-        Args:
-            order: what is asked.
-            mu: of one message, sensitivity over standard deviation of its noise.
-            make: the local work.
-            log: told what has been spent.
+        `mu` is that of one message, its sensitivity over the standard deviation of its noise.
 
         Raises:
             InvalidInput: the bound would be exceeded, the ledger is damaged or in use, or cannot be written.
@@ -81,24 +77,20 @@ class Ledger:
             if last is not None and facts["order"] == fingerprint:
                 log(f"round {order.round + 1} is asked for again: client {self._client} sends what it sent")
                 return last
-            squared = facts["squared_mu"] + mu**2
-            self._check(squared)
+            squared, delta = facts["squared_mu"] + mu**2, self._budget.delta
+            spent = epsilon_of(math.sqrt(squared), delta)
+            self._check(spent)
             reply = make()
             messages = facts["messages"] + 1
             self._write({"squared_mu": squared, "messages": messages, "order": fingerprint}, reply)
-            delta = self._budget.delta
-            spent = epsilon_of(math.sqrt(squared), delta)
             log(
                 f"client {self._client} has sent {messages} messages: epsilon = {spent:.4g} at delta = {delta:g}"
             )
             return reply
 
-    def _check(self, squared: float) -> None:
+    def _check(self, spent: float) -> None:
         max_epsilon, delta = self._budget.max_epsilon, self._budget.delta
-        if max_epsilon is None:
-            return
-        spent = epsilon_of(math.sqrt(squared), delta)
-        if not spent <= max_epsilon * _ROUNDING:
+        if max_epsilon is not None and not spent <= max_epsilon * _ROUNDING:
             raise InvalidInput(
                 f"client {self._client} would have told epsilon = {spent:.4g} at delta = {delta:g} with this message, "
                 f"above its own max_epsilon = {max_epsilon:g}: it sends no more"
@@ -129,15 +121,8 @@ class Ledger:
 
 def _fingerprint(order: TrainRequest) -> str:
     """A digest of all that a reply without client state depends on."""
-    facts = [
-        order.experiment,
-        order.round,
-        order.client,
-        order.population,
-        order.key,
-        order.method,
-        order.signature,
-    ]
+    names = ("experiment", "round", "client", "population", "key", "method", "signature")
+    facts = [getattr(order, name) for name in names]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     digest.update(order.broadcast)
     return digest.hexdigest()

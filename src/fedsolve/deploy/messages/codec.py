@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsolve.core.errors import InvalidInput, with_article
+from fedsolve.deploy.messages.fact_checks import check_request
 from fedsolve.deploy.messages.message import PARTS, Fact, Part, PartMetrics, Reply, Request
 from fedsolve.deploy.messages.records import (
     buffer_bytes,
@@ -19,7 +20,7 @@ from fedsolve.deploy.messages.records import (
     read_buffers,
     record_bytes,
     unpack,
-    with_buffers,
+    write_buffers,
 )
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 
@@ -58,7 +59,7 @@ def to_record(message: Request | Reply) -> RecordDict:
     for name, how in _parts(type(message)):
         value: Any = getattr(message, name)
         if how is Part.BUFFERS:
-            with_buffers(record, value)
+            write_buffers(record, value)
         elif how is Part.METRICS:
             for part, metrics in value.items():
                 record[part] = _metrics_to_record(metrics)
@@ -70,27 +71,22 @@ def to_record(message: Request | Reply) -> RecordDict:
 def record_to_request(
     kind: type[AnyRequest], record: RecordDict, buffers: Mapping[str, np.ndarray]
 ) -> AnyRequest:
-    """The request in a record, each fact of its type.
-
-    Args:
-        kind: of the request.
-        record: what a server sent.
-        buffers: the client's own buffers, by name: shapes and types.
+    """The request in a record, each fact of its type and in its range; buffers of the client's shapes and types.
 
     Raises:
         InvalidInput: the record is no such request of this version.
     """
-    with reading("it"):
-        return kind(**_values(kind, record, Expected(buffers=buffers)))
+    try:
+        with reading("it"):
+            request = kind(**_values(kind, record, Expected(buffers=buffers)))
+        check_request(request)
+    except InvalidInput as error:
+        raise InvalidInput(f"the server's {kind.NAME} cannot be used: {error}") from None
+    return request
 
 
 def record_to_reply(kind: type[AnyReply], record: RecordDict, expected: Expected) -> AnyReply:
     """The reply in a record; nothing is decoded of one that is longer than a reply can be.
-
-    Args:
-        kind: of the reply.
-        record: what a node sent.
-        expected: what the reply may bring.
 
     Raises:
         InvalidInput: the client refused, with its reason; or the record is no such reply of this version.

@@ -17,19 +17,15 @@ _BYTES = "bytes"
 
 
 def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
-    """A client's refusal: the reason in one line if it is ours, of any other exception its type alone.
+    """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
 
-    Args:
-        error: the reason; of the paths in it files are named and no folders.
-        who: what the line begins with.
-        folder: of the node, which the reason may name.
+    Of the paths in it files are named and no folders, such as that of the node.
     """
     why = f"{type(error).__name__}, see the node's log"
     if isinstance(error, FedsolveError):
         why = without_folders(str(error), folder)
-    return RecordDict(
-        {"refused": ConfigRecord({"why": sanitize(who + why), "lost": isinstance(error, StateLost)})}
-    )
+    facts = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
+    return RecordDict({"refused": ConfigRecord(facts)})
 
 
 def check_refusal(record: RecordDict) -> None:
@@ -117,8 +113,7 @@ def buffer_bytes(buffers: Mapping[str, np.ndarray]) -> int:
     return sum(x.nbytes + 1024 for x in buffers.values())  # each with a header of its own
 
 
-def with_buffers(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> RecordDict:
-    """A record with buffers beside the rest, if there are any."""
+def write_buffers(record: RecordDict, buffers: Mapping[str, np.ndarray]) -> None:
+    """Put buffers beside the rest of a record, if there are any."""
     if buffers:
         record["buffers"] = ArrayRecord({name: Array(np.asarray(x)) for name, x in buffers.items()})
-    return record

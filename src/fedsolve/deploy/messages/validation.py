@@ -112,15 +112,7 @@ def _check_claim(name: str, value: Any, claim: Claim, delta: Any) -> None:
 
 
 def check_size(norm: float, largest: float, weight: float, cohort: int, dtype: Any) -> None:
-    """Raise `InvalidInput` if a message is too large to be summed over a cohort in the run's type.
-
-    Args:
-        norm: of the whole message.
-        largest: the largest absolute number in it.
-        weight: of the message in the sum.
-        cohort: clients that may send as much.
-        dtype: the run's floating-point type.
-    """
+    """Raise `InvalidInput` if a message of this norm and largest number is too large to be summed (`check_message`)."""
     most = float(jnp.finfo(dtype).max)
     if largest * weight * cohort > most or norm**2 > max(most, float(np.finfo(np.float32).max)):
         raise TooLarge(f"its norm is {norm:.6g}, too large for sums in {jnp.dtype(dtype)}")

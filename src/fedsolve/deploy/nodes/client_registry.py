@@ -98,9 +98,8 @@ class ClientRegistry:
     Args:
         grid: Flower's grid.
         population: number of clients; a number outside 0 .. population - 1 is refused.
-        signature: shapes and types of the server's model; a client with another model is refused.
-        bindings: which node each client number belongs to.
-        takeover: whether a number may go to another node once its own is gone.
+        signature: of the server's model; a client with another model is refused.
+        bindings, takeover: which node each number belongs to, and whether it may go to another once that is gone.
         log: told in one line what happens.
     """
 

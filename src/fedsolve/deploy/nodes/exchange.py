@@ -15,10 +15,11 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.codec import AnyRequest, to_record
 from fedsolve.deploy.messages.validation import TooLarge
-from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, send_and_collect
+from fedsolve.deploy.nodes.transport import MARGIN, Mailbox
 
 T = TypeVar("T")
 _MAX_EXPONENT = 6
+_POLL_SECONDS = 1.0
 
 
 class Backoff:
@@ -134,8 +135,17 @@ class Exchange(Generic[AnyRequest, T]):
             messages[node] = Message(
                 record, node, self._kind, group_id=str(group), ttl=self._seconds + MARGIN
             )
-        for node, answer in send_and_collect(self._mailbox, messages, self._seconds, lambda: self._closes):
-            self._take(requests[node], answer, replies)
+        for node in self._mailbox.send(messages):
+            reason = "the message could not be sent: Flower's log says why"
+            self.reject(replies, requests[node].client, reason)
+        deadline = time.monotonic() + self._seconds
+        while self._mailbox.waiting:
+            for node, answer in self._mailbox.collect():
+                self._take(requests[node], answer, replies)
+            left = min(deadline, self._closes) - time.monotonic()
+            if not self._mailbox.waiting or left <= 0:
+                break
+            time.sleep(min(_POLL_SECONDS, left))
         silent = [] if replies.is_complete else self._mailbox.waiting
         for node in silent:
             self.backoff.record_miss(requests[node].client, node, turn)

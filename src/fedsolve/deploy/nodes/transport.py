@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -20,7 +19,6 @@ from fedsolve.deploy.messages.sanitize import sanitize
 
 MARGIN = 60.0
 """Seconds after a deadline in which Flower still takes an answer."""
-_POLL_SECONDS = 1.0
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 _STOPPED = "An exception occur"  # how the engine's own log begins what ended it
 
@@ -89,28 +87,6 @@ class Mailbox:
         until = time.monotonic() + seconds
         self._late |= {message_id: (node, until) for message_id, node in self._waiting.items()}
         self._waiting = {}
-
-
-def send_and_collect(
-    mailbox: Mailbox,
-    messages: Mapping[int, Message],
-    seconds: float,
-    closes: Callable[[], float] = lambda: math.inf,
-) -> Iterator[tuple[int, RecordDict | str]]:
-    """Push one message to each node; every answer, or in words why there is none, as it comes until the deadline.
-
-    `closes` says, after every answer anew, at what time (`time.monotonic`) collecting ends before its deadline. Nodes
-    without an answer at the end are left in `mailbox.waiting`.
-    """
-    for node in mailbox.send(messages):
-        yield node, "the message could not be sent: Flower's log says why"
-    deadline = time.monotonic() + seconds
-    while mailbox.waiting:
-        yield from mailbox.collect()
-        left = min(deadline, closes()) - time.monotonic()
-        if not mailbox.waiting or left <= 0:
-            return
-        time.sleep(min(_POLL_SECONDS, left))
 
 
 def _error_line(reply: Message) -> str:

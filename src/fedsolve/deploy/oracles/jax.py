@@ -19,10 +19,10 @@ from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.message import PartMetrics
-from fedsolve.deploy.oracles.jax_metrics import NONE, Asked, held_out, measured, own_validation, packed
+from fedsolve.deploy.oracles.jax_metrics import NONE, LocalMetrics, held_out, client_validation, packed
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.engine.checks.buffer_checks import check_buffers
 from fedsolve.engine.checks.preflight import check_loss
+from fedsolve.engine.checks.shape_checks import check_buffers
 from fedsolve.engine.compute.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.compute.clients import LocalWork, Loss, PackedClients, local_work
 from fedsolve.engine.compute.groups import of_client, works_by_size
@@ -141,7 +141,7 @@ class JaxOracle(LocalProblem):
             check_buffers(task, work, model, task.data.examples)
             new.beside = first
         new._set(params, task.frozen, task.data.client(client), work, int(counts[client]), int(steps[client]))
-        new._measures(task.metrics, own_validation(task, client), task.whole)
+        new._measures(task.metrics, client_validation(task, client), task.whole)
         return new
 
     def _set(
@@ -163,8 +163,8 @@ class JaxOracle(LocalProblem):
         validation: Batch | None,
         whole: Mapping[str, Any] = NONE,
     ) -> None:
-        self._asked, self._validation = Asked(metrics, whole), validation
-        self.metrics = ("loss", *metrics, *whole)
+        self._local_metrics = LocalMetrics(self._work.loss, metrics, whole, self._start, self._examples)
+        self.metrics, self._validation = self._local_metrics.names, validation
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -210,8 +210,7 @@ class JaxOracle(LocalProblem):
         sets = {"train": self._on_device(dtype)}
         if self._validation is not None:
             sets["validation"] = packed(self._validation, self._frozen, dtype)
-        means, whole = self._asked.among(metrics, self._start(), self._examples)
-        return measured(self._work.loss, means, sets, model, metrics, whole)
+        return self._local_metrics.measure(metrics, sets, model)
 
     def _oracle(self, work: LocalWork, steps: int, key: Array, client: Scalar, dtype: Any) -> ClientOracle:
         if self._work.half and jnp.dtype(dtype) == jnp.float64:

@@ -23,36 +23,62 @@ from fedsolve.engine.evaluation.evaluate import means_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.task import Task
 
-Functions = Mapping[str, Callable[..., Any]]
 NONE: Mapping[str, Any] = MappingProxyType({})
 _NO_COUNT = float("nan")
 
 
-class Asked:
-    """What a client can measure besides its loss.
+class LocalMetrics:
+    """What a client measures a model by, with the engine's programs.
 
     Args:
+        loss: its loss, measured as `loss`.
         metrics: functions of (params, batch) by name; means over examples, or not.
         whole: metrics of whole sets, as a task has them.
+        model, examples: what metrics are tried on, with the buffers of that time.
     """
 
-    def __init__(self, metrics: Functions, whole: Mapping[str, Any]) -> None:
-        self._metrics, self._whole = dict(metrics), dict(whole)
+    def __init__(
+        self,
+        loss: Loss,
+        metrics: Mapping[str, Callable[..., Any]],
+        whole: Mapping[str, Any],
+        model: Callable[[], Params],
+        examples: Batch,
+    ) -> None:
+        self.names = ("loss", *metrics, *whole)
+        self._loss, self._metrics, self._whole = loss, metrics, whole
+        self._model, self._examples = model, examples
         self._no_mean: dict[str, bool] = {}
 
-    def among(self, names: Collection[str], model: Any, examples: Batch) -> tuple[Functions, OnWholeSets]:
-        """Those of some names: which follow from the examples' own values, and which are computed on whole sets.
-
-        Args:
-            names: what is asked for.
-            model, examples: what they are tried on.
+    def measure(
+        self, names: Collection[str], sets: Mapping[str, PackedClients], model: Params
+    ) -> dict[str, PartMetrics]:
+        """Some metrics of a model on one client's sets of examples, by part; with its buffers where the loss has some.
 
         Raises:
-            InvalidInput: one that fails, or gives no real number.
+            InvalidInput: a metric that fails, or gives no real number.
         """
+        means, whole = self._split(names)
+        metrics = Metrics(self._loss, tuple(means.items()))
+        columns = {name: k for k, name in enumerate(metrics.all) if name in names}
+        measured = {}
+        for part, examples in sets.items():
+            count, means, counts = means_of(metrics, EvalClients.of(examples, np.zeros(1, int)), model)
+            values = {name: float(means[0, k]) for name, k in columns.items()}
+            sizes = {name: _count(metrics.all[name], float(counts[0, k])) for name, k in columns.items()}
+            if whole:
+                arrays = examples.model(jax.tree.map(jnp.asarray, model))
+                for column, value in whole(arrays, {part: examples.examples}, True).items():
+                    name = column.removeprefix(f"{part}_")
+                    values[name], sizes[name] = value, _NO_COUNT if math.isfinite(value) else 0.0
+            measured[part] = PartMetrics(int(count[0]), values, sizes)
+        return measured
+
+    def _split(self, names: Collection[str]) -> tuple[dict[str, Callable[..., Any]], OnWholeSets]:
+        """Which follow from the examples' own values, and which are computed on whole sets; found once each."""
         chosen = {name: f for name, f in self._metrics.items() if name in names}
         new = {name: f for name, f in chosen.items() if name not in self._no_mean}
-        seen = check_metrics(new, model, examples) if new else {}
+        seen = check_metrics(new, self._model(), self._examples) if new else {}
         self._no_mean |= {name: name in seen for name in new}
         whole = {name: f for name, f in self._whole.items() if name in names}
         mixing = {name: f for name, f in chosen.items() if self._no_mean[name]}
@@ -64,41 +90,6 @@ def packed(examples: Batch, frozen: Params, dtype: Any) -> PackedClients:
     count = len(jax.tree.leaves(examples)[0])
     offset, counts, steps = (jnp.asarray(np.full(1, n, np.int32)) for n in (0, count, 0))
     return PackedClients(on_device(examples, dtype), offset, counts, steps, on_device(frozen, dtype))
-
-
-def measured(
-    loss: Loss,
-    functions: Functions,
-    sets: Mapping[str, PackedClients],
-    model: Params,
-    metrics: Collection[str],
-    whole: OnWholeSets,
-) -> dict[str, PartMetrics]:
-    """A model's metrics on one client's sets of examples, by the engine's programs.
-
-    Args:
-        loss: the client's.
-        functions: its further metrics that are asked for and follow from those of examples.
-        sets: its examples by part.
-        model: with its buffers where the loss has some.
-        metrics: names that are asked for, `loss` perhaps.
-        whole: those among them that are computed on whole sets.
-    """
-    judged = Metrics(loss, tuple(functions.items()))
-    columns = {name: k for k, name in enumerate(judged.all) if name in metrics}
-    measured = {}
-    for part, examples in sets.items():
-        count, means, counts = means_of(judged, EvalClients.of(examples, np.zeros(1, int)), model)
-        values = {name: float(means[0, k]) for name, k in columns.items()}
-        sizes = {name: _count(judged.all[name], float(counts[0, k])) for name, k in columns.items()}
-        arrays = jax.tree.map(jnp.asarray, model)
-        whole_values = whole(examples.model(arrays), {part: examples.examples}, True) if whole else {}
-        values |= {name.removeprefix(f"{part}_"): value for name, value in whole_values.items()}
-        sizes |= {
-            name: _NO_COUNT if math.isfinite(values[name]) else 0.0 for name in values.keys() - sizes.keys()
-        }
-        measured[part] = PartMetrics(int(count[0]), values, sizes)
-    return measured
 
 
 def _count(function: Any, count: float) -> float:
@@ -121,7 +112,7 @@ def held_out(validation: Batch, examples: Batch) -> Batch:
     return arrays
 
 
-def own_validation(task: Task, client: int) -> Batch | None:
+def client_validation(task: Task, client: int) -> Batch | None:
     """The validation examples of a task that are this client's; None if it has none."""
     if task.validation is None or task.validation_clients is None:
         return None

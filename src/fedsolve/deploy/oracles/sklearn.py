@@ -21,24 +21,21 @@ ExampleLoss = Callable[[Array, Array], Array]
 """(outputs (n, outputs), targets (n,)) -> loss of each example, shape (n,)."""
 
 
-def logistic(outputs: Array, y: Array) -> Array:
-    """log(1 + exp(-s m)) for each output m, s = 1 for the label's class and -1 else, summed; in nats."""
-    return jnp.sum(jax.nn.softplus(-_signs(outputs, y) * outputs), axis=1)
+def _of_margins(loss: Callable[[Array], Array]) -> ExampleLoss:
+    """A loss of s m for each output m, s = 1 for the label's class and -1 else, summed."""
+    return lambda outputs, y: jnp.sum(loss(_signs(outputs, y) * outputs), axis=1)
+
+
+logistic = _of_margins(lambda m: jax.nn.softplus(-m))
+"""log(1 + exp(-s m)), in nats."""
+hinge = _of_margins(lambda m: jnp.maximum(0, 1 - m))
+"""max(0, 1 - s m)."""
+squared_hinge = _of_margins(lambda m: jnp.square(jnp.maximum(0, 1 - m)))
 
 
 def multinomial(outputs: Array, y: Array) -> Array:
     """-log softmax(outputs)[y], in nats."""
     return jax.nn.logsumexp(outputs, axis=1) - jnp.take_along_axis(outputs, y[:, None], axis=1)[:, 0]
-
-
-def hinge(outputs: Array, y: Array) -> Array:
-    """max(0, 1 - s m) for each output m, s = 1 for the label's class and -1 else, summed."""
-    return jnp.sum(jnp.maximum(0, 1 - _signs(outputs, y) * outputs), axis=1)
-
-
-def squared_hinge(outputs: Array, y: Array) -> Array:
-    """max(0, 1 - s m)^2 likewise."""
-    return jnp.sum(jnp.square(jnp.maximum(0, 1 - _signs(outputs, y) * outputs)), axis=1)
 
 
 def squared(outputs: Array, y: Array) -> Array:
@@ -173,7 +170,7 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
     if not isinstance(params, Mapping):
         raise InvalidInput(f"params = {shown(params)} must be a dictionary of arrays, as trained")
     values = {name: np.array(v, np.float64) for name, v in params.items()}
-    outputs, labels, fitted = 1, None, estimator
+    outputs, labels = 1, None
     if is_classifier(estimator):
         if classes is None:
             raise InvalidInput(f"{type(estimator).__name__} needs classes = all labels, in any order")
@@ -184,12 +181,12 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
     check_same("parameter", {name: v.shape for name, v in values.items()}, wanted)
     coef, intercept = values["coef_"], values.get("intercept_", np.zeros(outputs))
     if labels is not None:
-        fitted.classes_ = labels
+        estimator.classes_ = labels
     else:  # scikit-learn keeps a vector, and a number except in SGDRegressor
         coef = coef[0]
         intercept = intercept if isinstance(estimator, linear_model.SGDRegressor) else float(intercept[0])
-    fitted.coef_, fitted.intercept_, fitted.n_features_in_ = coef, intercept, features
-    return fitted
+    estimator.coef_, estimator.intercept_, estimator.n_features_in_ = coef, intercept, features
+    return estimator
 
 
 _REGRESSORS = (linear_model.LinearRegression, linear_model.Ridge, linear_model.SGDRegressor)

@@ -132,7 +132,7 @@ class Evaluations:
                             )
                         measuring[name].add(outputs, y, weight)
                     examples += weight
-        return {name: of.found() for name, of in measuring.items()}, examples
+        return {name: of.result() for name, of in measuring.items()}, examples
 
     def _kind(self, name: str, function: Callable[[Any, Any], Tensor], outputs: Any, y: Any) -> Judged:
         """What a metric is; found once."""

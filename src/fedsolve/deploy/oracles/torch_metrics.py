@@ -23,13 +23,7 @@ Function = Callable[[Any, Any], Tensor]
 
 
 class Measuring:
-    """The value of one metric on some examples, batch after batch.
-
-    Args:
-        name: what errors call it.
-        function: (outputs, targets) -> scalar, the mean over a batch.
-        kind: what it is.
-    """
+    """The value of one metric on some examples, batch after batch; `kind` is what it is."""
 
     def __init__(self, name: str, function: Function, kind: Judged) -> None:
         self._name, self._function, self._kind = name, function, kind
@@ -50,7 +44,7 @@ class Measuring:
         else:
             self._batches.append(pytree.tree_map_only(Tensor, lambda t: t.cpu(), (outputs, targets)))
 
-    def found(self) -> tuple[float, float]:
+    def result(self) -> tuple[float, float]:
         """The value of all, and what it is a mean over (see `Measured.counts`)."""
         if self._by_batch:
             return self._total / self._examples, self._examples
@@ -92,12 +86,7 @@ def joined(batches: list[Any]) -> Any:
 
 
 def loss_of_all(function: Function, batches: list[Any]) -> tuple[Tensor, list[Any]]:
-    """The loss of all examples together, and its gradient by the outputs of each batch, flat.
-
-    Args:
-        function: (outputs, targets) -> scalar.
-        batches: outputs, apart from their graphs, and targets of each.
-    """
+    """The loss of all examples together, and its gradient by the outputs of each batch, flat."""
     slopes = lambda t: t.detach().requires_grad_() if t.is_floating_point() else t  # noqa: E731
     batches = [(pytree.tree_map_only(Tensor, slopes, outputs), targets) for outputs, targets in batches]
     value = value_or_zero(function, *joined(batches))

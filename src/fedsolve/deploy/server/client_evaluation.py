@@ -30,13 +30,9 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     so is all else here: who trains, and from what, is the same with and without it.
 
     Args:
-        grid: Flower's grid.
-        coordinator: the method and its state.
-        settings: deadlines, and the metrics that clients are asked for.
-        registry: which client sits at which node.
+        grid, coordinator, settings, registry, log: as for a round's replies.
         first: gives what was measured first, a mean over training examples of each metric.
         save: told what clients measured, each time that they are asked.
-        log: told in one line what happens.
     """
 
     def __init__(
@@ -56,11 +52,9 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         self._last: EvaluationResult | None = None
 
     def evaluate(self, steps: int = 0, solver: Any = None) -> EvaluationResult:
-        """What clients measure of the present model; they are asked once a round where they take no steps before.
+        """What clients measure of the present model, after so many local steps of a solver.
 
-        Args:
-            steps: local steps that each takes before, 0 for none.
-            solver: the local solver that takes them.
+        They are asked once a round where they take none.
         """
         if steps:
             return self._ask(steps, solver)

@@ -20,15 +20,7 @@ from fedsolve.deploy.server.settings import Settings
 
 
 class ReplyCollector(Exchange[TrainRequest, Accepted]):
-    """Asks clients for rounds of a coordinator, and remembers who kept a round waiting.
-
-    Args:
-        grid: Flower's grid.
-        coordinator: makes the requests and validates the replies.
-        settings: deadlines.
-        registry: which client sits at which node.
-        log: told in one line what happens.
-    """
+    """Asks clients for rounds of a coordinator, and remembers who kept a round waiting."""
 
     def __init__(
         self,

@@ -24,14 +24,12 @@ from fedsolve.deploy.messages.message import EvaluateRequest, TrainReply, TrainR
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.messages.validation import check_buffer_values, check_message, decode_reply
-from fedsolve.deploy.secret_keys import secret_key
 from fedsolve.deploy.server.federation import Cohorts, Federation
 from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_norms, usual_after
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
-from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.results.columns import Columns
 
 
@@ -51,7 +49,6 @@ class Coordinator:
         state: what is carried from round to round; a checkpoint replaces it.
         method: the method, and the shapes of its messages.
         signature: shapes and types of the model's leaves.
-        fewest: replies of a round that the method's own reduction is meant for, at least; 1 for a mean.
 
     Raises:
         InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
@@ -75,7 +72,6 @@ class Coordinator:
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
-        self.fewest = math.ceil(float(fewest_messages(algorithm)))
         self.method, server = ServerMethod.prepare(algorithm, params, self.population)
         self._given, self._first = algorithm, self.method.algorithm
         self._method_spec, self.signature = to_spec(algorithm), signature(params)
@@ -95,6 +91,11 @@ class Coordinator:
     def algorithm(self) -> Algorithm:
         """The method, its numbers of the run's type."""
         return self.method.algorithm
+
+    @property
+    def fewest(self) -> int:
+        """Replies of a round that the method's own reduction is meant for, at least; 1 for a mean."""
+        return self.method.fewest
 
     @property
     def model(self) -> Params:
@@ -153,12 +154,7 @@ class Coordinator:
     def evaluate_requests(
         self, metrics: tuple[str, ...], steps: int, solver: Any
     ) -> Callable[[int], EvaluateRequest]:
-        """What each client is asked to measure the present model by; it is encoded once.
-
-        Args:
-            metrics: names of metrics.
-            steps: local steps that a client takes before, 0 for none.
-            solver: the local solver that takes them.
+        """What each client is asked to measure the present model by, after so many local steps; it is encoded once.
 
         Raises:
             InvalidInput: a solver that cannot be told to clients.
@@ -240,7 +236,7 @@ class Coordinator:
                 weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
                 messages = (self._reply_store.get(i)[0] for i in clients)  # one at a time
                 reduced = self.method.reduce(messages, weights)
-                server = self.method.update(server, reduced, state.round, len(clients), secret_key())
+                server = self.method.update(server, reduced, state.round, len(clients))
         if clients:
             used[clients] = state.round
             buffers = mean_buffers([accepted[i].buffers for i in clients])

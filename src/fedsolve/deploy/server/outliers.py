@@ -36,12 +36,7 @@ def part_norms(message: Any, buffers: Buffers) -> dict[str, float]:
 
 
 def find_outliers(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) -> dict[int, str]:
-    """The clients of a round with a norm far beyond the usual, each with the reason.
-
-    Args:
-        accepted: the replies of the round, by client.
-        usual: the usual norms after the round before, by field.
-    """
+    """The clients of a round with a norm far beyond what was usual after the round before, each with the reason."""
     now, outliers = usual_after(accepted, usual), {}
     for client in sorted(accepted):
         ratios = {name: x / now[name] for name, x in accepted[client].parts.items() if now[name] > 0}
@@ -64,24 +59,16 @@ def usual_after(accepted: Mapping[int, Accepted], usual: Mapping[str, float]) ->
 
 
 def why_most_rose(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """What is said of a round in which most replies were far beyond the usual, so that they count; "" of any other.
-
-    Args:
-        before: the usual norms before it, by field.
-        after: those after it.
-    """
+    """What is said of a round in which most replies were far beyond the usual, so that they count; "" of any other."""
     rose = {name: x for name, x in after.items() if 0 < FACTOR * before.get(name, 0.0) < x}
     if not rose:
         return ""
     name = max(rose, key=lambda n: rose[n] / before[n])
+    whose = "the norm" if name == _WHOLE else f"the norm of {name}"
     return (
-        f"{_whose(name)} has the median {after[name]:.6g}, more than {FACTOR:,.0f} times the {before[name]:.6g} that "
+        f"{whose} has the median {after[name]:.6g}, more than {FACTOR:,.0f} times the {before[name]:.6g} that "
         "was usual before: most clients changed, so they count"
     )
-
-
-def _whose(name: str) -> str:
-    return "the norm" if name == _WHOLE else f"the norm of {name}"
 
 
 def check_usual(given: Any) -> dict[str, float]:
@@ -131,11 +118,7 @@ class Rise:
 
 
 def sharpest_rise(rounds: Mapping[str, Any]) -> Rise | None:
-    """Where the norms of a run rose most, which is where a model that became too large was spoiled.
-
-    Args:
-        rounds: columns of the record.
-    """
+    """Where the norms in a record rose most, which is where a model that became too large was spoiled."""
     columns = [np.asarray(rounds.get(name, ()), np.float64) for name in ("round", WHOSE, LARGEST, MEDIAN)]
     rows = [row for row in zip(*columns, strict=False) if np.isfinite(row).all()]
     sharpest, before, steepest = None, 0.0, 0.0

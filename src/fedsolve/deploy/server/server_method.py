@@ -6,6 +6,7 @@ bits for clients that train one after another (`chunk=1`), which a test holds to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +21,10 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.types import Params
 from fedsolve.core.xla.compiler import compiler_options
 from fedsolve.deploy.messages.signature import float_type
+from fedsolve.deploy.secret_keys import secret_key
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.reduce import Totals, merge, reduce_stacked, sum_messages
+from fedsolve.methods.robust.wrapper import fewest_messages
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class ServerMethod:
         zero_message: a client's message with zeros for numbers: what others are decoded by.
         tracks_clients: whether the server tracks the clients' states to read their messages.
         is_forwarded: whether messages are reduced as they are sent.
+        fewest: messages that its own reduction is meant for, at least; 1 for a mean.
     """
 
     algorithm: Algorithm
@@ -47,11 +51,12 @@ class ServerMethod:
     zero_message: Any
     tracks_clients: bool
     is_forwarded: bool
+    fewest: int
 
     @classmethod
     def prepare(cls, algorithm: Algorithm, params: Params, population: int) -> tuple[ServerMethod, Any]:
         """The method for this model and so many clients, and its server's first state."""
-        dtype = float_type(params)
+        dtype, fewest = float_type(params), math.ceil(float(fewest_messages(algorithm)))
         with jax.enable_x64(dtype == jnp.float64):
             tracks_clients = introspect.tracks_clients(algorithm)
             algorithm = cast(algorithm, dtype)
@@ -66,7 +71,7 @@ class ServerMethod:
             message = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
             is_forwarded = introspect.is_forwarded(algorithm, broadcast, message, client)
         return cls(
-            algorithm, dtype, population, broadcast, client, message, tracks_clients, is_forwarded
+            algorithm, dtype, population, broadcast, client, message, tracks_clients, is_forwarded, fewest
         ), server
 
     def precision(self) -> Any:
@@ -114,9 +119,9 @@ class ServerMethod:
             totals = term if totals is None else _jit(merge, donate_argnums=0)(totals, term)
         return _jit(Totals.reduce)(totals)
 
-    def update(self, server: Any, message: Any, round: int, size: int, key: Any) -> Any:
-        """The next server state, from a message reduced over so many clients."""
-        return self._with_cohort("update", round, size, key, server, message)
+    def update(self, server: Any, message: Any, round: int, size: int) -> Any:
+        """The next server state, from a message reduced over so many clients; its noise is nobody else's."""
+        return self._with_cohort("update", round, size, secret_key(), server, message)
 
     def _with_cohort(self, name: str, round: int, size: int, key: Any, *arguments: Any) -> Any:
         # a count has the run's integer type
