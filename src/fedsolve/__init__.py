@@ -48,7 +48,7 @@ _NAMES = {
     "engine.compare": "compare",
     "engine.result": "Result Results load",
     "engine.run": "run",
-    "engine.sweep.named_sweep": "sweep",
+    "engine.sweep.sweep": "sweep",
     "methods.server.fedopt": "FedOpt",
     "methods.wrappers.personal": "Personal",
     "tasks.task": "Task",

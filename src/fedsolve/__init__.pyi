@@ -27,7 +27,7 @@ from fedsolve.engine.result import Result as Result
 from fedsolve.engine.result import Results as Results
 from fedsolve.engine.result import load as load
 from fedsolve.engine.run import run as run
-from fedsolve.engine.sweep.named_sweep import sweep as sweep
+from fedsolve.engine.sweep.sweep import sweep as sweep
 from fedsolve.geometry import diagnostics as diagnostics
 from fedsolve.methods import attacks as attacks
 from fedsolve.methods import client as client

@@ -12,7 +12,7 @@ import fedsolve as fs
 from fedsolve.engine.compute.round import SENT
 from fedsolve.engine.records.message_sizes import Traffic
 from fedsolve.engine.records.record import Recorder, Rows
-from fedsolve.engine.records.record_file import RECORD, RecordFile
+from fedsolve.engine.records.record import RECORD, RecordFile
 from harness import make_clients, make_task
 
 TRAFFIC = Traffic((8, 3), 5)

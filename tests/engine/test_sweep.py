@@ -11,7 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.compute.layout import parallel_trials
-from fedsolve.engine.sweep.trials import plan_batches
+from fedsolve.engine.sweep.compiled_trials import plan_batches
 from fedsolve.geometry import L1, L1Ball
 from fedsolve.geometry.diagnostics import Density
 from fedsolve.tasks import Examples

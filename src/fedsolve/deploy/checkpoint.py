@@ -23,7 +23,7 @@ from fedsolve.deploy.server.outliers import check_usual
 from fedsolve.deploy.server.server_state import ServerState, store_row
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
-from fedsolve.engine.records.record_file import RecordFile
+from fedsolve.engine.records.record import RecordFile
 from fedsolve.folders.files import slug
 from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, held_already
 from fedsolve.folders.store import OlderCheckpoints, load_tree, read_manifest, save_tree

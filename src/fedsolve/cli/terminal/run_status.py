@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedsolve.cli.terminal.folders import finished, read_failure
 from fedsolve.core.errors import InvalidInput
-from fedsolve.engine.records.record_file import RecordFile
+from fedsolve.engine.records.record import RecordFile
 from fedsolve.folders.run_folder import RUN
 from fedsolve.folders.store import read_manifest
 from fedsolve.results.history import History

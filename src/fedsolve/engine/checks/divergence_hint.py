@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fedsolve.core.optax_bridge import Transformation
 from fedsolve.core.schedules import rate_at
 from fedsolve.core.types import Batch, is_module
-from fedsolve.engine.records.argument_names import argument_name
+from fedsolve.engine.compute.cast import argument_name
 
 _RATES = ("client_lr", "server_lr", "lr", "eta", "eta_max")
 _LARGE = 1e4  # beyond it squares and products of the data leave little room in float32

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.schedules import FromOptax, Reacting, Schedule, as_count
 from fedsolve.core.types import Params
-from fedsolve.engine.records.argument_names import argument_name
+from fedsolve.engine.compute.cast import argument_name
 from fedsolve.engine.records.identity import describe
 
 _AT_ONCE = 2**16  # rounds

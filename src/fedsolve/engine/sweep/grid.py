@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsolve.config.build import arguments, build
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.checks import check_different, check_seed, is_integer
 from fedsolve.core.errors import InvalidInput, shown, unknown
@@ -88,3 +89,20 @@ def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, 
         if not isinstance(method, Algorithm):
             raise InvalidInput(f"{name} gives {method!r}, not an algorithm such as FedAvg(client_lr=0.1)")
     return methods
+
+
+def by_name(name: str) -> Callable[..., Algorithm]:
+    """The function that makes a method of the catalogue, whose signature has the method's settings.
+
+    Raises:
+        InvalidInput: an unknown name (the nearest match is named).
+    """
+    known = arguments(name)
+
+    def make(**settings: Any) -> Algorithm:
+        return build(name, settings)
+
+    parameters = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY) for key in known]
+    make.__name__ = name
+    make.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return make

@@ -4,25 +4,93 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
 from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.processes import check_alone
-from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
 from fedsolve.engine.progress import SweepProgress, progress_to
-from fedsolve.engine.records.fingerprint import arrays_digest, code_digest
-from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.run import check_outside
-from fedsolve.engine.sweep.sweep_options import SweepOptions
-from fedsolve.engine.sweep.sweep_run import SweepRounds
-from fedsolve.engine.sweep.sweep_setup import prepare_trials, request_sweep
-from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
-from fedsolve.engine.sweep.sweep_trials import Trials
+from fedsolve.engine.sweep.grid import by_name, check_seeds
+from fedsolve.engine.sweep.sweep_rounds import SweepRounds
+from fedsolve.engine.sweep.sweep_setup import SweepOptions, prepare_trials, request_sweep
+from fedsolve.engine.sweep.sweep_store import SweepStore
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.results.sweep import SENT, Sweep
+from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.results.sweep import SENT, Selection, Sweep
 from fedsolve.tasks.task import Task
+
+
+@shows_options(swept=True, renamed={"lanes": "parallel_trials"})
+def sweep(
+    algorithm: str | Callable[..., Algorithm],
+    task: Task,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int | Sequence[int] = 1,
+    select: Selection | str | None = None,
+    validation: float | None = None,
+    diagnostics: Sequence[Diagnostic] | None = None,
+    parallel_trials: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    label: str | None = None,
+    progress: Callable[[SweepProgress], None] | bool | None = None,
+    **options: Unpack[SweepKeywords],
+) -> Sweep:
+    """Run every setting of a grid with every seed, and choose the best.
+
+    Each trial (a setting with a seed) is the run that `fedsolve.run` would do alone, to rounding. Settings see the
+    same cohorts, shuffles and start; seeds do not. A trial that diverges is marked, and changes no other.
+
+    Args:
+        algorithm: a name of the catalogue, or a function of the grid's axes that gives the method.
+        task: the problem.
+        grid: axis -> values; all combinations are run, the last axis fastest.
+        **options: those of a run, as `fedsolve.engine.options.RunOptions` has them, without seed and devices.
+        seeds: how many (0, 1, ...), or which.
+        select: how the best setting is chosen, such as "train_loss:100" or a name of
+            `fedsolve.results.sweep.SELECTIONS`; default "training-loss".
+        validation: share of every client's examples, in (0, 1), that is held out of training and evaluated as
+            `validation_loss` and so on; None holds out nothing.
+        diagnostics: instead of the task's and the method's.
+        parallel_trials: trials side by side in one program; default what fits the memory and is fast; at least 1.
+        out: folder that keeps what is finished, so that the sweep can be interrupted and resumed.
+        resume: continue what `out` holds.
+        label: the method's name in tables.
+        progress: True for a line on standard error, or a function, called with a `SweepProgress`.
+
+    Returns:
+        All evaluations of all trials, metrics of shape (settings, seeds, evaluations), and the best setting
+        (`Sweep.best_settings`).
+
+    Raises:
+        InvalidInput: an unknown axis (the nearest match is named), a value that the method refuses, a selection
+            whose metric is not measured, arguments that do not fit, a folder that keeps another sweep, more than
+            `fedsolve.engine.sweep.grid.MOST_TRIALS` settings x seeds.
+        Interrupted: Ctrl-C, after what is done was kept in `out`.
+    """
+    plan = SweepOptions(
+        run=RunOptions(**options),
+        seeds=check_seeds(seeds),
+        selection=_selection(select),
+        validation=validation,
+        diagnostics=diagnostics,
+        parallel_trials=parallel_trials,
+    )
+    make = by_name(algorithm) if isinstance(algorithm, str) else algorithm
+    return run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
+
+
+def _selection(select: Selection | str | None) -> Selection:
+    if isinstance(select, Selection):
+        return select
+    if select is not None and not isinstance(select, str):
+        raise InvalidInput(f"select = {shown(select)} must be text such as 'train_loss:100'")
+    return Selection.parse(select or "training-loss")
 
 
 def run_sweep(
@@ -40,71 +108,29 @@ def run_sweep(
     check_alone("a sweep")
     check_outside(out, label)
     requested = request_sweep(make, task, grid, options)
-    axes, methods = requested.axes, requested.methods
     with jax.enable_x64(options.run.dtype == "float64"):
-        work = prepare_trials(requested, options, label)
-        prepared = work.prepared
-        identity = _identity(prepared, axes, methods, options)
-        if out is not None:
-            identity |= prepared.digests()
-            identity |= {
-                "held_out": arrays_digest(requested.task.validation),
-                "own_measures": code_digest(options.diagnostics),
-            }
-        found = TrialResults((len(methods), len(options.seeds), len(work.evaluated)), prepared.dtype)
+        trials = prepare_trials(requested, label)
+        prepared = trials.prepared
+        identity = requested.identity(prepared) | ({} if out is None else requested.digests(prepared))
         with (
-            progress_to(progress, prepared.label) as tell_user,
+            progress_to(progress, prepared.label) as tell,
             SweepStore.at(out, identity, resume) as store,
             Interruptible(store.where) as interrupt,
         ):
-            batches, notes = work.batches(store.trials or options.parallel_trials)
-
-            def tell(done: int, total: int, diverged: int) -> None:
-                if tell_user is not None:
-                    tell_user(SweepProgress(prepared.label, done, total, diverged, notes))
-
-            run = SweepRounds(work, batches, options.selection, store, tell, found)
-            run.finish(interrupt)
-    notes = tuple(dict.fromkeys((*notes, *run.work.prepared.remarks)))
-    return _result(prepared, axes, options, work, found, notes)
-
-
-def _identity(
-    prepared: PreparedRun, axes: Mapping[str, Any], methods: Sequence[Algorithm], options: SweepOptions
-) -> dict[str, Any]:
-    """What a folder must share with the sweep that continues it."""
-    return {
-        **prepared.identity,
-        "algorithm": prepared.label,
-        "grid": describe(axes),
-        "methods": digest(describe(methods)),
-        "seed": list(options.seeds),
-        "rounds": prepared.rounds,
-        "eval_every": prepared.eval_every,
-        "validation": options.validation,
-    }
-
-
-def _result(
-    prepared: PreparedRun,
-    axes: dict[str, tuple[Any, ...]],
-    options: SweepOptions,
-    work: Trials,
-    found: TrialResults,
-    notes: tuple[str, ...],
-) -> Sweep:
+            rounds = SweepRounds(trials, options, store, tell)
+            rounds.finish(interrupt)
     settings = {k: v for k, v in prepared.settings.items() if k not in ("algorithm", "seed")}
     sizes = prepared.traffic.up
     return Sweep(
         label=prepared.label,
         task=prepared.task.name,
-        grid=axes,
+        grid=requested.axes,
         seeds=options.seeds,
-        rounds=work.evaluated,
-        metrics=found.metrics,
-        diverged=found.diverged,
+        rounds=trials.evaluated,
+        metrics=rounds.results.metrics,
+        diverged=rounds.results.diverged,
         selection=options.selection,
         settings=settings | {"validation": options.validation, SENT: sizes[0] if len(sizes) == 1 else None},
-        seconds=found.seconds,
-        notes=notes,
+        seconds=rounds.results.seconds,
+        notes=rounds.notes,
     )

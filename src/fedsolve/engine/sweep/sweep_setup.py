@@ -1,4 +1,4 @@
-"""Making a sweep ready: the methods of its grid checked, and what its trials share prepared as one run."""
+"""Making a sweep ready: its options, the methods of its grid, and what its trials share, prepared as one run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,59 @@ from typing import Any
 import jax
 
 from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.placed import in_run
 from fedsolve.engine.preparation.requested import check_methods, choose_sampling
 from fedsolve.engine.prepare import prepare
+from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.records.fingerprint import arrays_digest, code_digest
+from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.simulated_time import with_versions
 from fedsolve.engine.sweep.grid import build_methods, check_grid, check_size
-from fedsolve.engine.sweep.sweep_options import SweepOptions
-from fedsolve.engine.sweep.sweep_trials import Trials
+from fedsolve.engine.sweep.trials import Trials
+from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.results.sweep import Selection
 from fedsolve.tasks.task import Task
 
 _MOST_EVALUATIONS = 5 * 10**7  # of all trials: a column of 200 MB a metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """The options of a sweep besides its method, task and grid.
+
+    Attributes:
+        run: of every trial; its seed and devices are not looked at.
+        seeds: of the trials of each setting.
+        selection: how the best setting is chosen.
+        validation: share of every client's examples that is held out of training; None holds out nothing.
+        diagnostics: instead of the task's and the method's.
+        parallel_trials: trials side by side in one program; None for what fits the memory and is fast.
+
+    Raises:
+        InvalidInput: diagnostics that are none, or parallel_trials below 1.
+    """
+
+    run: RunOptions
+    seeds: tuple[int, ...]
+    selection: Selection
+    validation: float | None = None
+    diagnostics: Sequence[Diagnostic] | None = None
+    parallel_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        given = self.diagnostics
+        listed = isinstance(given, tuple | list) and all(isinstance(d, Diagnostic) for d in given)
+        if given is not None and not listed:
+            raise InvalidInput(
+                f"diagnostics = {shown(given)} must be a list of diagnostics of fedsolve.diagnostics"
+            )
+        if self.parallel_trials is not None:
+            check_integer("parallel_trials", self.parallel_trials, 1)
 
 
 @dataclass(frozen=True)
@@ -32,13 +72,34 @@ class RequestedSweep:
         task: with examples held out where the options say so.
         axes: the grid.
         methods: of each setting, as the user's function built them.
-        trials: settings times seeds.
+        options: all else.
     """
 
     task: Task
     axes: dict[str, tuple[Any, ...]]
     methods: Sequence[Algorithm]
-    trials: int
+    options: SweepOptions
+
+    def identity(self, prepared: PreparedRun) -> dict[str, Any]:
+        """What a folder must share with the sweep that continues it, beside the digests of its arrays and functions."""
+        return {
+            **prepared.identity,
+            "algorithm": prepared.label,
+            "grid": describe(self.axes),
+            "methods": digest(describe(self.methods)),
+            "seed": list(self.options.seeds),
+            "rounds": prepared.rounds,
+            "eval_every": prepared.eval_every,
+            "validation": self.options.validation,
+        }
+
+    def digests(self, prepared: PreparedRun) -> dict[str, Any]:
+        """What else decides a bit of the results: a folder shares it, too."""
+        return {
+            **prepared.digests(),
+            "held_out": arrays_digest(self.task.validation),
+            "own_measures": code_digest(self.options.diagnostics),
+        }
 
 
 def request_sweep(
@@ -52,30 +113,32 @@ def request_sweep(
     if not isinstance(task, Task):
         raise InvalidInput(f"task must be one such as fs.tasks.digits(), not {shown(task)}")
     axes = check_grid(grid)
-    trials = check_size([len(values) for values in axes.values()], len(options.seeds))
+    check_size([len(values) for values in axes.values()], len(options.seeds))
     methods = build_methods(make, axes)
     _check_clock(options, methods)
     trained = task if options.validation is None else task.hold_out(options.validation)
     check_methods(methods, choose_sampling(options.run, trained), trained)
-    return RequestedSweep(trained, axes, methods, trials)
+    return RequestedSweep(trained, axes, methods, options)
 
 
-def prepare_trials(requested: RequestedSweep, options: SweepOptions, label: str | None) -> Trials:
+def prepare_trials(requested: RequestedSweep, label: str | None) -> Trials:
     """What the trials share, made ready with the first method and seed, and the method of each setting.
 
     Raises:
         InvalidInput: as `prepare`; rates that a run cannot use; more evaluations than a table holds.
     """
+    task, options = requested.task, requested.options
     first = replace(options.run, seed=options.seeds[0], devices=1, residency="device")
     for method in requested.methods:
         check_rates(cast(method, first.dtype), first.rounds)
-    prepared = prepare(requested.methods[0], requested.task, first, label)
-    _check_evaluations(requested.trials, prepared.rounds, prepared.eval_every)
-    trained = [
-        with_versions(in_run(method, requested.task, prepared.dtype), prepared.timed)
-        for method in requested.methods
-    ]
-    return Trials.of(prepared, trained, options.seeds, options.diagnostics)
+    prepared = prepare(requested.methods[0], task, first, label)
+    trials = len(requested.methods) * len(options.seeds)
+    _check_evaluations(trials, prepared.rounds, prepared.eval_every)
+    methods = [with_versions(in_run(m, task, prepared.dtype), prepared.timed) for m in requested.methods]
+    given = options.diagnostics
+    measured = [(*task.diagnostics, *m.diagnostics()) if given is None else tuple(given) for m in methods]
+    diagnostics = tuple(cast(d, prepared.dtype) for d in measured)
+    return Trials(prepared, tuple(methods), diagnostics, options.seeds)
 
 
 def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:

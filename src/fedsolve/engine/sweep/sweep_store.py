@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.sweep.trials import TrialBatch
+from fedsolve.engine.sweep.compiled_trials import TrialBatch
 from fedsolve.folders.run_folder import SWEEP, RunFolder, how_to_resume
 from fedsolve.folders.store import load_tree
 from fedsolve.results.columns import plain
@@ -60,7 +60,7 @@ class SweepStore:
 
     def __init__(self, folder: RunFolder | None) -> None:
         self._folder = folder
-        self._manifest = None if folder is None else folder.manifest()
+        self._manifest = {} if folder is None else folder.manifest() or {}
 
     @classmethod
     @contextlib.contextmanager
@@ -87,36 +87,35 @@ class SweepStore:
     @property
     def trials(self) -> int | None:
         """Trials side by side of the sweep that is resumed, which decide its bits; None for a new one."""
-        return None if self._manifest is None else self._manifest["lanes"]
+        return self._manifest.get("lanes")
 
     @property
     def at_once(self) -> int | None:
         """Batches at once of the sweep that is resumed, which share a state in the file; None for a new one."""
-        return None if self._manifest is None else self._manifest["at_once"]
+        return self._manifest.get("at_once")
 
     @property
     def done(self) -> tuple[int, int, float]:
         """Batches that are done, rounds of those under way, and seconds of the sweep that is resumed; else zeros."""
-        kept = self._manifest
-        return (0, 0, 0.0) if kept is None else (kept["blocks"], kept["rounds"], kept["seconds"])
+        manifest = self._manifest
+        return (manifest["blocks"], manifest["rounds"], manifest["seconds"]) if manifest else (0, 0, 0.0)
 
-    def restore(self, found: TrialResults, states: list[RunState]) -> list[RunState]:
-        """Fill `found` with what is kept when resuming; the states of the batches under way, of the shapes of `states`.
+    def restore(self, results: TrialResults, states: list[RunState]) -> list[RunState]:
+        """Fill the results when resuming; the states of the batches under way, of the shapes of `states`.
 
         Raises:
             InvalidInput: what is kept is corrupt.
         """
-        manifest = self._manifest
-        if manifest is None or self._folder is None:
+        if self._folder is None or not self._manifest:
             return states
-        empty = {name: np.zeros(found.shape, found.dtype) for name in manifest["metrics"]}
-        like = {"metrics": empty, "diverged": found.diverged, "states": states}
-        kept = load_tree(self._folder.path, like)
-        found.metrics = {name: np.array(kept["metrics"][name]) for name in manifest["metrics"]}
-        found.diverged = np.array(kept["diverged"])
-        return kept["states"]
+        empty = {name: np.zeros(results.shape, results.dtype) for name in self._manifest["metrics"]}
+        like = {"metrics": empty, "diverged": results.diverged, "states": states}
+        saved = load_tree(self._folder.path, like)
+        results.metrics = {name: np.array(saved["metrics"][name]) for name in empty}  # in their order
+        results.diverged = np.array(saved["diverged"])
+        return saved["states"]
 
-    def save(self, found: TrialResults, states: list[RunState], layout: dict[str, int]) -> None:
+    def save(self, results: TrialResults, states: list[RunState], layout: dict[str, int]) -> None:
         """Keep everything, atomically: `states` of the batches under way; `layout` holds `lanes` and `at_once`.
 
         Raises:
@@ -125,13 +124,13 @@ class SweepStore:
         if self._folder is None:
             return
         manifest = {
-            "blocks": found.batches,
-            "rounds": found.rounds if states else 0,
-            "seconds": found.seconds,
+            "blocks": results.batches,
+            "rounds": results.rounds if states else 0,
+            "seconds": results.seconds,
             **layout,
-            "metrics": list(found.metrics),
+            "metrics": list(results.metrics),
         }
-        tree = {"metrics": found.metrics, "diverged": found.diverged, "states": states}
+        tree = {"metrics": results.metrics, "diverged": results.diverged, "states": states}
         self._folder.save(tree, manifest)
 
     def how_to_resume(self, done: int, total: int) -> str:

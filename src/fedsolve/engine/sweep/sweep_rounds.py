@@ -14,11 +14,12 @@ import numpy as np
 from fedsolve.core.errors import Interrupted
 from fedsolve.engine.compute.layout import batches_at_once
 from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
+from fedsolve.engine.progress import SweepProgress
+from fedsolve.engine.sweep.compiled_trials import TrialBatch
+from fedsolve.engine.sweep.sweep_setup import SweepOptions
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
-from fedsolve.engine.sweep.sweep_trials import RunningBatch, Trials
-from fedsolve.engine.sweep.trials import TrialBatch
+from fedsolve.engine.sweep.trials import RunningBatch, Trials
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.results.sweep import Selection
 
 
 class SweepRounds(Rounds):
@@ -28,28 +29,31 @@ class SweepRounds(Rounds):
     alone keeps one core busy with them.
 
     Args:
-        work: what all trials share.
-        batches: all of the sweep.
-        selection: whose metric must be measured.
+        trials: all of the sweep.
+        options: how many run side by side, and the selection, whose metric must be measured.
         store: keeps what is finished.
-        tell: called with trial-rounds done, those in all, and trials that diverged.
-        results: filled with those of all trials.
+        progress: told how far all trials are.
+
+    Attributes:
+        trials: without clients that have no loss, once that was looked at.
+        results: of all trials so far.
     """
 
     def __init__(
         self,
-        work: Trials,
-        batches: Sequence[TrialBatch],
-        selection: Selection,
+        trials: Trials,
+        options: SweepOptions,
         store: SweepStore,
-        tell: Callable[[int, int, int], None],
-        results: TrialResults,
+        progress: Callable[[SweepProgress], None] | None,
     ) -> None:
-        self.rounds, self.eval_every = work.prepared.rounds, work.prepared.eval_every
-        self.work, self._results = work, results
-        self._batches, self._selection, self._store, self._tell = batches, selection, store, tell
+        prepared = trials.prepared
+        self.rounds, self.eval_every, self.trials = prepared.rounds, prepared.eval_every, trials
+        shape = (len(trials.methods), len(trials.seeds), len(trials.evaluated))
+        self.results = TrialResults(shape, prepared.dtype)
+        self._selection, self._store, self._progress = options.selection, store, progress
+        self._batches, self._notes = trials.batches(store.trials or options.parallel_trials)
         self._at_once = store.at_once or batches_at_once()
-        self._evaluated = work.evaluated.tolist()
+        self._evaluated = trials.evaluated.tolist()
         self._running: list[RunningBatch] = []
         self._is_compiled = False
 
@@ -60,7 +64,7 @@ class SweepRounds(Rounds):
             InvalidInput: the selection's metric is not measured.
             Interrupted: Ctrl-C, after everything was kept.
         """
-        results, clock, begun = self._results, CompileClock(), Stopwatch(0.0)
+        results, clock, begun = self.results, CompileClock(), Stopwatch(0.0)
         self._restore()
         before = results.seconds
         self._seconds = lambda: before + begun.seconds
@@ -76,7 +80,7 @@ class SweepRounds(Rounds):
 
     def _restore(self) -> None:
         """Put results and batches where the store left them."""
-        results = self._results
+        results = self.results
         results.batches, results.rounds, results.seconds = self._store.done
         if results.rounds:
             self._running = self._start()
@@ -87,21 +91,21 @@ class SweepRounds(Rounds):
 
     def _start(self) -> list[RunningBatch]:
         """The batches that run next, at their start."""
-        return [self.work.begin(batch) for batch in self._together]
+        return [self.trials.begin(batch) for batch in self._together]
 
     @property
     def _together(self) -> Sequence[TrialBatch]:
         """The batches that run at once now."""
-        return self._batches[self._results.batches : self._results.batches + self._at_once]
+        return self._batches[self.results.batches : self.results.batches + self._at_once]
 
     @property
     def done(self) -> int:
         """Rounds done of the batches that run."""
-        return self._results.rounds
+        return self.results.rounds
 
     def begin(self) -> str:
         """Evaluate the initial models, where the batches are at their start."""
-        results, self._is_compiled = self._results, False
+        results, self._is_compiled = self.results, False
         if not results.rounds:
             self._running = self._start()
             self._evaluate(0, None)
@@ -120,14 +124,14 @@ class SweepRounds(Rounds):
             self._pool if self._is_compiled else None
         )  # the first call compiles, which is done once: no threads
         self._next = self._evaluated.index(self.next_evaluation)
-        metrics = self._results.metrics
+        metrics = self.results.metrics
         ahead = partial(RunningBatch.advance, rounds=rounds, metrics=metrics, evaluations=self._next)
         self._running, self._is_compiled = _each(ahead, self._running, pool), True
         return rounds
 
     def record(self, logs: int) -> None:
         """Note which trials have diverged; where all have, no round is left."""
-        results, running = self._results, self._running
+        results, running = self.results, self._running
         results.rounds += logs
         for batch, current in zip(self._together, running, strict=True):
             results.diverged[np.ix_(batch.settings, batch.seeds)] = current.failed
@@ -137,9 +141,9 @@ class SweepRounds(Rounds):
     def evaluate(self) -> str:
         """All metrics of all trials, at the evaluation that is next."""
         self._evaluate(self._next, self._pool)
-        if self._results.rounds == self.rounds:
+        if self.results.rounds == self.rounds:
             for batch in self._together:
-                self._results.end(batch, self.rounds)
+                self.results.end(batch, self.rounds)
         return ""
 
     def due(self, over: bool) -> bool:
@@ -148,15 +152,22 @@ class SweepRounds(Rounds):
 
     def save(self) -> None:
         """Keep the results so far, and the states of the batches that run."""
-        self._results.seconds = self._seconds()
+        self.results.seconds = self._seconds()
         lanes = len(self._batches[0].settings) * len(self._batches[0].seeds)
         layout = {"lanes": lanes, "at_once": self._at_once}
-        self._store.save(self._results, [current.states for current in self._running], layout)
+        self._store.save(self.results, [current.states for current in self._running], layout)
 
     def report(self) -> None:
         """Tell how far all trials are."""
-        diverged = int((self._results.diverged > 0).sum())
-        self._tell(self._trial_rounds, self._all_trial_rounds, diverged)
+        if self._progress is not None:
+            diverged = int((self.results.diverged > 0).sum())
+            label, done, total = self.trials.prepared.label, self._trial_rounds, self._all_trial_rounds
+            self._progress(SweepProgress(label, done, total, diverged, self._notes))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the sweep, each remark once."""
+        return tuple(dict.fromkeys((*self._notes, *self.trials.prepared.remarks)))
 
     def how_to_resume(self) -> str:
         """What an interrupted user is told."""
@@ -164,7 +175,7 @@ class SweepRounds(Rounds):
 
     @property
     def _trial_rounds(self) -> int:
-        before = sum(b.trials for b in self._batches[: self._results.batches]) * self.rounds
+        before = sum(b.trials for b in self._batches[: self.results.batches]) * self.rounds
         return before + sum(b.trials for b in self._together) * self.done
 
     @property
@@ -173,18 +184,18 @@ class SweepRounds(Rounds):
 
     def _first_losses(self) -> np.ndarray:
         """The training losses at the start, of the trials of the first batches."""
-        losses = self._results.metrics["train_loss"][..., 0]
+        losses = self.results.metrics["train_loss"][..., 0]
         return np.concatenate([losses[np.ix_(b.settings, b.seeds)].ravel() for b in self._together])
 
     def _leave_out_nonfinite_clients(self) -> None:
         """Go on without clients that have no loss (see `nonfinite_clients`), those that run included."""
-        self.work = self.work.without_nonfinite_clients()
-        self._running = [replace(current, work=self.work) for current in self._running]
+        self.trials = self.trials.without_nonfinite_clients()
+        self._running = [replace(current, trials=self.trials) for current in self._running]
 
     def _evaluate(self, evaluation: int, pool: ThreadPoolExecutor | None) -> None:
         values = _each(RunningBatch.evaluate, self._running, pool)
         for batch, found in zip(self._together, values, strict=True):
-            self._results.put(batch, evaluation, found)
+            self.results.put(batch, evaluation, found)
 
 
 def _each(
