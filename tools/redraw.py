@@ -23,7 +23,7 @@ def redraw(folder: Path) -> None:
     told = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     name, seconds = told["experiment"], told["seconds"]
     found = find(name)
-    outcome = found.run(Context(folder, kept_only=True))
+    outcome = found.run(Context(folder, stored_only=True))
     for old in (*folder.glob("*.png"), *folder.glob("*.csv")):
         old.unlink()
     write_results(

@@ -53,7 +53,7 @@ def test_a_namespace_offers_its_public_classes(name):
     """A class or function that a namespace's own file defines for users, by its name, is offered or begins with _."""
     space = getattr(fs, name)
     internal = {
-        "callbacks": {"check_callbacks", "tell_ended", "why_it_ends"},
+        "callbacks": {"check_callbacks", "notify_ended", "stop_reason"},
         "catalogue": {"current_name", "load_home", "split_name"},
         "flower": {"check_flower"},
         "geometry": {"build_geometry"},

@@ -34,7 +34,7 @@ def test_a_part_says_with_what_it_was_made(tmp_path, monkeypatch):
     assert later.made_with == {"fedsolve 0.1.0, commit abc", identity.provenance()}
     (kept,) = (path for path in (tmp_path / "parts").iterdir() if path.name.startswith("one"))
     np.savez(kept, loss=np.zeros(1))  # as before commits were kept
-    old = Context(tmp_path, kept_only=True)
+    old = Context(tmp_path, stored_only=True)
     old.part("one", {}, must_not_run)
     assert old.made_with == {"an earlier commit, which was not kept"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.studies.experiment import Context
-from fedsolve.studies.parts import ARCHIVE, PARTS, keeps_any, pack
+from fedsolve.studies.parts import ARCHIVE, PARTS, has_parts, pack
 
 
 def must_not_run():
@@ -26,7 +26,7 @@ def test_packed_parts_are_read_and_others_added(folder):
     assert [path.name for path in folder.iterdir()] == [ARCHIVE]
     context = Context(folder)
     for _ in range(2):
-        assert keeps_any(folder)
+        assert has_parts(folder)
         for number in range(3):
             assert context.part(f"part {number}", {"n": number}, must_not_run)["x"].tolist() == [number] * 2
         context.part("part 3", {"n": 3}, lambda: {"x": np.ones(1)})

@@ -108,7 +108,7 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     said: list[str] = []
     again = solve(STUDY, Context(tmp_path, say=lambda part, done, total: said.append(part)))
     assert len(said) == 4
-    judged = outcome(STUDY, Context(tmp_path, kept_only=True))
+    judged = outcome(STUDY, Context(tmp_path, stored_only=True))
     assert judged.claims == found.claims
     assert all(name.endswith("(kept)") for name in said)
     alone = fs.run(fs.FedAvg(0.01), regression(None), rounds=4, eval_every=2, local_steps=1, seed=1)
@@ -120,7 +120,9 @@ def test_a_study_runs_is_kept_and_judged(tmp_path):
     assert "FedAvg's best client_lr = 0.1 lies at the edge" in found.claims[0].provisional
     assert found.claims[0].shown_verdict == f"{found.claims[0].verdict}, provisional"
     own = [
-        Claim("", theirs, "", verdict).shown_verdict for theirs in ("Table 1", OURS) for verdict in (YES, NO, UNSURE)
+        Claim("", theirs, "", verdict).shown_verdict
+        for theirs in ("Table 1", OURS)
+        for verdict in (YES, NO, UNSURE)
     ]
     assert own == [YES, NO, UNSURE, "confirmed", "contradicted", UNSURE]
     table = found.tables["small"]
@@ -133,11 +135,11 @@ def test_another_value_in_a_method_is_run_anew_and_judging_runs_nothing(tmp_path
     first = solve(STUDY, Context(tmp_path))
     momentum = Method(lambda server_lr: fs.FedAdam(0.01, server_lr=server_lr, beta1=0.5), {"server_lr": 0.1})
     changed = replace(STUDY, methods={**STUDY.methods, "FedAdam": momentum})
-    read = solve(changed, Context(tmp_path, kept_only=True)).final("small", "FedAdam")
+    read = solve(changed, Context(tmp_path, stored_only=True)).final("small", "FedAdam")
     assert np.array_equal(read, first.final("small", "FedAdam"))
     assert not np.array_equal(solve(changed, Context(tmp_path)).final("small", "FedAdam"), read)
     with pytest.raises(InvalidInput, match="keeps no part 'small-FedAvg-published'"):
-        solve(STUDY, Context(tmp_path / "nowhere", kept_only=True))
+        solve(STUDY, Context(tmp_path / "nowhere", stored_only=True))
 
 
 def test_a_method_s_own_options_stand_in_place_of_the_problem_s(tmp_path):
@@ -222,7 +224,7 @@ def test_data_by_seed(tmp_path):
         STUDY, problems={"small": by_seed}, full={}, seeds=(3, 4), pictures={"curves": Curves("Loss.")}
     )
     found = outcome(study, Context(tmp_path))
-    cells = solve(study, Context(tmp_path, kept_only=True))
+    cells = solve(study, Context(tmp_path, stored_only=True))
     for seed in study.seeds:
         fresh = fs.sweep(
             lambda client_lr: fs.FedAvg(client_lr), drawn(None, seed), {"client_lr": (0.01,)}, seeds=(seed,),

@@ -159,14 +159,10 @@ class MappedOracle(WrappedOracle):
 
     function: GradientMap
 
-    def change(self, params: Params, gradient: Params) -> Params:
-        """function(params, gradient)."""
-        return self.function(params, gradient)
-
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Inner loss and mapped gradient on the minibatch of a local step."""
         loss, gradient = self.inner(params, step)
-        return loss, self.change(params, gradient)
+        return loss, self.function(params, gradient)
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
         """Inner loss."""

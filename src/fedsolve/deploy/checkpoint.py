@@ -22,10 +22,9 @@ from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.outliers import check_usual
 from fedsolve.deploy.server.server_state import ServerState, store_row
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
-from fedsolve.engine.records.record import Recorder
-from fedsolve.engine.records.record import RecordFile
+from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.folders.files import slug
-from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, held_already
+from fedsolve.folders.run_folder import DEPLOYMENT, RunFolder, occupied
 from fedsolve.folders.store import OlderCheckpoints, load_tree, read_manifest, save_tree
 
 _FIELDS = {"identity": dict, "experiment": str, "round": int, "record": dict, "buffers": dict}
@@ -54,7 +53,7 @@ class DeploymentCheckpoint:
                 self._manifest = self._fall_back(error)
             folder.check_same(self._older.source, self._manifest["identity"])
         elif self._older.any_exists:
-            raise held_already(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
+            raise occupied(where, DEPLOYMENT.name, f" ({DEPLOYMENT.option})")
         manifest = self._manifest or {}
         self.experiment: str = manifest.get("experiment") or f"{slug(label)}-{secrets.token_hex(4)}"
 

@@ -18,7 +18,7 @@ from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
 from fedsolve.engine.run import check_callbacks, check_outside, run_one, save_results, seeds_of
-from fedsolve.folders.run_folder import RUN, held_already
+from fedsolve.folders.run_folder import RUN, occupied
 from fedsolve.results.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
 from fedsolve.tasks.task import Task
@@ -95,7 +95,7 @@ def compare(
     if resume and not any(begun):
         raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing that could be resumed")
     if out is not None and any(begun) and not resume:
-        raise held_already(Path(out), "comparison")
+        raise occupied(Path(out), "comparison")
     check_all_begin(methods.values(), task, given)
     runs: list[Result] = []
     with writing_config(out, methods, task, given, None if seeds is None else chosen):

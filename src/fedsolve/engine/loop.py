@@ -13,7 +13,7 @@ import jax
 from fedsolve.core.errors import Interrupted
 from fedsolve.engine.compute.processes import is_first, process_allgather
 from fedsolve.engine.records.record import Recorder
-from fedsolve.results.callbacks import Callback, Evaluated, why_it_ends
+from fedsolve.results.callbacks import Callback, Evaluated, stop_reason
 from fedsolve.results.clients import ClientMetrics
 
 _CALL_SECONDS = 1.0
@@ -186,7 +186,7 @@ class RecordedRounds(Rounds):
         ):  # resumed between two evaluations
             return ""
         columns = self.recorder.evaluations.arrays()
-        return why_it_ends(
+        return stop_reason(
             self.callbacks, Evaluated(self.label, self.done, self.rounds, columns, *self.offered())
         )
 

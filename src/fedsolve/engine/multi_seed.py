@@ -29,8 +29,8 @@ from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.result import Result
 from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.folders.interrupt import Interruptible
-from fedsolve.folders.run_folder import RUN, held_already
-from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, tell_ended
+from fedsolve.folders.run_folder import RUN, occupied
+from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
 
@@ -59,7 +59,7 @@ def run_seeds(
     places = [None if out is None else seed_folder(out, seed) for seed in seeds]
     begun = [place is not None and (place / RUN.file).exists() for place in places]
     if out is not None and ((any(begun) and not resume) or (out / RUN.file).exists()):
-        raise held_already(out, "run with seeds" if any(begun) else "run with one seed")
+        raise occupied(out, "run with seeds" if any(begun) else "run with one seed")
     clock = CompileClock()
     with jax.enable_x64(options.dtype == "float64"), clock, Interruptible() as interrupt:
         prepared = prepare(algorithm, task, replace(options, seed=seeds[0]), label)
@@ -130,7 +130,7 @@ class _SeedRuns:
         finally:
             self.compiled.set()
             with self.lock:
-                tell_ended(callbacks, found)
+                notify_ended(callbacks, found)
 
     def _run(
         self,

@@ -25,7 +25,7 @@ from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.report.page import PAGE, write_page
-from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks, tell_ended
+from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks, notify_ended
 from fedsolve.results.record_files import write_failure
 from fedsolve.tasks.task import Task
 
@@ -152,9 +152,9 @@ def run_one(
     try:
         result = _run_one(algorithm, task, options, out, resume, label, progress, callbacks)
     except BaseException:
-        tell_ended(callbacks, None)
+        notify_ended(callbacks, None)
         raise
-    tell_ended(callbacks, result)
+    notify_ended(callbacks, result)
     return result
 
 

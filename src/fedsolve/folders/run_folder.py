@@ -123,7 +123,7 @@ class RunFolder:
         with locked(folder) as hold:
             kept = [folder / name for name in (kind.file, kind.previous) if name]
             if not resume and any(path.exists() for path in kept):
-                raise held_already(folder, kind.name, f" ({kind.option})" if kind.option else "")
+                raise occupied(folder, kind.name, f" ({kind.option})" if kind.option else "")
             yield cls(hold, kind, identity, resume)
 
     @classmethod
@@ -202,7 +202,7 @@ def how_to_resume(folder: RunFolder | None, stopped: str) -> str:
     return f"{stopped}; saved in {folder.hold.folder}: resume from there"
 
 
-def held_already(folder: Path, kind: str, how: str = "") -> InvalidInput:
+def occupied(folder: Path, kind: str, how: str = "") -> InvalidInput:
     """The error for a folder that is taken; `how` says how what is in it is resumed."""
     return InvalidInput(f"{folder} holds a {kind} already: resume it{how} or choose another folder")
 

@@ -84,13 +84,8 @@ CallbacksOfMethodAndSeed = Callable[[str, int], Sequence[Callback]]
 """Makes those of a method's run with a seed."""
 
 
-def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:
-    """Call the method `ended` of those that have one with the result, None where there is none.
-
-    Args:
-        callbacks: those of a run, in their order.
-        result: what the run gave, or None if it failed.
-    """
+def notify_ended(callbacks: Sequence[Callback], result: Any) -> None:
+    """Call the method `ended` of those that have one with the result, None where the run failed."""
     for callback in callbacks:
         ended = getattr(callback, "ended", None)
         if ended is not None:
@@ -98,17 +93,7 @@ def tell_ended(callbacks: Sequence[Callback], result: Any) -> None:
 
 
 def check_callbacks(callbacks: object) -> Sequence[Callback]:
-    """Callbacks, all of which can be called.
-
-    Args:
-        callbacks: what a run was given.
-
-    Returns:
-        The same.
-
-    Raises:
-        InvalidInput: no list, or something in it that is no function of one argument.
-    """
+    """The same, if they are a list of functions of one argument; else `InvalidInput`."""
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise InvalidInput(f"callbacks = {shown(callbacks)} must be a list of functions")
     for callback in callbacks:
@@ -141,15 +126,8 @@ def _check_rounds(rounds: object) -> None:
         check_integer("rounds: a round", round)
 
 
-def why_it_ends(callbacks: Sequence[Callback], at: Evaluated) -> str:
+def stop_reason(callbacks: Sequence[Callback], at: Evaluated) -> str:
     """Call callbacks in their order, and say why the run ends here by the first that says so; "" if it goes on.
-
-    Args:
-        callbacks: those of a run.
-        at: the evaluation.
-
-    Returns:
-        Words for the record.
 
     Raises:
         InvalidInput: a callback returns something else than None or words.
@@ -222,7 +200,7 @@ class EachClient:
         InvalidInput: rounds that are none.
     """
 
-    only_looks: ClassVar[bool] = True  # and ends no run
+    observes_only: ClassVar[bool] = True  # and ends no run
     rounds: Collection[int] | None = None
     unseen: bool = False
     validation: bool = False
@@ -261,7 +239,7 @@ class FineTuning:
         InvalidInput: a number out of its range; of a run, a task without such examples.
     """
 
-    only_looks: ClassVar[bool] = True  # and ends no run
+    observes_only: ClassVar[bool] = True  # and ends no run
     steps: int
     client_lr: float
     rounds: Collection[int] | None = None
@@ -300,7 +278,7 @@ class KeepBest:
         InvalidInput: a folder that is no path.
     """
 
-    only_looks: ClassVar[bool] = True  # and ends no run
+    observes_only: ClassVar[bool] = True  # and ends no run
     metric: str
     folder: str | Path
 

@@ -136,7 +136,7 @@ class Context:
         data_dir: the data folder, None for FEDSOLVE_DATA.
         quick: a few rounds and settings, to see that it works; its numbers mean nothing.
         full: the paper's size, of an experiment that has two.
-        kept_only: read what is kept and compute nothing, to evaluate its claims again.
+        stored_only: read what is kept and compute nothing, to evaluate its claims again.
         say: shows where it stands: (part, done, total).
         earlier: processor seconds that the parts which were kept had taken, NaN where that is not known.
         made_with: versions, commit and machine of each part that was read, as `records.identity` says them.
@@ -146,7 +146,7 @@ class Context:
     data_dir: Path | None = None
     quick: bool = False
     full: bool = False
-    kept_only: bool = False
+    stored_only: bool = False
     say: Callable[[str, int, int], None] = field(default=lambda part, done, total: None)
     earlier: list[float] = field(default_factory=list)
     made_with: set[str] = field(default_factory=set)
@@ -164,18 +164,18 @@ class Context:
         `version` made is computed anew, and still read for verdicts.
 
         Raises:
-            InvalidInput: `kept_only`, and the part is not kept.
+            InvalidInput: `stored_only`, and the part is not kept.
         """
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
         file = _file_name(name, text)
         kept = read_part(self.folder, file)
-        if kept is not None and (str(kept.pop(_VERSION, "")) == version or self.kept_only):
+        if kept is not None and (str(kept.pop(_VERSION, "")) == version or self.stored_only):
             self.say(f"{name} (kept)", 1, 1)
             kept.pop(_WALL_SECONDS, None)
             self.earlier.append(float(kept.pop(_SECONDS, np.nan)))
             self.made_with.add(str(kept.pop(_MADE_WITH, _UNKNOWN)))
             return kept
-        if self.kept_only:
+        if self.stored_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
         from fedsolve.engine.records.identity import provenance
 

@@ -20,7 +20,7 @@ PARTS, ARCHIVE = "parts", "parts.zip"
 _ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives
 
 
-def keeps_any(folder: Path) -> bool:
+def has_parts(folder: Path) -> bool:
     """Whether a folder has parts."""
     return (folder / PARTS).is_dir() or (folder / ARCHIVE).exists()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedsolve.core.errors import InvalidInput
 from fedsolve.studies.experiment import Claim, Context, Experiment, Outcome, command
 from fedsolve.studies.names import find
-from fedsolve.studies.parts import keeps_any
+from fedsolve.studies.parts import has_parts
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ def evaluate_claims(
     """
     experiment = experiment or find(name)
     _check_full(name, experiment, full)
-    if not keeps_any(Path(folder)):
+    if not has_parts(Path(folder)):
         raise InvalidInput(f"{folder} keeps no data of {name}: run {command(name)} into it first")
-    return experiment.run(Context(Path(folder), full=full, kept_only=True)).claims
+    return experiment.run(Context(Path(folder), full=full, stored_only=True)).claims
 
 
 def reproduce(

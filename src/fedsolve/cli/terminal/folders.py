@@ -12,7 +12,7 @@ from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.lock import locked
-from fedsolve.folders.run_folder import RUN, SWEEP, held_already
+from fedsolve.folders.run_folder import RUN, SWEEP, occupied
 from fedsolve.results.history import History
 from fedsolve.results.record_files import FAILURE, HISTORY, method_folders, read_history, seed_folder
 
@@ -45,7 +45,7 @@ def new_folder(out: Path | None, stem: str, command: str) -> Path:
     if out is None:
         return _next_folder(Path("runs"), stem)
     if (out / CONFIG).exists() or (out / RUN.file).exists():
-        raise held_already(out, "run", f" with `fedsolve {command} --resume {out}`")
+        raise occupied(out, "run", f" with `fedsolve {command} --resume {out}`")
     return out
 
 

@@ -34,7 +34,7 @@ from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.result import Result
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.report.page import write_page
-from fedsolve.results.callbacks import tell_ended
+from fedsolve.results.callbacks import notify_ended
 from fedsolve.results.clients import CLIENT_METRICS
 from fedsolve.results.history import History
 from fedsolve.results.record_files import write_record
@@ -134,9 +134,9 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
         say(f"error: {reason}")
         if checkpoint is not None:  # else the folder belongs to another run
             write_failure(folder, reason)
-        tell_ended(settings.callbacks, None)
+        notify_ended(settings.callbacks, None)
         raise
-    tell_ended(settings.callbacks, result)
+    notify_ended(settings.callbacks, result)
     return result.params, result.history
 
 

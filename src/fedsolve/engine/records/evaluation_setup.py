@@ -35,9 +35,9 @@ class EvaluationSetup:
     @classmethod
     def of(cls, eval_every: int, method: Algorithm, callbacks: Sequence[Callback]) -> EvaluationSetup:
         """Those of a run with a method and callbacks."""
-        deciding = tuple(_words(c) for c in callbacks if not getattr(c, "only_looks", False))
+        deciding = tuple(_words(c) for c in callbacks if not getattr(c, "observes_only", False))
         others = tuple(
-            _words(c) for c in callbacks if getattr(c, "only_looks", False) and dataclasses.is_dataclass(c)
+            _words(c) for c in callbacks if getattr(c, "observes_only", False) and dataclasses.is_dataclass(c)
         )
         return cls(eval_every, reacts(method), deciding, others)
 

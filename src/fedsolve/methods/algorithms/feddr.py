@@ -18,7 +18,7 @@ from fedsolve.geometry.diagnostics.optimality import measures_of
 from fedsolve.geometry.requirements import WithProx, require
 from fedsolve.methods.client.conjugate import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
-from fedsolve.methods.client.solver import LocalSolver, refuse_kept
+from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
 from fedsolve.methods.server.fedopt import FedOptBroadcast
 from fedsolve.methods.wrappers.proximal import ProximalOracle
 
@@ -84,7 +84,7 @@ class DouglasRachford(Algorithm):
         object.__setattr__(self, "psi", require("FedDR", as_blocks(self.psi), "prox", instead))
         if not isinstance(self.local, LocalSolver):
             raise InvalidInput(f"local = {self.local!r} must be a local solver such as client.SGD(0.1)")
-        refuse_kept(self.name, self.local)
+        refuse_stateful(self.name, self.local)
         check_range("eta", self.eta, above=0)
         check_range("alpha", self.alpha, above=0, below=2)
 

@@ -14,7 +14,7 @@ from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, module
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
-from fedsolve.methods.client.solver import LocalSolver, refuse_kept
+from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
 from fedsolve.methods.server.fedopt import FedOptBroadcast
 from fedsolve.methods.wrappers.control_variates import CorrectedOracle
 from fedsolve.methods.wrappers.proximal import ProximalOracle
@@ -74,7 +74,7 @@ class DynamicRegularization(Algorithm):
     def __post_init__(self) -> None:
         if not isinstance(self.local, LocalSolver):
             raise InvalidInput(f"local = {shown(self.local)} must be a local solver such as client.SGD(0.1)")
-        refuse_kept(self.name, self.local)
+        refuse_stateful(self.name, self.local)
         check_range("alpha", self.alpha, above=0)
 
     def init(self, params: Params) -> FedDynServer:

@@ -131,7 +131,7 @@ class LocalSolver(ABC):
         return None
 
 
-def refuse_kept(name: str, local: LocalSolver) -> None:
+def refuse_stateful(name: str, local: LocalSolver) -> None:
     """Raise `InvalidInput` if this solver keeps a state, for a method that starts solvers anew in every round."""
     if local.keeps_state:
         raise InvalidInput(

@@ -21,7 +21,7 @@ _SHORT = {
     "x_graphql_retry_wait_max_seconds": 2,
     "x_graphql_timeout_seconds": 5,
 }
-"""Seconds and retries for a server of W&B that cannot be reached: by default a process waits minutes for it at its end."""
+"""Seconds and retries for a server of W&B that cannot be reached: by default a process waits minutes for it."""
 
 
 class TensorBoard(Tracker):

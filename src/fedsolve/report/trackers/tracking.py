@@ -37,7 +37,7 @@ class Tracker(ABC):
     """
 
     patience = 20.0  # a local MLflow database or W&B's own process takes seconds to start
-    only_looks = True  # and ends no run
+    observes_only = True  # and ends no run
     _sender: Sender | None = None
     _sent = -1  # evaluations that were handed over; -1 while no run is begun
     _warned = False
