@@ -24,6 +24,7 @@ def generated() -> dict[str, str]:
     """The text of every generated file, by its path in the repository."""
     pages = {
         "src/fedsolve/__init__.pyi": stub(),
+        "src/fedsolve/tasks/__init__.pyi": stub_of_tasks(),
         "docs/methods.md": methods(),
         "docs/communication.md": communication_page.page(),
     }
@@ -51,6 +52,13 @@ def stub() -> str:
         f"{name} = _{name}" for name, home in homes.items() if _import(name, home).endswith(f" as _{name}")
     ]
     return "\n".join([*lines, "", *assigned, "", "__version__: str", ""])
+
+
+def stub_of_tasks() -> str:
+    """The same of `fedsolve.tasks`."""
+    lines = ["# made by `make generate`: the names of __init__.py", "# ruff: noqa: I001", ""]
+    lines += sorted(_import(name, f"{module}:{name}") for name, module in fedsolve.tasks._HOMES.items())
+    return "\n".join([*lines, ""])
 
 
 def _import(name: str, home: str) -> str:

@@ -14,10 +14,9 @@ from fedsolve.tasks.losses.reconstruction import ReconstructionError
 from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
 from fedsolve.tasks.models.layers import dropout, group_norm, layer_norm, unit_norm
 from fedsolve.tasks.networks.autoencoder import Autoencoder
-from fedsolve.tasks.networks.causal import CausalTransformer
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
 from fedsolve.tasks.networks.resnet import ResNet18
-from fedsolve.tasks.networks.vit import ViT
+from fedsolve.tasks.networks.transformers import CausalTransformer, ViT
 
 KEY = jax.random.key(0)
 

@@ -10,10 +10,9 @@ import pytest
 from fedsolve.core.xla.conv import conv
 from fedsolve.tasks.models.layers import Affine, group_norm
 from fedsolve.tasks.networks.attention import AttentionBlock, TransformerParams
-from fedsolve.tasks.networks.causal import CausalTransformer
 from fedsolve.tasks.networks.recurrent import GRU, LSTM, RecurrentLayer, RecurrentParams
 from fedsolve.tasks.networks.resnet import Block, Convolution, ResNet18, ResNetParams
-from fedsolve.tasks.networks.vit import ViT
+from fedsolve.tasks.networks.transformers import CausalTransformer, ViT
 
 KEY = jax.random.key(0)
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}

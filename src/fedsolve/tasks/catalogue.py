@@ -57,12 +57,12 @@ _TASKS = {
         "yadav2019qmnist",
     ),
     "lasso": TaskEntry(
-        "convex.composite:lasso",
+        "convex.regression:lasso",
         "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known truth",
         "yuan2021fco",
     ),
     "lowrank": TaskEntry(
-        "convex.composite:lowrank",
+        "convex.regression:lowrank",
         "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known truth",
         "yuan2021fco",
     ),
@@ -82,7 +82,7 @@ _TASKS = {
         "caldas2018leaf",
     ),
     "femnist-autoencoder": TaskEntry(
-        "images.femnist_autoencoder:femnist_autoencoder",
+        "images.femnist:femnist_autoencoder",
         "FEMNIST sample, 300 + 240 writers: images to compress and give back (needs the data folder)",
         "reddi2021fedopt",
     ),

@@ -14,7 +14,7 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
-from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 
 _AVERAGED = "_averaged"

@@ -1,4 +1,4 @@
-"""Losses and metrics whose value follows from sums over examples, such as a weighted mean: one sum over another."""
+"""Losses and metrics that are no means over examples: they follow from sums, or need whole sets of examples."""
 
 from __future__ import annotations
 
@@ -103,3 +103,29 @@ def value_or_zero(function: Any, sums: Array) -> Array:
 def nothing_counts(value: Array, sums: Array) -> Array:
     """Whether a value is 0 / 0: no number, though the sums, last axis (k,), are."""
     return jnp.isnan(value) & jnp.all(jnp.isfinite(sums), axis=-1)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A score of the outputs on all examples of a set, such as scikit-learn's.
+
+    Attributes:
+        outputs: (params, batch) -> one array, or a tuple of arrays, with a row for each example of the batch; in
+            jax.numpy. It runs compiled, a few examples at a time; it must not mix examples.
+        score: the same arrays for the whole set, as NumPy arrays, in the order of the set -> a number. It runs on
+            the host.
+
+    Raises:
+        InvalidInput: outputs or score is no function.
+
+    >>> from sklearn.metrics import f1_score
+    >>> f1 = Whole(lambda w, batch: (batch.y, batch.x @ w > 0), f1_score)
+    """
+
+    outputs: Callable[[Params, Batch], Any]
+    score: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        for name, value in (("outputs", self.outputs), ("score", self.score)):
+            if not callable(value):
+                raise InvalidInput(f"{name} = {value!r} of Whole must be a function")

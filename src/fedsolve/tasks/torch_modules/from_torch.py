@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.data.federated import FederatedData
-from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.torch_modules.module_parts import Complete, parts_of
 

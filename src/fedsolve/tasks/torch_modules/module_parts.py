@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.tasks.leaves import Merged, WithFrozen
-from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.agreement import Agreement
 from fedsolve.tasks.torch_modules.module_losses import LossWithBuffers, MetricWithBuffers, OfModule

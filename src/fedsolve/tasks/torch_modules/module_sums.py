@@ -15,8 +15,8 @@ from fedsolve.tasks.torch_modules.module_losses import OfTranslated, alone
 
 if TYPE_CHECKING:
     from fedsolve.pytorch.callback.torch_callback import HostLoss, Outputs
-    from fedsolve.pytorch.translation.on_sums import OnSums
     from fedsolve.pytorch.translation.model import Model
+    from fedsolve.pytorch.translation.on_sums import OnSums
 
 Values = Mapping[str, Any]
 

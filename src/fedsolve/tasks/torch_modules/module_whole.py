@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedsolve.tasks.losses.dataset_metrics import Whole
+from fedsolve.tasks.losses.sums import Whole
 
 if TYPE_CHECKING:
     from fedsolve.pytorch.callback.torch_callback import Outputs
