@@ -11,13 +11,13 @@ from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.fleets.fleet import PROFILES
 from fedsolve.core.xla.compiler import make_room
 from fedsolve.engine.checks.rates import on_standing_still
-from fedsolve.engine.compute.keys import start_params
+from fedsolve.engine.compute.keys import in_run, start_params
 from fedsolve.engine.compute.processes import replicate
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.evaluation.eval_sets import choose_eval_sets
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.budget import budget
-from fedsolve.engine.preparation.placed import Placed, in_run, place
+from fedsolve.engine.preparation.placed import Placed, place
 from fedsolve.engine.preparation.plan import plan
 from fedsolve.engine.preparation.requested import Requested, check_methods, choose_sampling, request
 from fedsolve.engine.prepared_run import PreparedRun

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.core.algorithm import ASSUMED
-from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import reports
 from fedsolve.data.on_disk.stored import StoredData
@@ -75,7 +74,7 @@ class PreparedRun(RunEvaluation):
     @property
     def first_model(self) -> Any:
         """The initial model as the loss takes it, with frozen leaves and buffers."""
-        return self.packed.model(with_buffers(self.params, self.task.buffers))
+        return self.packed.first_model(self.params, self.task.buffers)
 
     def digests(self) -> dict[str, Any]:
         """What else decides a bit of the results: a checkpoint shares it, too, with the run that continues it."""

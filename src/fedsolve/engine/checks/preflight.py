@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.core.buffers import with_buffers
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.trees import dtype_of
 from fedsolve.core.types import Batch, Params
@@ -33,7 +32,7 @@ def check_task(task: Task, params: Params, packed: PackedClients, test: Batch | 
             clients'; a loss that mixes examples, that draws with a key of its own, or that asks for what nobody gives.
     """
     refuse_state(params)
-    params = packed.model(with_buffers(params, task.buffers))
+    params = packed.first_model(params, task.buffers)
     functions = {"loss": task.loss, **task.metrics}
     renew([f for f in functions.values() if not built_in(f)], params, _shapes(packed.examples))
     if test is not None and jax.tree.structure(test) != jax.tree.structure(packed.examples):

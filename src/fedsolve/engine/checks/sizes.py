@@ -10,19 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import numpy as np
-
-from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Params
-from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.layout import free_bytes, total_bytes
-from fedsolve.engine.compute.processes import own_devices
-from fedsolve.engine.compute.program import Program
-from fedsolve.engine.streaming.stream import Stream
 
-_TOLD = 20  # a run that needs less than so small a part of the memory says nothing of it
+_LITTLE = 20  # a run that needs less than so small a part of the memory says nothing of it
 
 
 class Need(NamedTuple):
@@ -37,53 +28,6 @@ class Need(NamedTuple):
     what: str
     bytes: int
     remedy: str
-
-
-def needs(
-    program: Program,
-    packed: PackedClients,
-    stream: Stream | None,
-    server: int,
-    states: int,
-    params: Params,
-    cohort: int,
-    message: int | None,
-) -> tuple[Need, ...]:
-    """What a run needs beside the clients that lie on its first device.
-
-    Args:
-        program: of a round.
-        packed: the clients on the device, where they are not streamed.
-        stream: that of a run whose clients are.
-        server, states: bytes of the server's state, and of those of all clients.
-        params: the model.
-        cohort: clients of a round.
-        message: bytes of a client's message, where a cohort's are kept side by side.
-    """
-    devices = (
-        len(own_devices(program.mesh)) if jax.default_backend() == "cpu" else 1
-    )  # which share one memory
-    parts = program.mesh.size // program.num_shards
-    model, chunk = trees.nbytes(params), max([program.chunk, *(g.chunk for g in program.groups)])
-    smaller = "a smaller model, or one in parts on several devices (mesh)"
-    if trees.dtype_of(params) == np.float64:
-        smaller += ", or dtype = 'float32'"
-    side_by_side = devices * chunk * 2 * model // parts  # where each stands, and its gradient
-    on_others = (devices - 1) * trees.nbytes(packed.examples)
-    found = [
-        Need("the server's state and the model", devices * (server + model) // parts, smaller),
-        Need(f"{chunk:,} clients side by side", side_by_side, "a smaller chunk" if chunk > 1 else smaller),
-    ]
-    if stream is None:
-        remedy = "residency = 'stream', or a method that keeps none"
-        found.append(Need("clients' states", devices * states // parts, remedy))
-        found.append(Need("further devices' examples", on_others, "residency = 'stream', or devices = 1"))
-    else:
-        found.append(Need("the clients of the next rounds", stream.needed, "fewer clients a round"))
-    if message is not None:
-        kept = f"the messages of {cohort:,} clients, which {devices:,} devices keep"
-        found.append(Need(kept, devices * cohort * message, "fewer clients a round"))
-    return tuple(found)
 
 
 def check_memory(needs: Sequence[Need], there: int) -> str:
@@ -103,7 +47,7 @@ def check_memory(needs: Sequence[Need], there: int) -> str:
             f"the run needs {size(needed)} of memory at least ({size(largest.bytes)} for {largest.what}), and "
             f"{size(free)} are free: take {largest.remedy}"
         )
-    if there + needed < total_bytes() // _TOLD:
+    if there + needed < total_bytes() // _LITTLE:
         return ""
     parts = [("examples", there), *((need.what, need.bytes) for need in needs)]
     words = ", ".join(f"{size(bytes)} for {what}" for what, bytes in parts if bytes)

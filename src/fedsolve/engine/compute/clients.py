@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedsolve.core import trees
+from fedsolve.core.buffers import with_buffers
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
-from fedsolve.core.types import Batch, Params, Scalar, module
+from fedsolve.core.types import Batch, Params, Scalar, module, static
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.streaming.window import Window
 from fedsolve.tasks.leaves import with_frozen
 
 Loss = Callable[..., Any]
@@ -30,6 +30,30 @@ Loss = Callable[..., Any]
 
 MOST_STEPS = 10**7
 """Local steps of one client in a round: a round is one compiled call, which nothing interrupts."""
+
+
+@module
+class Window:
+    """Which clients of a population are packed, and for which rounds' cohorts that is enough.
+
+    Everything random still follows from the clients' own numbers.
+
+    Attributes:
+        first: the first round that the window serves.
+        slots: the cohort of each of its rounds, as places among the packed clients.
+        numbers: the packed clients' own numbers, ascending; the population's size where a place is empty.
+        population: clients in all.
+    """
+
+    first: Scalar
+    slots: Int[Array, "rounds capacity"]
+    numbers: Int[Array, " clients"]
+    population: int = static()
+
+    @classmethod
+    def of_no_round(cls, numbers: np.ndarray, population: int) -> Window:
+        """Clients by their numbers, for what is done with them outside rounds."""
+        return cls(np.int32(0), jnp.zeros((0, 0), jnp.int32), jnp.asarray(numbers, jnp.int32), population)
 
 
 @module
@@ -68,6 +92,10 @@ class PackedClients:
     def model(self, params: Params) -> Any:
         """What the task's loss and metrics take: the parameters, with the frozen leaves where there are any."""
         return with_frozen(params, self.frozen)
+
+    def first_model(self, params: Params, buffers: Any) -> Any:
+        """The same of an initial model, with a task's buffers (None if it has none)."""
+        return self.model(with_buffers(params, buffers))
 
 
 @dataclass(frozen=True)

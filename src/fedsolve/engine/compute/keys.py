@@ -1,4 +1,4 @@
-"""The keys of a run: all its randomness follows from one seed, and its initial model too."""
+"""What a run begins with: its keys, from which all its randomness follows, its method and its initial model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Params
+from fedsolve.engine.compute.cast import cast
 from fedsolve.tasks.leaves import refuse_halves
 from fedsolve.tasks.task import Task
 
@@ -34,6 +36,11 @@ def start_params(task: Task, seed: int, dtype: Any) -> Params:
     return in_type(task, task.init(start_key(seed)), dtype)
 
 
+def in_run(algorithm: Algorithm, task: Task, dtype: Any) -> Algorithm:
+    """A method as runs of a task have it: its numbers in the run's type, buffers around it where the task has some."""
+    return cast(task.around(algorithm), dtype)
+
+
 def in_type(task: Task, given: Params, dtype: Any) -> Params:
     """What a task's `init` gives, in the type of a run.
 
@@ -43,7 +50,7 @@ def in_type(task: Task, given: Params, dtype: Any) -> Params:
     for leaves in (given, task.frozen):
         refuse_halves(f"the model of task {task.name}", leaves)
 
-    def cast(x: Any) -> Any:
+    def leaf(x: Any) -> Any:
         with np.errstate(over="ignore"):  # said below
             found = jnp.asarray(x, dtype)
         if isinstance(x, np.ndarray | float) and np.isfinite(x).all() and not np.isfinite(found).all():
@@ -54,7 +61,7 @@ def in_type(task: Task, given: Params, dtype: Any) -> Params:
         return found
 
     try:
-        params = jax.tree.map(cast, given)
+        params = jax.tree.map(leaf, given)
     except InvalidInput:
         raise
     except (TypeError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def train_cohort(
     and among `clients`, their states.
     """
     ids, present, chunk = local_shard(program, packed, ids, present)
-    common = (algorithm, packed, key, broadcast)
+    shared = _Shared(algorithm, packed, key, broadcast)
     summed = algorithm.traits.reduction is None
     collect = sum_messages if summed else partial(stack_messages, algorithm.traits.reduction)
 
@@ -62,10 +62,10 @@ def train_cohort(
             bound = jnp.max(jnp.where(present, packed.steps[ids], 0))
         before = _gather(clients, ids)
         if len(ids) == 1:
-            alone = one(*common, bound, ids[0], present[0], _gather(before, 0))
+            alone = one(shared, bound, ids[0], present[0], _gather(before, 0))
             results = jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
         else:
-            results = _side_by_side(one, (*common, bound), (ids, present, before))
+            results = _side_by_side(one, (shared, bound), (ids, present, before))
         message, after, weight, used, variant = results
         totals = collect(message, weight, used, variant, present)
         return totals, _scatter(clients, ids, present, after)
@@ -115,18 +115,20 @@ def _from_all_shards(
     return totals, _scatter(before, *theirs)
 
 
+class _Shared(NamedTuple):
+    """What all clients of a round share."""
+
+    algorithm: Algorithm
+    packed: PackedClients
+    key: Array
+    broadcast: Any
+
+
 def _train_one(
-    work: LocalWork,
-    algorithm: Algorithm,
-    packed: PackedClients,
-    key: Array,
-    broadcast: Any,
-    bound: Scalar,
-    slot: Scalar,
-    present: Scalar,
-    before: Any,
+    work: LocalWork, shared: _Shared, bound: Scalar, slot: Scalar, present: Scalar, before: Any
 ) -> tuple[Any, Any, Scalar, Scalar, Array]:
     """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
+    algorithm, packed, key, broadcast = shared
     oracle = client_oracle(work, packed, key, packed.number(slot), bound, slot)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
@@ -151,7 +153,7 @@ def _side_by_side(one: Callable[..., Any], common: Any, own: Any) -> Any:
     def each(common: Any, own: Any) -> Any:
         return one(*common, *own)
 
-    if common[0].traits.mutates_buffers:  # JAX (0.10) takes no mutable array inside a custom_vmap
+    if common[0].algorithm.traits.mutates_buffers:  # JAX (0.10) takes no mutable array inside a custom_vmap
         return jax.vmap(each, in_axes=(None, 0))(common, own)
 
     @custom_vmap

@@ -13,13 +13,12 @@ import numpy as np
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.cast import cast
-from fedsolve.engine.compute.clients import local_work
+from fedsolve.engine.compute.clients import Window, local_work
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.evaluate import Models, each_client
 from fedsolve.engine.evaluation.example_metrics import TunedModels
 from fedsolve.engine.prepared_run import PreparedRun
-from fedsolve.engine.streaming.window import Window
 from fedsolve.results.clients import ClientMetrics
 
 

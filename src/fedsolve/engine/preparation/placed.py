@@ -8,19 +8,17 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.buffers import with_buffers
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
 from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.checks.shape_checks import check_buffers
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.clients import PackedClients
-from fedsolve.engine.compute.keys import in_type, on_types, run_key, start_key
+from fedsolve.engine.compute.keys import in_run, in_type, on_types, run_key, start_key
 from fedsolve.engine.compute.round import client_state_bytes
 from fedsolve.engine.preparation.requested import Requested
 from fedsolve.engine.streaming.placement import place_clients
 from fedsolve.engine.streaming.population import Population
-from fedsolve.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,7 @@ def place(requested: Requested) -> Placed:
     check_rates(algorithm, options.rounds)
     state_bytes = client_state_bytes(algorithm, params, task.data.num_clients)
     clients, population, where = place_clients(requested, dtype, state_bytes)
-    model = clients.model(with_buffers(params, task.buffers))
+    model = clients.first_model(params, task.buffers)
     check_buffers(task, requested.work, model, clients.examples)
     return Placed(
         algorithm=algorithm,
@@ -76,8 +74,3 @@ def place(requested: Requested) -> Placed:
         population=population,
         remarks=(*on_types(given, dtype), *([where] if where else [])),
     )
-
-
-def in_run(algorithm: Algorithm, task: Task, dtype: Any) -> Algorithm:
-    """A method as runs of a task have it: its numbers in the run's type, buffers around it where the task has some."""
-    return cast(task.around(algorithm), dtype)

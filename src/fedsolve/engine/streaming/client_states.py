@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedsolve.engine.streaming.background import in_background
+from fedsolve.engine.streaming.population import in_background
 from fedsolve.folders.row_file import RowFile
 
 ROWS = "clients.states"

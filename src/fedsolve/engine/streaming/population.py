@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,9 @@ from jax.sharding import Mesh
 from fedsolve.core import trees
 from fedsolve.core.types import Params, replace
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.compute.clients import PackedClients, on_device
-from fedsolve.engine.streaming.window import Window
+from fedsolve.engine.compute.clients import PackedClients, Window, on_device
+
+T = TypeVar("T")
 
 _FEW = 16
 _ALIGNED = 64  # bytes: what a CPU device takes as it lies
@@ -66,6 +69,14 @@ class Packer:
         offsets, own, work = (jnp.asarray(padded(self.places, a), jnp.int32) for a in facts)
         packed = PackedClients(on_device(examples, population.dtype), offsets, own, work, population.frozen)
         return jax.block_until_ready(packed)
+
+
+def in_background(function: Callable[..., T], *args: Any) -> Future[T]:
+    """Begin a call in a thread of its own."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(function, *args)
+    pool.shutdown(wait=False)
+    return future
 
 
 def first_clients(population: Population) -> PackedClients:

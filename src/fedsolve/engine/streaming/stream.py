@@ -24,15 +24,20 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import replace
 from fedsolve.engine.compute.client_sharding import clients_by_device, ordered_by
-from fedsolve.engine.compute.clients import PackedClients
+from fedsolve.engine.compute.clients import PackedClients, Window
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.compute.processes import own_devices, put_by_device, replicate
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState
-from fedsolve.engine.streaming.background import in_background
 from fedsolve.engine.streaming.client_states import ClientStates
-from fedsolve.engine.streaming.population import WINDOW_BYTES, Packer, Population, padded, row_bytes
-from fedsolve.engine.streaming.window import Window
+from fedsolve.engine.streaming.population import (
+    WINDOW_BYTES,
+    Packer,
+    Population,
+    in_background,
+    padded,
+    row_bytes,
+)
 
 _DRAWN = 2**20  # clients of all cohorts that are drawn at once
 _COPIES = 4  # of a window: on the host and on the device, this one and the next

@@ -13,8 +13,8 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.compute.cast import cast
+from fedsolve.engine.compute.keys import in_run
 from fedsolve.engine.options import RunOptions
-from fedsolve.engine.preparation.placed import in_run
 from fedsolve.engine.preparation.requested import check_methods, choose_sampling
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
