@@ -18,7 +18,7 @@ from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.deploy.server.client_evaluation import read_metrics
+from fedsolve.deploy.server.evaluation import read_metrics
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.federation import Federation

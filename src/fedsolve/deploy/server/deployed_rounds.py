@@ -14,10 +14,9 @@ from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.nodes.client_registry import BINDINGS, ClientRegistry, NodeBindings
 from fedsolve.deploy.nodes.exchange import Replies
-from fedsolve.deploy.server.client_evaluation import ClientEvaluation
 from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.evaluation import Evaluation
+from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, first_means
 from fedsolve.deploy.server.outliers import LARGEST, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
@@ -190,7 +189,7 @@ class DeployedRounds(RecordedRounds):
         """The replies to a round's orders; none where too few count and such rounds are skipped."""
         settings, cohort = self._settings, self._coordinator.draw_cohort()
         wanted = settings.replies_wanted(len(cohort))
-        needed = max(settings.replies_needed(wanted), min(self._coordinator.fewest, wanted))
+        needed = max(settings.replies_needed(wanted), min(self._coordinator.method.fewest, wanted))
         replies: Replies[Accepted] = Replies(f"round {number}", needed, wanted)
         for attempt in range(settings.repeats + 1):
             missing = [client for client in cohort if client not in replies.accepted]
