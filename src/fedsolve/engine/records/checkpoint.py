@@ -18,8 +18,7 @@ from fedsolve.engine.checks.sizes import Need, check_disk
 from fedsolve.engine.compute.processes import check_alone, is_first, local_copy
 from fedsolve.engine.compute.round import RunState, shard_state
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
-from fedsolve.engine.records.record import Recorder
-from fedsolve.engine.records.record import RecordFile
+from fedsolve.engine.records.record import Recorder, RecordFile
 from fedsolve.engine.streaming.client_states import ClientStates
 from fedsolve.engine.streaming.stream import Stream
 from fedsolve.folders.run_folder import RUN, RunFolder, check_rounds, how_to_resume
