@@ -238,9 +238,9 @@ def round_of(broadcast: Any) -> Scalar:
     Raises:
         InvalidInput: a method that does not send it.
     """
-    found = broadcast
-    while not hasattr(found, "round"):
-        if not hasattr(found, "inner"):
+    part = broadcast
+    while not hasattr(part, "round"):
+        if not hasattr(part, "inner"):
             raise InvalidInput(f"{of_type(broadcast)} has no field `round`: give the broadcast one")
-        found = found.inner
-    return found.round
+        part = part.inner
+    return part.round

@@ -88,10 +88,10 @@ def from_where_they_differ(*texts: str) -> tuple[str, ...]:
         return texts
     same = next((i for i, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1), 0)
     start = max(texts[0].rfind(" ", 0, same), texts[0].rfind("(", 0, same)) + 1
-    kept = [text[start : start + _LONGEST] for text in texts]
+    shortened = [text[start : start + _LONGEST] for text in texts]
     before = "..." if start else ""
     return tuple(
-        before + k + ("..." if start + len(k) < len(t) else "") for k, t in zip(kept, texts, strict=True)
+        before + k + ("..." if start + len(k) < len(t) else "") for k, t in zip(shortened, texts, strict=True)
     )
 
 

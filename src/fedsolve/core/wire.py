@@ -141,7 +141,7 @@ def decode(data: bytes, like: Any) -> Any:
 def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
     """A message that begins at `start`, and where it ends."""
     parts, structure = jax.tree.flatten(like, is_leaf=_is_part)
-    found = []
+    decoded = []
     for part in parts:
         if isinstance(part, OneOf):
             which = data[start] if start < len(data) else 0
@@ -149,14 +149,14 @@ def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
                 raise InvalidInput(f"a message of choice {which} where there are {len(part.options)}")
             option, start = _decode_from(data, start + 1, part.options[which])
             options = (*part.options[:which], option, *part.options[which + 1 :])
-            found.append(OneOf(jnp.int32(which), options))
+            decoded.append(OneOf(jnp.int32(which), options))
             continue
         stop = start + _bytes(part)
         if stop > len(data):
             raise InvalidInput(f"a message of {len(data)} bytes ends early: another model?")
-        found.append(_decode(data[start:stop], part))
+        decoded.append(_decode(data[start:stop], part))
         start = stop
-    return structure.unflatten(found), start
+    return structure.unflatten(decoded), start
 
 
 def _is_index(x: Any) -> bool:

@@ -78,11 +78,11 @@ def _clear(folder: Path) -> None:
         return
     _cleared.add(folder.absolute())
     for entry in os.scandir(folder):
-        found = _TEMPORARY.fullmatch(entry.name)
-        if found is None:
+        match = _TEMPORARY.fullmatch(entry.name)
+        if match is None:
             continue
         with contextlib.suppress(OSError):  # another process clears it, too, or it is not ours to remove
-            if _left(found[1], int(found[2]), entry.stat().st_mtime):
+            if _left(match[1], int(match[2]), entry.stat().st_mtime):
                 os.unlink(entry)
 
 

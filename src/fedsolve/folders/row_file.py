@@ -88,13 +88,13 @@ class RowFile:
         self.rows, self.sums = known["rows"], known["sums"]
         with self._clearly():
             self._file = self._path.open("r+b", buffering=0)
-            found = os.fstat(self._file.fileno()).st_size
-        if found < (needed := (int(self.rows.max()) + 1) * len(self._first)):
+            size = os.fstat(self._file.fileno()).st_size
+        if size < (needed := (int(self.rows.max()) + 1) * len(self._first)):
             raise InvalidInput(
-                f"{self._path} has {found:,} bytes, not {needed:,}: bring back a copy of the whole folder, "
+                f"{self._path} has {size:,} bytes, not {needed:,}: bring back a copy of the whole folder, "
                 "or start anew"
             )
-        self._kept = np.zeros(found // len(self._first), bool)
+        self._kept = np.zeros(size // len(self._first), bool)
         self.committed()
 
     def close(self) -> None:
@@ -163,11 +163,11 @@ class RowFile:
         free, needed = self._free, int(new.sum())
         end = len(self._kept)
         more = np.arange(end, end + max(0, needed - len(free)), dtype=np.int32)
-        found = rows.copy()
-        found[new] = np.concatenate([free[:needed], more])
+        new_rows = rows.copy()
+        new_rows[new] = np.concatenate([free[:needed], more])
         self._free = free[needed:]
         self._kept = np.concatenate([self._kept, np.zeros(len(more), bool)])
-        return found
+        return new_rows
 
     def _sync(self) -> None:
         """Have the system bring rows to the disk meanwhile, so that a checkpoint waits for little."""

@@ -63,8 +63,8 @@ def check_identity(
 
 def _version(identity: Mapping[str, Any]) -> str | None:
     """The version of fedsolve in an identity, None where its results are those of any."""
-    found = _FEDSOLVE.search(str(identity.get(VERSIONS, "")))
-    return None if found is None else found[1]
+    match = _FEDSOLVE.search(str(identity.get(VERSIONS, "")))
+    return None if match is None else match[1]
 
 
 _SECONDS_BETWEEN = 2.0
@@ -121,8 +121,8 @@ class RunFolder:
             InvalidInput: it holds a checkpoint and is not to be resumed, is in use or cannot be written.
         """
         with locked(folder) as hold:
-            kept = [folder / name for name in (kind.file, kind.previous) if name]
-            if not resume and any(path.exists() for path in kept):
+            checkpoints = [folder / name for name in (kind.file, kind.previous) if name]
+            if not resume and any(path.exists() for path in checkpoints):
                 raise occupied(folder, kind.name, f" ({kind.option})" if kind.option else "")
             yield cls(hold, kind, identity, resume)
 

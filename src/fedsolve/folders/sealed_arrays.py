@@ -100,13 +100,13 @@ def read_header(path: Path, kind: str) -> Header:
     try:  # a seal is no signature: another program may have written it
         entries = loads(header[8:])
         metadata = entries.pop("__metadata__")
-        found = Header(loads(metadata[MANIFEST]), loads(metadata[_CHECKSUMS]), entries, len(header))
+        parsed = Header(loads(metadata[MANIFEST]), loads(metadata[_CHECKSUMS]), entries, len(header))
         right = len(header) + max((x["data_offsets"][1] for x in entries.values()), default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise corrupt(path, kind, f"its header is none of fedsolve's: {error}") from None
     if size != right:
         raise corrupt(path, kind, f"it has {size} bytes, not {right}")
-    return found
+    return parsed
 
 
 def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]:

@@ -44,8 +44,8 @@ def unsealed(where: object, content: bytes) -> tuple[str, dict[str, str] | None]
     try:
         if head is None:
             return content.decode(), None
-        found = content[: head.start(1)] + _NONE.encode() + content[head.end(1) :]
-        if checksum(found) != head[1].decode():
+        unsealed_bytes = content[: head.start(1)] + _NONE.encode() + content[head.end(1) :]
+        if checksum(unsealed_bytes) != head[1].decode():
             raise damaged(
                 where, "it is not what was written; if you have changed it, remove its checksum and files"
             )

@@ -74,9 +74,9 @@ def load_tree(path: Path, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def check_names(wanted: Collection[str], found: Collection[str], where: str, why: str) -> None:
+def check_names(wanted: Collection[str], present: Collection[str], where: str, why: str) -> None:
     """Raise `InvalidInput` if a file lacks an array or has an unknown one: the first is named, `where` and `why`."""
-    for name in sorted(set(wanted) ^ set(found)):
+    for name in sorted(set(wanted) ^ set(present)):
         holder = "has no" if name in wanted else "has an unknown"
         raise InvalidInput(f"{where} {holder} {name}: {why}")
 
@@ -115,10 +115,12 @@ class OlderCheckpoints:
 
     def by_round(self) -> dict[int, Path]:
         """The two older ones by their rounds done, the newest first."""
-        found = {
+        by_name = {
             path.stem.removeprefix(_NAME): path for path in self._newest.parent.glob(f"{_NAME}*.safetensors")
         }
-        return {int(n): found[n] for n in sorted((n for n in found if n.isdecimal()), key=int, reverse=True)}
+        return {
+            int(n): by_name[n] for n in sorted((n for n in by_name if n.isdecimal()), key=int, reverse=True)
+        }
 
     def fall_back(self, error: InvalidInput, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         """The manifest of the next older one that `read` takes; `error` if there is none."""
@@ -155,11 +157,11 @@ class OlderCheckpoints:
 
     def how_to_go_back(self, round: int) -> str:
         """How a run is gone on with from before an update that was used in a round, counted from 1."""
-        kept = self.by_round()
-        good = next((path for done, path in kept.items() if done < round), None)
+        older = self.by_round()
+        good = next((path for done, path in older.items() if done < round), None)
         if good is None:
             return "no checkpoint is older: start anew without that client"
-        newer = [self._newest, self._previous, *(path for done, path in kept.items() if done >= round)]
+        newer = [self._newest, self._previous, *(path for done, path in older.items() if done >= round)]
         names = ", ".join(path.name for path in newer)
         return f"to go on from {good.name}, which is older, remove {names} and resume without that client"
 

@@ -117,14 +117,14 @@ def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[st
     check_known("part of a history", part, get_args(Part))
     tables = [getattr(h, part) for h in histories]
     lengths = [len(table["round"]) for table in tables]
-    found = {"method": np.repeat([h.label for h in histories], lengths)}
+    columns_of_all = {"method": np.repeat([h.label for h in histories], lengths)}
     seeds = [h.settings.get("seed") for h in histories]
     if all(isinstance(seed, int) for seed in seeds):
-        found["seed"] = np.repeat(np.array(seeds, np.int64), lengths)
+        columns_of_all["seed"] = np.repeat(np.array(seeds, np.int64), lengths)
     for name in dict.fromkeys(["round", *(name for table in tables for name in table)]):
         columns = [t.get(name, np.full(n, np.nan)) for t, n in zip(tables, lengths, strict=True)]
-        found[name] = np.concatenate(columns)
-    return found
+        columns_of_all[name] = np.concatenate(columns)
+    return columns_of_all
 
 
 def latex(text: str) -> str:
@@ -133,7 +133,7 @@ def latex(text: str) -> str:
     >>> latex("90 % of FedAvg_2")
     '90 \\\\% of FedAvg\\\\_2'
     """
-    return re.sub(r"[\\~^±&%$#_{}]", lambda found: _SPECIAL[found[0]], text)
+    return re.sub(r"[\\~^±&%$#_{}]", lambda match: _SPECIAL[match[0]], text)
 
 
 def sparkline(history: History, metric: str, colour: str) -> str:

@@ -175,8 +175,8 @@ def read_history(folder: Path) -> History | None:
     Raises:
         InvalidInput: the file is damaged.
     """
-    found = _read_history(folder / HISTORY)
-    return None if found is None else found[0]
+    record = _read_history(folder / HISTORY)
+    return None if record is None else record[0]
 
 
 def _read_history(path: Path) -> tuple[History, dict[str, str] | None] | None:
@@ -202,10 +202,10 @@ def read_result(folder: Path) -> tuple[History, dict[str, np.ndarray], dict[str,
     Raises:
         InvalidInput: a file is missing, or it or the evaluations beside it are damaged (it is named).
     """
-    found = _read_history(folder / HISTORY)
-    if found is None:
+    record = _read_history(folder / HISTORY)
+    if record is None:
         raise InvalidInput(f"{folder} holds no {HISTORY}: give the folder of a finished run")
-    history, files = found
+    history, files = record
     if (folder / METRICS).exists():
         _check_metrics(folder / METRICS, files)
     model, buffers = read_model(folder / MODEL)

@@ -16,12 +16,11 @@ from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.report.markup import PageTable
 from fedsolve.results.metrics import describe, wants_log
 from fedsolve.results.sweep import Sweep
-from fedsolve.tasks.choices import classification
 from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.models.models import CNNParams
 from fedsolve.tasks.models.updates import UpdatedParams
+from fedsolve.tasks.shared import classification, next_token
 from fedsolve.tasks.text.newsgroups_minilm import MATRICES, Tuning, fine_tuning
-from fedsolve.tasks.text.sequences import next_token
 from fedsolve.tasks.text.shakespeare import VOCABULARY
 
 __all__ = [

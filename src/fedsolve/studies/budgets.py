@@ -71,11 +71,11 @@ def chances(scores: np.ndarray, tried: int) -> np.ndarray:
     """
     others, left = len(scores) - 1, tried - 1
     order = [i for i in np.argsort(scores, kind="stable") if scores[i] < scores[0]]
-    found = np.zeros(len(scores))
+    probabilities = np.zeros(len(scores))
     for better, i in enumerate(order):  # i is chosen if it is tried and none of those better is
-        found[i] = comb(others - better - 1, left - 1) / comb(others, left) if left else 0.0
-    found[0] = 1 - found.sum()
-    return found
+        probabilities[i] = comb(others - better - 1, left - 1) / comb(others, left) if left else 0.0
+    probabilities[0] = 1 - probabilities.sum()
+    return probabilities
 
 
 def expected(cells: Cells, problem: str, tried: int) -> dict[str, float]:
@@ -94,12 +94,12 @@ def expected(cells: Cells, problem: str, tried: int) -> dict[str, float]:
         lost = (grid.diverged[:, 0] >= 0) | exploded(grid)[:, 0]
         ends[method] = np.where(lost | ~np.isfinite(values[:, -1]), start, values[:, -1])
     most = max((float(end.max()) for end in ends.values()), default=start)
-    found = {}
+    shares = {}
     for method, grid in grids.items():
         score = -grid.score if grid.selection.most else grid.score
         share = np.maximum(ends[method] - start, 0) / (most - start if most > start else 1)
-        found[method] = float(chances(score, tried) @ share)
-    return found
+        shares[method] = float(chances(score, tried) @ share)
+    return shares
 
 
 def budget(tried: int) -> Ranked:

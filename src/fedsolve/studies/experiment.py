@@ -168,13 +168,13 @@ class Context:
         """
         text = json.dumps(plain({"part": name, "quick": self.quick, **settings}), sort_keys=True, default=str)
         file = _file_name(name, text)
-        kept = read_part(self.folder, file)
-        if kept is not None and (str(kept.pop(_VERSION, "")) == version or self.stored_only):
+        stored = read_part(self.folder, file)
+        if stored is not None and (str(stored.pop(_VERSION, "")) == version or self.stored_only):
             self.say(f"{name} (kept)", 1, 1)
-            kept.pop(_WALL_SECONDS, None)
-            self.earlier.append(float(kept.pop(_SECONDS, np.nan)))
-            self.made_with.add(str(kept.pop(_MADE_WITH, _UNKNOWN)))
-            return kept
+            stored.pop(_WALL_SECONDS, None)
+            self.earlier.append(float(stored.pop(_SECONDS, np.nan)))
+            self.made_with.add(str(stored.pop(_MADE_WITH, _UNKNOWN)))
+            return stored
         if self.stored_only:
             raise InvalidInput(f"{self.folder} keeps no part {name!r}: run the experiment into it first")
         from fedsolve.engine.records.identity import provenance

@@ -96,21 +96,21 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
-def listed(found: Mapping[str, Interval], form: str) -> str:
+def listed(intervals_by_name: Mapping[str, Interval], form: str) -> str:
     """Each with its name, such as 'FedAdam 2 [1.5, 2.5], FedYogi 3 [2, 4]'."""
-    return ", ".join(f"{name} {one:{form}}" for name, one in found.items())
+    return ", ".join(f"{name} {one:{form}}" for name, one in intervals_by_name.items())
 
 
-def decided(found: Interval, bar: float, side: int = 1) -> Verdict:
+def decided(interval: Interval, bar: float, side: int = 1) -> Verdict:
     """Whether the whole interval lies above a bar, or (side -1) below it; one that holds the bar decides nothing."""
-    if found.low <= bar <= found.high or np.isnan(found.low + found.high):
+    if interval.low <= bar <= interval.high or np.isnan(interval.low + interval.high):
         return "underpowered"
-    return "reproduced" if (found.low > bar) == (side > 0) else "not reproduced"
+    return "reproduced" if (interval.low > bar) == (side > 0) else "not reproduced"
 
 
-def beyond(found: Iterable[tuple[str, Interval]], bar: float, side: int = 1) -> tuple[Verdict, str]:
+def beyond(named: Iterable[tuple[str, Interval]], bar: float, side: int = 1) -> tuple[Verdict, str]:
     """The verdict that all of several intervals lie above a bar, or (side -1) below it, and which do if some do."""
-    verdicts = [(name, decided(one, bar, side)) for name, one in found]
+    verdicts = [(name, decided(one, bar, side)) for name, one in named]
     holds = [name for name, verdict in verdicts if verdict == "reproduced"]
     fails = [name for name, verdict in verdicts if verdict == "not reproduced"]
     if len(holds) == len(verdicts):

@@ -33,8 +33,8 @@ def repository() -> Path | None:
 def program_folders() -> Mapping[str, Path]:
     """The folder of each study of a clone by the study's name, empty where there is no clone."""
     root = repository()
-    found = sorted((root / PROGRAMS).glob("*/*/study.py")) if root else []
-    return {path.parent.name.replace("_", "-"): path.parent for path in found}
+    paths = sorted((root / PROGRAMS).glob("*/*/study.py")) if root else []
+    return {path.parent.name.replace("_", "-"): path.parent for path in paths}
 
 
 def entries() -> Mapping[str, EntryPoint]:
@@ -111,16 +111,16 @@ def loaded(entry: EntryPoint) -> Experiment:
     if entry.value.startswith(f"{PROGRAMS}."):
         import_programs()
     try:
-        found: Any = entry.load()
-        found = found[entry.name] if isinstance(found, Mapping) else found
-        found = found() if callable(found) else found
+        entry_object: Any = entry.load()
+        entry_object = entry_object[entry.name] if isinstance(entry_object, Mapping) else entry_object
+        entry_object = entry_object() if callable(entry_object) else entry_object
     except (Exception, SystemExit) as error:
         raise failed(what, error) from None
-    if isinstance(found, Study):
-        return experiment(found)
-    if not isinstance(found, Experiment):
-        raise InvalidInput(f"{what} is {of_type(found)}: name a fedsolve.studies.Study")
-    return found
+    if isinstance(entry_object, Study):
+        return experiment(entry_object)
+    if not isinstance(entry_object, Experiment):
+        raise InvalidInput(f"{what} is {of_type(entry_object)}: name a fedsolve.studies.Study")
+    return entry_object
 
 
 def import_programs() -> None:

@@ -32,14 +32,14 @@ def read_part(folder: Path, name: str) -> dict[str, np.ndarray] | None:
         InvalidInput: its file, or the archive, is damaged.
     """
     path = folder / PARTS / name
-    found = path if path.exists() else folder / ARCHIVE
+    source = path if path.exists() else folder / ARCHIVE
     try:
-        if found == path:
+        if source == path:
             return _arrays(path.read_bytes())
-        data = _archive(found, found.stat().st_mtime_ns).get(name) if found.exists() else None
+        data = _archive(source, source.stat().st_mtime_ns).get(name) if source.exists() else None
         return None if data is None else _arrays(data)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{found} is damaged: remove it to compute it anew ({error})") from None
+        raise InvalidInput(f"{source} is damaged: remove it to compute it anew ({error})") from None
 
 
 def write_part(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> None:
@@ -59,12 +59,12 @@ def pack(folder: Path) -> Path:
     if not files:
         raise InvalidInput(f"{folder / PARTS} holds no parts: run the experiment into {folder} first")
     archive = folder / ARCHIVE
-    kept = dict(_archive(archive, archive.stat().st_mtime_ns)) if archive.exists() else {}
-    kept |= {file.name: file.read_bytes() for file in files}
+    parts = dict(_archive(archive, archive.stat().st_mtime_ns)) if archive.exists() else {}
+    parts |= {file.name: file.read_bytes() for file in files}
     buffer = io.BytesIO()
     # parts are archives themselves: stored as they are, the last of them would be found in an archive cut short
     with zipfile.ZipFile(buffer, "w") as new:
-        for name, data in sorted(kept.items()):
+        for name, data in sorted(parts.items()):
             new.writestr(zipfile.ZipInfo(name, _ALIKE), data, zipfile.ZIP_DEFLATED)
     write_atomically(archive, buffer.getvalue())
     for file in files:
@@ -84,12 +84,12 @@ def _archive(path: Path, changed: int) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
-def packed(found: Sweep) -> dict[str, np.ndarray]:
+def packed(sweep: Sweep) -> dict[str, np.ndarray]:
     """What is kept of a sweep, as arrays by name."""
-    metrics = {f"metric {name}": values for name, values in found.metrics.items()}
-    sent = found.settings[SENT]
+    metrics = {f"metric {name}": values for name, values in sweep.metrics.items()}
+    sent = sweep.settings[SENT]
     bytes_sent = {} if sent is None else {SENT: np.asarray(sent)}
-    return {"rounds": found.rounds, "diverged": found.diverged, **bytes_sent, **metrics}
+    return {"rounds": sweep.rounds, "diverged": sweep.diverged, **bytes_sent, **metrics}
 
 
 def unpacked(

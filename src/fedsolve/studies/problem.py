@@ -120,9 +120,9 @@ class Problem:
 
 def check_tested(problem: Problem, task: Task) -> None:
     """Raise `InvalidInput` unless a task has as many test examples as its problem says."""
-    found = 0 if task.test is None else len(jax.tree.leaves(task.test)[0])
-    if problem.tested and found != problem.tested:
+    count = 0 if task.test is None else len(jax.tree.leaves(task.test)[0])
+    if problem.tested and count != problem.tested:
         raise InvalidInput(
-            f"the problem {shown(problem.title)} says tested = {problem.tested}, its task has {found} test examples: "
-            f"give tested={found}"
+            f"the problem {shown(problem.title)} says tested = {problem.tested}, its task has {count} test examples: "
+            f"give tested={count}"
         )

@@ -43,10 +43,12 @@ def outcome(study: Study, context: Context) -> Outcome:
     cells = solve(study, context)
     claims = []
     for statement in study.statements:
-        found = statement.decide(cells)
+        decision = statement.decide(cells)
         theirs = statement.theirs or OURS
         claims.append(
-            Claim(statement.says, theirs, found.ours, found.verdict, found.reason, found.provisional)
+            Claim(
+                statement.says, theirs, decision.ours, decision.verdict, decision.reason, decision.provisional
+            )
         )
     return Outcome(
         claims,
@@ -151,12 +153,12 @@ class _Run:
         def compute() -> Mapping[str, np.ndarray]:
             made = task()
             check_tested(self.problem, made)
-            found = fs.sweep(
+            sweep = fs.sweep(
                 self.method.make, made, axes, seeds=seeds, select=select, label=self.label,
                 out=under_way, resume=(under_way / SWEEP.file).exists(),
                 progress=self.context.sweeping(f"{self.name}: {self.label}, {what}"), **options,
             )  # fmt: skip
-            return packed(found)
+            return packed(sweep)
 
         arrays = self.context.part(part, known, compute, version)
         shutil.rmtree(under_way, ignore_errors=True)

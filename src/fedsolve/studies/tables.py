@@ -60,11 +60,11 @@ def _table(cells: Cells, name: str) -> PageTable:
             row.append(None if theirs is None else f"{metric.scale * theirs:.4g}")
         rows.append(row)
     seeds = f"mean ± standard deviation over {len(cells.seeds)} {problem.replicates}"
-    kept = [
+    filled = [
         i for i in range(len(head)) if any(row[i] is not None for row in rows)
     ]  # an empty column says nothing
-    shown = [[row[i] for i in kept] for row in rows]
-    return PageTable(problem.title, [head[i] for i in kept], shown, f"{problem.size}; {seeds}")
+    shown = [[row[i] for i in filled] for row in rows]
+    return PageTable(problem.title, [head[i] for i in filled], shown, f"{problem.size}; {seeds}")
 
 
 def settings(study: Study) -> dict[str, Any]:

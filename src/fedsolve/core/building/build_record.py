@@ -73,11 +73,11 @@ def record_of(built: Any) -> Made | None:
 
 def _arguments(bound: inspect.BoundArguments) -> dict[str, Any]:
     """Arguments by name, those gathered by `**` among them."""
-    found = dict(bound.arguments)
+    arguments = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found |= found.pop(parameter.name, {})
-    return found
+            arguments |= arguments.pop(parameter.name, {})
+    return arguments
 
 
 def made(built: T, by: Made) -> T:

@@ -113,17 +113,17 @@ def successively(
     """
     population = bounds.shape[1]
     high, low = jax.random.bits(key, (2, 2 * size + 64), jnp.uint32)
-    clients, found = different(_client_of(high, low, bounds), population)
+    clients, count = different(_client_of(high, low, bounds), population)
     clients = clients[:size]
 
     def filled() -> Array:
         place = jnp.arange(size)
-        seen = jnp.where(place < found, clients, population)
+        seen = jnp.where(place < count, clients, population)
         others = logs.at[seen].set(-jnp.inf, mode="drop")
         rest = in_turn(jax.random.fold_in(key, _TAG_REST), others, size)
-        return jnp.where(place < found, clients, rest[place - found])
+        return jnp.where(place < count, clients, rest[place - count])
 
-    return lax.cond(found >= size, lambda: clients, filled)
+    return lax.cond(count >= size, lambda: clients, filled)
 
 
 def in_turn(key: Array, logs: Float[Array, " clients"], size: int) -> Int[Array, " size"]:

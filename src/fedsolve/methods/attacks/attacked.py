@@ -150,8 +150,8 @@ class Attacked(Wrapper):
             noise = jax.random.normal(key, x.shape, x.dtype)
             return jnp.where(attacks, self.attack.factor * x + self.attack.std * noise, x).astype(x.dtype)
 
-        found = [sent(x, k) if mark else x for x, mark, k in zip(leaves, marks, keys, strict=True)]
-        return structure.unflatten(found), client
+        changed = [sent(x, k) if mark else x for x, mark, k in zip(leaves, marks, keys, strict=True)]
+        return structure.unflatten(changed), client
 
 
 def choose_attackers(population: int, share: float, seed: int = 0) -> tuple[int, ...]:

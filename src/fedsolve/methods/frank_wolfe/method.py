@@ -211,7 +211,7 @@ class FrankWolfe(Algorithm):
         if self.split is None:
             return self.constraint.point(vertex, like)
         points = [own.point(code, like) for own, code in zip(self.split.sets, vertex.options, strict=True)]
-        found = points[0]
+        chosen = points[0]
         for k, point in enumerate(points[1:], 1):
-            found = trees.where(vertex.which == k, point, found)
-        return found
+            chosen = trees.where(vertex.which == k, point, chosen)
+        return chosen

@@ -62,8 +62,8 @@ def gaussian_epsilon(mu: Scalar, delta: Scalar) -> Array:
 
     # the privacy loss is N(mu^2/2, mu^2): its Chernoff bound is an epsilon that suffices
     most = mu**2 / 2 + mu * jnp.sqrt(-2 * jnp.log(delta))
-    found = lax.fori_loop(0, 64, halve, (jnp.zeros_like(mu), most))[1]
-    return jnp.where(gaussian_delta(mu, 0.0) <= delta, 0, found)
+    epsilon = lax.fori_loop(0, 64, halve, (jnp.zeros_like(mu), most))[1]
+    return jnp.where(gaussian_delta(mu, 0.0) <= delta, 0, epsilon)
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:

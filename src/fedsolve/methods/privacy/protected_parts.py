@@ -81,7 +81,7 @@ def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) ->
             raise InvalidInput(f"scalars: {scalar} is now {now}: bound that instead")
         if scalar not in scalars:
             raise InvalidInput(f"scalars: {name} sends no {scalar}; it sends {', '.join(scalars) or 'none'}")
-    found = {}
+    bounds = {}
     for scalar, value in scalars.items():
         bound: Any = known.get(scalar, 0.0 if scalar == _LOSS else None)
         if bound is None and scalar == _SQUARED_NORM:
@@ -101,8 +101,8 @@ def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) ->
                 f"{name} sends {scalar}, of which the server takes the largest: noise on a sum does not cover it"
                 f"; where it is only logged, leave it out by scalars={{'{scalar}': 0}}"
             )
-        found[scalar] = bound
-    return found
+        bounds[scalar] = bound
+    return bounds
 
 
 def released(bounds: Mapping[str, Any]) -> list[str]:

@@ -33,5 +33,5 @@ def renyi_epsilon(renyi: Any, rounds: Scalar, delta: Scalar) -> Any:
     (Canonne, Kamath and Steinke 2020, Proposition 12); 0 where delta^2 > 1 - exp(-r), which bounds what r can tell.
     """
     alpha, r = jnp.array(ORDERS), rounds * jnp.asarray(renyi)
-    found = r + jnp.log1p(-1 / alpha) - jnp.log(delta * alpha) / (alpha - 1)
-    return jnp.maximum(jnp.min(jnp.where(delta**2 + jnp.expm1(-r) > 0, 0, found)), 0)
+    epsilons = r + jnp.log1p(-1 / alpha) - jnp.log(delta * alpha) / (alpha - 1)
+    return jnp.maximum(jnp.min(jnp.where(delta**2 + jnp.expm1(-r) > 0, 0, epsilons)), 0)

@@ -57,12 +57,12 @@ def parts_of(message: Any, name: str = "") -> dict[str, list[Any]]:
     if not is_module(message):
         leaves = jax.tree.leaves(message)
         return {name or "message": leaves} if leaves else {}
-    found: dict[str, list[Any]] = {}
+    parts: dict[str, list[Any]] = {}
     for f in dataclasses.fields(message):
         claim = f.metadata.get("claim")
         if not f.metadata.get("static") and (claim is None or claim.of_delta is None):
-            found |= parts_of(getattr(message, f.name), f"{name}.{f.name}".lstrip("."))
-    return found
+            parts |= parts_of(getattr(message, f.name), f"{name}.{f.name}".lstrip("."))
+    return parts
 
 
 def usual_norm(norms: Any, before: Any, xp: Any = jnp) -> Any:

@@ -45,9 +45,9 @@ class Reduction(ABC):
             One message, leaves of shape (...).
         """
         clean = jax.tree.map(lambda x: jnp.where(column(used, x), x, 0), messages)
-        found = self.reduce(clean, jnp.where(used, weight, 0), used)
+        reduced_message = self.reduce(clean, jnp.where(used, weight, 0), used)
         some = jnp.any(used)
-        return jax.tree.map(lambda x, m: jnp.where(some, x, 0).astype(m.dtype), found, messages)
+        return jax.tree.map(lambda x, m: jnp.where(some, x, 0).astype(m.dtype), reduced_message, messages)
 
     @abstractmethod
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
@@ -84,8 +84,10 @@ class OfVectors(Reduction):
         marks = jax.tree.leaves(vector_of(messages))
         own = [x for x, mark in zip(leaves, marks, strict=True) if mark]
         parts = iter(split(self.combine(joined(own), weight, used), own))
-        found = [next(parts) if mark else middle(x, used) for x, mark in zip(leaves, marks, strict=True)]
-        return structure.unflatten(found)
+        leaves_reduced = [
+            next(parts) if mark else middle(x, used) for x, mark in zip(leaves, marks, strict=True)
+        ]
+        return structure.unflatten(leaves_reduced)
 
 
 def joined(leaves: Sequence[Array]) -> Float[Array, "clients d"]:
@@ -102,8 +104,8 @@ def split(vector: Float[Array, " d"], leaves: Sequence[Array]) -> list[Array]:
 
 def vector_of(message: Any) -> Any:
     """Which leaves of a message are its vector, truths in a pytree of the same structure: see `OfVectors`."""
-    marked, found = _deltas(message)
-    if found:
+    marked, has_delta = _deltas(message)
+    if has_delta:
         return marked
     return jax.tree.map(lambda by: by != "max", reductions(message))
 
@@ -120,7 +122,7 @@ def _deltas(message: Any) -> tuple[Any, bool]:
         elif not f.metadata.get("static"):
             parts[f.name] = _deltas(value)
     marked = replace(message, **{name: marks for name, (marks, _) in parts.items()})
-    return marked, any(found for _, found in parts.values())
+    return marked, any(has_delta for _, has_delta in parts.values())
 
 
 def middle(x: Array, used: Array) -> Array:

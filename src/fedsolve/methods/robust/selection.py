@@ -56,12 +56,12 @@ def _of_columns(function: Callable[[Array], Array], x: Array) -> Array:
     columns = x.reshape(len(x), math.prod(x.shape[1:])).T
     # an accelerator counts all at once; a loop over parts of the coordinates would leave it idle
     at_once = max(1, _AT_ONCE // len(x)) if jax.default_backend() == "cpu" else len(columns)
-    found = (
+    results = (
         lax.map(function, columns, batch_size=at_once)
         if at_once < len(columns)
         else jax.vmap(function)(columns)
     )
-    return found.reshape(x.shape[1:])
+    return results.reshape(x.shape[1:])
 
 
 def _median(values: Array, count: Scalar) -> Array:
@@ -81,17 +81,17 @@ def _trimmed_mean(values: Array, first: Scalar, last: Scalar) -> Array:
     at_low = jnp.sum(order <= low, dtype=jnp.int32) - first  # of values equal to an end those of ranks inside
     at_high = last + 1 - jnp.sum(order < high, dtype=jnp.int32)
     ends = [_from_ordered_bits(one, values.dtype) for one in (low, high)]
-    found = (between + ends[0] * at_low + ends[1] * at_high) / (last + 1 - first)
-    return jnp.where(low == high, ends[0], found.astype(values.dtype))
+    mean = (between + ends[0] * at_low + ends[1] * at_high) / (last + 1 - first)
+    return jnp.where(low == high, ends[0], mean.astype(values.dtype))
 
 
 def _of_rank(order: Array, rank: Scalar) -> Array:
     """The largest whole number that at most `rank` of these are below: the one of that rank, from 0."""
     bits = jnp.iinfo(order.dtype).bits
 
-    def next_bit(i: Array, found: Array) -> Array:
-        larger = found | (jnp.ones((), order.dtype) << (bits - 1 - i).astype(order.dtype))
-        return jnp.where(jnp.sum(order < larger, dtype=jnp.int32) <= rank, larger, found)
+    def next_bit(i: Array, prefix: Array) -> Array:
+        larger = prefix | (jnp.ones((), order.dtype) << (bits - 1 - i).astype(order.dtype))
+        return jnp.where(jnp.sum(order < larger, dtype=jnp.int32) <= rank, larger, prefix)
 
     return lax.fori_loop(0, bits, next_bit, jnp.zeros((), order.dtype))
 

@@ -117,8 +117,8 @@ class DoublyAdaptive(ServerOptimizer):
         eta = quotient(m, trees.dot(v, direction) + eps_g)
         if self.clamp:
             eta = jnp.maximum(1.0, eta)
-        kept = () if self.beta1 is None else v
-        new = DoublyAdaptiveState(s, kept, m.astype(state.m.dtype), eta.astype(state.server_lr.dtype))
+        momentum = () if self.beta1 is None else v
+        new = DoublyAdaptiveState(s, momentum, m.astype(state.m.dtype), eta.astype(state.server_lr.dtype))
         return trees.axpy(eta, direction, params), new
 
 

@@ -92,9 +92,9 @@ class MirrorDescent(ServerOptimizer):
         root = solve_increasing(h, jnp.where(moved, m, 0))
         new = self.mirror.inverse(trees.axpy(root.value, v, theta))
         dtype = state.m.dtype
-        kept = () if self.beta1 is None else v
+        momentum = () if self.beta1 is None else v
         scalars = [jnp.asarray(x, dtype) for x in (m, root.value, root.residual, root.status)]
-        return trees.where(moved, new, params), MirrorDescentState(kept, *scalars)
+        return trees.where(moved, new, params), MirrorDescentState(momentum, *scalars)
 
 
 @by_name("FedDuA")

@@ -31,13 +31,13 @@ def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
     paths, leaves = named_leaves(params)
     chosen: set[int] = set()
     for pattern in patterns:
-        found = matching(paths, pattern)
-        if not found:
+        matched = matching(paths, pattern)
+        if not matched:
             near = difflib.get_close_matches(pattern, paths, _NEAR, cutoff=0) or paths[:_NEAR]
             raise InvalidInput(
                 f"leaves = '{pattern}': no leaf of the model is called so; the nearest paths are {', '.join(near)}"
             )
-        chosen |= set(found)
+        chosen |= set(matched)
     if len(chosen) == len(leaves):
         raise InvalidInput(
             f"leaves = {', '.join(patterns)} are all {len(leaves)} of the model: nothing is left to be federated"

@@ -132,9 +132,9 @@ class Budgets:
 
 def shares(cells: Cells, tried: Sequence[int]) -> dict[str, np.ndarray]:
     """Method -> the mean over the problems of `expected`, shape (tried,); empty where nothing was tuned."""
-    found = {k: [expected(cells, problem, k) for problem in cells.problems] for k in tried}
-    methods = found[tried[0]][0]
-    return {m: np.array([np.mean([one[m] for one in found[k]]) for k in tried]) for m in methods}
+    by_budget = {k: [expected(cells, problem, k) for problem in cells.problems] for k in tried}
+    methods = by_budget[tried[0]][0]
+    return {m: np.array([np.mean([one[m] for one in by_budget[k]]) for k in tried]) for m in methods}
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ class CriticalDifference:
             figure = new_figure(4, 1)
             figure.text(0.05, 0.5, "one problem: nothing is ranked", fontsize=9)
             return self.caption, figure
-        found = {title: ranked(cells) for title, ranked in self.ranked.items()}
-        heights = [_rows(ranks) + 4.0 for ranks in found.values()]
+        ranks_by_title = {title: ranked(cells) for title, ranked in self.ranked.items()}
+        heights = [_rows(ranks) + 4.0 for ranks in ranks_by_title.values()]
         figure = new_figure(9, 0.24 * sum(heights) + 0.3)
         ratios = {"height_ratios": heights}
-        axes = figure.subplots(len(found), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
-        for axis, (title, ranks) in zip(axes, found.items(), strict=True):
+        axes = figure.subplots(len(ranks_by_title), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
+        for axis, (title, ranks) in zip(axes, ranks_by_title.items(), strict=True):
             _draw(axis, ranks, f"{title}: {_words(ranks)}")
         figure.suptitle(study.title, x=0.01, ha="left", fontsize=10.5)
-        said = "; ".join(f"{title}: {_words(ranks)}" for title, ranks in found.items())
+        said = "; ".join(f"{title}: {_words(ranks)}" for title, ranks in ranks_by_title.items())
         caption = f"{self.caption} Methods under one bar cannot be told apart. {said}."
         return caption, figure
 

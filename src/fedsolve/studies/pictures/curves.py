@@ -41,8 +41,8 @@ class Curves:
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
         names = [name for name in study.problems if name in self.problems] or study.problems
-        found = [self._panel(study, cells, name) for name in names]
-        rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
+        drawn_panels = [self._panel(study, cells, name) for name in names]
+        rows = [drawn_panels[i : i + self.columns] for i in range(0, len(drawn_panels), self.columns)]
         figure = panels(rows, study.title, width=4.6, height=3.2)
         return f"{self.caption} {study.seeds_in_words}", figure
 
@@ -89,8 +89,8 @@ class Several:
     def draw(self, study: Study, cells: Cells) -> tuple[str, Figure]:
         """Its caption and the figure."""
         name = next((n for n in study.problems if n == self.problem), next(iter(study.problems)))
-        found = [self._panel(cells, name, metric) for metric in self.metrics]
-        rows = [found[i : i + self.columns] for i in range(0, len(found), self.columns)]
+        drawn_panels = [self._panel(cells, name, metric) for metric in self.metrics]
+        rows = [drawn_panels[i : i + self.columns] for i in range(0, len(drawn_panels), self.columns)]
         title = f"{study.title}; {cells.problem(name).title}" if self.problem else study.title
         lost = {m: int(np.isnan(cells.curve(name, m)[1][:, -1]).sum()) for m in cells.methods(name)}
         words = ", ".join(f"{m} on {n} of {len(study.seeds)}" for m, n in lost.items() if n)

@@ -53,8 +53,8 @@ class Maps:
         problem = study.problems[name]
         methods = self.methods or cells.methods(name)
         drawn = [m for m in methods if m in cells.methods(name)]  # a quick run has but a few
-        found = {m: grid for m in drawn if (grid := cells.cell(name, m).grid) is not None}
-        grids = {m: fixed(grid, **self.at) for m, grid in found.items()}
+        all_grids = {m: grid for m in drawn if (grid := cells.cell(name, m).grid) is not None}
+        grids = {m: fixed(grid, **self.at) for m, grid in all_grids.items()}
         columns = max(1, min(self.columns, len(grids)))
         rows = max(1, -(-len(grids) // columns))
         figure = new_figure(max(3.6 * columns, 5.0), 3.2 * rows)
@@ -89,8 +89,8 @@ class Maps:
         return f"{self.caption} {mean}; the chosen setting is framed.{left_out}", figure
 
     def _colours(self, shown: np.ndarray) -> Colours:
-        found = shown[np.isfinite(shown)]
-        low, high = (found.min(), found.max()) if len(found) else (0.0, 1.0)
+        values = shown[np.isfinite(shown)]
+        low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
         best, worst = (high, low) if describe(self.metric).higher_is_better else (low, high)
         return Colours(best if self.best is None else self.best, worst if self.worst is None else self.worst)
 

@@ -90,13 +90,17 @@ class Panelled:
         return f"{self.caption} Lines are means, bands ranges. {study.seeds_in_words}", figure
 
 
-def panels(found: Sequence[Sequence[Panel]], title: str, width: float = 3.7, height: float = 2.7) -> Figure:
+def panels(
+    rows_of_panels: Sequence[Sequence[Panel]], title: str, width: float = 3.7, height: float = 2.7
+) -> Figure:
     """Rows of panels with one legend; equal labels have equal colours and dashes everywhere."""
-    rows, columns = len(found), max(len(row) for row in found)
+    rows, columns = len(rows_of_panels), max(len(row) for row in rows_of_panels)
     figure = new_figure(width * columns, height * rows + 0.9)
     grid = figure.subplots(rows, columns, squeeze=False)
-    labels = list(dict.fromkeys(line.label for row in found for panel in row for line in panel.lines))
-    for row, axes in zip(found, grid, strict=True):
+    labels = list(
+        dict.fromkeys(line.label for row in rows_of_panels for panel in row for line in panel.lines)
+    )
+    for row, axes in zip(rows_of_panels, grid, strict=True):
         for i, axis in enumerate(axes):
             if i < len(row):
                 draw(axis, row[i], labels)

@@ -21,12 +21,12 @@ def better_in_each(
 ) -> Decision:
     """On every problem `a` is better than each of the others; all these comparisons share the 5 %."""
     count = len(problems) * len(others)
-    found = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
-    every = [d for by in found.values() for d in by.values()]
+    by_other = {b: {p: difference(cells, p, a, b, which, count) for p in problems} for b in others}
+    every = [d for by in by_other.values() for d in by.values()]
     verdict = grade(every)[0]
     above, below = sum(d.low > 0 for d in every), sum(d.high < 0 for d in every)
     ends = ", ".join(f"{m} {_range(cells, problems, m, which)}" for m in (a, *others))
-    differences = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in found.items())
+    differences = "; ".join(f"{a} over {b}: {_where(by)}" for b, by in by_other.items())
     return Decision(
         f"least and greatest of {len(problems)} problems: {ends}. {differences}",
         verdict,
@@ -45,11 +45,11 @@ def _range(cells: Cells, problems: Sequence[str], method: str, which: Which) -> 
     return f"{np.min(ends):.3g} to {np.max(ends):.3g}" if np.isfinite(ends).all() else "diverged on some"
 
 
-def _where(found: dict[str, Difference]) -> str:
+def _where(by_problem: dict[str, Difference]) -> str:
     """Such as 'better on 7 of 9, worse on 1 (alpha 1, K 3), open on 1 (alpha 1, K 1)'."""
-    worse = [p for p, d in found.items() if d.high < 0]
-    unknown = [p for p, d in found.items() if d.low <= 0 <= d.high]
-    words = [f"better on {len(found) - len(worse) - len(unknown)} of {len(found)}"]
+    worse = [p for p, d in by_problem.items() if d.high < 0]
+    unknown = [p for p, d in by_problem.items() if d.low <= 0 <= d.high]
+    words = [f"better on {len(by_problem) - len(worse) - len(unknown)} of {len(by_problem)}"]
     words += [
         f"{what} on {len(names)} ({'; '.join(names)})"
         for what, names in (("worse", worse), ("open", unknown))
@@ -90,21 +90,21 @@ def sooner(
 
 def _sooner(cells: Cells, problems: Sequence[str], a: str, b: str, target: float) -> tuple[str, Verdict]:
     """What was found, in words, and the verdict."""
-    found, words = [], []
+    differences, words = [], []
     for problem in problems:
         ours, theirs = (time_to(cells, problem, name, target) for name in (a, b))
         title = cells.problem(problem).title
         if np.isnan(ours + theirs).any():
             lost = [name for name, times in ((a, ours), (b, theirs)) if np.isnan(times).any()]
-            found.append(Difference(a, b, np.nan, -np.inf, np.inf))
+            differences.append(Difference(a, b, np.nan, -np.inf, np.inf))
             words.append(f"{title}: not reached with every seed by {' and '.join(lost)}")
             continue
         ratio = interval(np.log(theirs / ours), len(problems))
-        found.append(Difference(a, b, *ratio))
+        differences.append(Difference(a, b, *ratio))
         words.append(
             f"{title}: {a} {_mean(ours)}, {b} {_mean(theirs)} s, {ratio.factor.text('.2f', 'times as fast')}"
         )
-    return "; ".join(words), grade(found)[0]
+    return "; ".join(words), grade(differences)[0]
 
 
 def _mean(times: np.ndarray) -> str:

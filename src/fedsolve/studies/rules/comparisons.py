@@ -55,15 +55,15 @@ def each_better(
     cells: Cells, problem: str, pairs: Sequence[tuple[str, str]], which: Which = "tuned"
 ) -> Decision:
     """In every pair the first is better than the second."""
-    found = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
-    return all_positive(cells, problem, which, found, [name for pair in pairs for name in pair])
+    differences = [difference(cells, problem, a, b, which, len(pairs)) for a, b in pairs]
+    return all_positive(cells, problem, which, differences, [name for pair in pairs for name in pair])
 
 
 def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
     """`a` and `b` differ by at most `margin`, in the unit that is shown: the whole interval lies within it."""
 
-    def graded(found: Difference, margin: float) -> Verdict:
-        return alike(found.low, found.high, margin)
+    def graded(one: Difference, margin: float) -> Verdict:
+        return alike(one.low, one.high, margin)
 
     return _by_margin(problem, a, b, margin, which, graded, "within {} of one another")
 
@@ -71,8 +71,8 @@ def close(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -
 def at_least_as_good(problem: str, a: str, b: str, margin: float, which: Which = "tuned") -> Rule:
     """`a` is better than `b`, or worse by less than `margin` in the unit that is shown."""
 
-    def graded(found: Difference, margin: float) -> Verdict:
-        return decided(Interval(found.mean, found.low, found.high), -margin)
+    def graded(one: Difference, margin: float) -> Verdict:
+        return decided(Interval(one.mean, one.low, one.high), -margin)
 
     return _by_margin(problem, a, b, margin, which, graded, "better, or worse by less than {}")
 
@@ -88,10 +88,10 @@ def _by_margin(
     graded: Callable[[Difference, float], Verdict],
     what: str,
 ) -> Decision:
-    found = difference(cells, problem, a, b, which)
-    given: dict[float, Verdict] = {bar: graded(found, bar) for bar in around(margin)}
-    weak = with_chance(given[margin], graded(found.wide, margin))
-    ours = f"{_ends(cells, problem, (a, b), which)}; {found.words} ({elsewhere(given, margin)})"
+    one = difference(cells, problem, a, b, which)
+    given: dict[float, Verdict] = {bar: graded(one, bar) for bar in around(margin)}
+    weak = with_chance(given[margin], graded(one.wide, margin))
+    ours = f"{_ends(cells, problem, (a, b), which)}; {one.words} ({elsewhere(given, margin)})"
     unit = _unit(cells, problem)
     within = f"{margin:g} {'point' if (margin, unit) == (1, 'points') else unit}"
     reason = f"{what.format(within)}, by the whole 95 % interval over {cells.problem(problem).paired}"
@@ -105,12 +105,12 @@ def together(cells: Cells, *rules: Rule) -> Decision:
     They share the 5 %, as several comparisons in one rule do.
     """
     shared = replace(cells, sharing=cells.sharing * len(rules))
-    found = [one(shared) for one in rules]
-    verdicts: set[Verdict] = {one.verdict for one in found}
-    reason = "; ".join(dict.fromkeys(one.reason for one in found))
-    weak = "; ".join(dict.fromkeys(one.provisional for one in found if one.provisional))
+    decisions = [one(shared) for one in rules]
+    verdicts: set[Verdict] = {one.verdict for one in decisions}
+    reason = "; ".join(dict.fromkeys(one.reason for one in decisions))
+    weak = "; ".join(dict.fromkeys(one.provisional for one in decisions if one.provisional))
     reason += f"; these {len(rules)} share the 5 %"
-    ours = [one.ours if len(verdicts) == 1 else f"{one.verdict}: {one.ours}" for one in found]
+    ours = [one.ours if len(verdicts) == 1 else f"{one.verdict}: {one.ours}" for one in decisions]
     return Decision("; ".join(ours), mixed(verdicts), reason, weak)
 
 
@@ -124,14 +124,14 @@ def mixed(verdicts: set[Verdict]) -> Verdict:
 
 
 def all_positive(
-    cells: Cells, problem: str, which: Which, found: Sequence[Difference], names: Sequence[str]
+    cells: Cells, problem: str, which: Which, differences: Sequence[Difference], names: Sequence[str]
 ) -> Decision:
     """The verdict on differences that are all claimed to be positive, of methods `names` at a kind of setting."""
-    verdict, which_hold = grade(found)
+    verdict, which_hold = grade(differences)
     reason = f"95 % intervals over {cells.problem(problem).paired}{which_hold}"
-    words = "; ".join(d.words for d in found)
+    words = "; ".join(d.words for d in differences)
     ends = _ends(cells, problem, dict.fromkeys(names), which)
-    weak = with_chance(verdict, grade([d.wide for d in found])[0])
+    weak = with_chance(verdict, grade([d.wide for d in differences])[0])
     return Decision(
         f"{ends}; {words}", verdict, reason, also(provisional(cells, problem, which, names), weak)
     )

@@ -69,14 +69,14 @@ def difference(
         mean = np.inf * (int(lost_b) - int(lost_a)) if lost_a != lost_b else 0.0
         return Difference(a, b, mean, mean if mean else -np.inf, mean if mean else np.inf)
     same = np.ptp(ours) == np.ptp(theirs) == 0 and not cells.problem(problem).data_by_seed
-    found = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
+    of_mean = cells.interval(problem, (ours - theirs)[: 1 if same else None], comparisons)
     tested = cells.problem(problem).tested
     drawn = chance([end.mean() for end in ends], tested, comparisons * cells.sharing) if tested else 0.0
-    return Difference(a, b, *found, metric.scale * drawn)
+    return Difference(a, b, *of_mean, metric.scale * drawn)
 
 
-def grade(found: Sequence[Difference]) -> tuple[Verdict, str]:
+def grade(differences: Sequence[Difference]) -> tuple[Verdict, str]:
     """The verdict on differences that are all claimed to be positive, and in which it holds if in some."""
-    one = len({d.a for d in found}) == 1
-    named = [(d.b if one else f"{d.a} over {d.b}", Interval(d.mean, d.low, d.high)) for d in found]
+    one = len({d.a for d in differences}) == 1
+    named = [(d.b if one else f"{d.a} over {d.b}", Interval(d.mean, d.low, d.high)) for d in differences]
     return beyond(named, 0.0)

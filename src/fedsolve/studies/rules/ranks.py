@@ -83,8 +83,8 @@ class Ranks:
         mean = self.mean[order]
         room = np.inf if self.alike else self.critical_difference
         ends = [int(np.searchsorted(mean, m + room, side="right")) for m in mean]
-        kept = [(i, end) for i, end in enumerate(ends) if end > i + 1 and (i == 0 or end > ends[i - 1])]
-        return [tuple(self.methods[j] for j in order[i:end]) for i, end in kept]
+        largest = [(i, end) for i, end in enumerate(ends) if end > i + 1 and (i == 0 or end > ends[i - 1])]
+        return [tuple(self.methods[j] for j in order[i:end]) for i, end in largest]
 
 
 Ranked = Callable[[Cells], Ranks]

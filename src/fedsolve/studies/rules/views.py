@@ -24,9 +24,11 @@ def by_metric(cells: Cells, metric: str, rule: Rule) -> Decision:
 @rule
 def incomparable(cells: Cells, rule: Rule, why: str) -> Decision:
     """The rule's numbers and no verdict on the paper, whose problem is another in what is asked."""
-    found = rule(cells)
+    decision = rule(cells)
     return replace(
-        found, verdict="not the paper's problem", reason=f"{why}; here {found.verdict}: {found.reason}"
+        decision,
+        verdict="not the paper's problem",
+        reason=f"{why}; here {decision.verdict}: {decision.reason}",
     )
 
 
@@ -41,8 +43,8 @@ def in_decades(cells: Cells, rule: Rule) -> Decision:
             return run
         return replace(run, metrics={**run.metrics, name: np.log10(run.metrics[metric])})
 
-    found = by_metric(name, rule)(cells.changed(logged))
-    return replace(found, ours=f"log10 of the {describe(metric).title.lower()}: {found.ours}")
+    decision = by_metric(name, rule)(cells.changed(logged))
+    return replace(decision, ours=f"log10 of the {describe(metric).title.lower()}: {decision.ours}")
 
 
 @rule
@@ -58,5 +60,5 @@ def early(cells: Cells, problem: str, rule: Rule) -> Decision:
     """The rule on the way: on the mean of each curve over the first third of a problem's rounds."""
     rounds, _ = cells.curve(problem, cells.methods(problem)[0])
     third = int(rounds[rounds <= max(rounds[-1] / 3, rounds[:2][-1])][-1])  # the last evaluation there
-    found = at_round(third, rule, last=third)(cells)
-    return replace(found, reason=f"means of rounds 1 to {third}: {found.reason}")
+    decision = at_round(third, rule, last=third)(cells)
+    return replace(decision, reason=f"means of rounds 1 to {third}: {decision.reason}")
