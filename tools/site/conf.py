@@ -24,6 +24,7 @@ html_copy_source = html_show_sourcelink = html_show_copyright = html_show_sphinx
 html_theme_options = {"source_repository": ""}
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "scorer.js")
 html_math_renderer = "mathml"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nb_execution_mode = "off"  # they come executed
