@@ -19,13 +19,10 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.optax_bridge import Transformation
 from fedsolve.core.schedules import Schedule
 from fedsolve.deploy.messages.kinds import fits, is_known, kinds_of
-from fedsolve.geometry.blocks import Block, Blocks
-from fedsolve.geometry.mirrors import Mirror
-from fedsolve.geometry.regularizer import Regularizer
+from fedsolve.geometry import Block, Blocks, Mirror, Regularizer
 from fedsolve.methods.attacks import Attack
 from fedsolve.methods.client.solver import LocalSolver
-from fedsolve.methods.frank_wolfe.split_sets import SplitSets
-from fedsolve.methods.frank_wolfe.steps import FrankWolfeSteps
+from fedsolve.methods.frank_wolfe import FrankWolfeSteps, SplitSets
 from fedsolve.methods.robust.reduction import Reduction
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 

@@ -19,7 +19,7 @@ from fedsolve.core.trees import dtype_of, named_leaves
 from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.federated import FederatedData
 from fedsolve.deploy.messages.message import PartMetrics
-from fedsolve.deploy.oracles.jax_metrics import NONE, LocalMetrics, held_out, client_validation, packed
+from fedsolve.deploy.oracles.jax_metrics import NONE, LocalMetrics, client_validation, held_out, packed
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.engine.checks.preflight import check_loss
 from fedsolve.engine.checks.shape_checks import check_buffers

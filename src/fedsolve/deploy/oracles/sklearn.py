@@ -170,7 +170,7 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
     if not isinstance(params, Mapping):
         raise InvalidInput(f"params = {shown(params)} must be a dictionary of arrays, as trained")
     values = {name: np.array(v, np.float64) for name, v in params.items()}
-    outputs, labels = 1, None
+    outputs, labels, fitted = 1, None, estimator
     if is_classifier(estimator):
         if classes is None:
             raise InvalidInput(f"{type(estimator).__name__} needs classes = all labels, in any order")
@@ -181,12 +181,12 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
     check_same("parameter", {name: v.shape for name, v in values.items()}, wanted)
     coef, intercept = values["coef_"], values.get("intercept_", np.zeros(outputs))
     if labels is not None:
-        estimator.classes_ = labels
+        fitted.classes_ = labels
     else:  # scikit-learn keeps a vector, and a number except in SGDRegressor
         coef = coef[0]
         intercept = intercept if isinstance(estimator, linear_model.SGDRegressor) else float(intercept[0])
-    estimator.coef_, estimator.intercept_, estimator.n_features_in_ = coef, intercept, features
-    return estimator
+    fitted.coef_, fitted.intercept_, fitted.n_features_in_ = coef, intercept, features
+    return fitted
 
 
 _REGRESSORS = (linear_model.LinearRegression, linear_model.Ridge, linear_model.SGDRegressor)

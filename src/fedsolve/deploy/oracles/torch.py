@@ -25,7 +25,6 @@ from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
-from fedsolve.pytorch.callback.batch_losses import are_classes
 from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
@@ -107,10 +106,8 @@ class TorchOracle(LocalProblem):
 
     @cached_property
     def _functions(self) -> dict[str, Callable[[Any, Any], Tensor]]:
-        others = self._given_metrics
-        if others is None:
-            others = {"accuracy": _accuracy} if are_classes(*self._module.sample()) else {}
-        return {"loss": self._loss, **others}
+        given = self._given_metrics
+        return {"loss": self._loss, **(self._module.default_metrics() if given is None else given)}
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -191,10 +188,6 @@ class TorchRound(Oracle):
 
 
 jax.tree_util.register_dataclass(TorchRound, ["words", "client", "key"], ["problem", "steps"])
-
-
-def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(1) == targets).double().mean()
 
 
 def _steps(epochs: int | None, steps: int | None, batches: int) -> int:

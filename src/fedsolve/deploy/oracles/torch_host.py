@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, of_type
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
-from fedsolve.deploy.oracles.torch_metrics import Measuring, kind_of, loss_of_all
+from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, kind_of, loss_of_all
 from fedsolve.pytorch.callback.batch_losses import are_classes, value_or_zero
 from fedsolve.pytorch.callback.seeds import seed_of, seeded
 from fedsolve.pytorch.comparison.judged import Judged, failure
@@ -39,7 +39,7 @@ class Evaluations:
     def __init__(
         self,
         module: nn.Module,
-        loss: Callable[[Any, Any], Tensor],
+        loss: Function,
         batches: Minibatches,
         device: torch.device,
     ) -> None:
@@ -114,7 +114,7 @@ class Evaluations:
         return gradient
 
     def measure(
-        self, params: Tensors, functions: Mapping[str, Callable[[Any, Any], Tensor]], batches: Minibatches
+        self, params: Tensors, functions: Mapping[str, Function], batches: Minibatches
     ) -> tuple[dict[str, tuple[float, float]], int]:
         """Metrics of all examples in evaluation mode, each with what it is a mean over, and the number of examples."""
         measuring, examples = {}, 0
@@ -134,7 +134,7 @@ class Evaluations:
                     examples += weight
         return {name: of.result() for name, of in measuring.items()}, examples
 
-    def _kind(self, name: str, function: Callable[[Any, Any], Tensor], outputs: Any, y: Any) -> Judged:
+    def _kind(self, name: str, function: Function, outputs: Any, y: Any) -> Judged:
         """What a metric is; found once."""
         if name not in self._kinds:
             what = "the loss" if name == "loss" else f"metric {name}"
@@ -145,14 +145,14 @@ class Evaluations:
         """One loss on the first batch, so that what is wrong with it is told before any round."""
         self.trial({name: p.detach() for name, p in self._params.items()}, np.zeros(3, np.uint32))
 
-    def sample(self) -> tuple[Any, Any]:
-        """Outputs and targets of a batch, in evaluation mode."""
+    def default_metrics(self) -> dict[str, Function]:
+        """The accuracy where the targets of a batch are classes, else none."""
         dtype = next(iter(self._params.values())).dtype
         with substituted(self._module, self._buffers, self._copies(dtype)), torch.no_grad():
             self._module.eval()
             with seeded(0, self._device):
                 x, y = to_device(next(self._batches.all(b"sample")), self._device, dtype)
-                return self._module(x), y
+                return {"accuracy": _accuracy} if are_classes(self._module(x), y) else {}
 
     def _at(
         self, params: Tensors, words: np.ndarray, with_gradient: bool
@@ -197,6 +197,10 @@ class Evaluations:
             loss, list(self._params.values()), materialize_grads=True, allow_unused=True
         )
         return dict(zip(self._params, parts, strict=True))
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(1) == targets).double().mean()
 
 
 def _no_class(outputs: Any, targets: Any) -> InvalidInput | None:

@@ -93,11 +93,6 @@ class Coordinator:
         return self.method.algorithm
 
     @property
-    def fewest(self) -> int:
-        """Replies of a round that the method's own reduction is meant for, at least; 1 for a mean."""
-        return self.method.fewest
-
-    @property
     def model(self) -> Params:
         """The current model, in main memory."""
         with self.precision():
