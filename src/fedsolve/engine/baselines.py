@@ -189,8 +189,8 @@ def _solve(
             jnp.int32(iterations),
             jnp.asarray(tolerance, dtype),
         )
-        found = _compiled(method)(work.loss, weighting == "uniform", *arguments)
-        params, value, optimality, done = jax.device_get(found)
+        solution = _compiled(method)(work.loss, weighting == "uniform", *arguments)
+        params, value, optimality, done = jax.device_get(solution)
     return Solution(params, float(value), float(optimality), int(done))
 
 

@@ -90,8 +90,8 @@ def compare(
     check_outside(out, None)
     chosen, given = seeds_of(seeds, options)
     made = _callbacks(callbacks, *([] if seeds is None else ["seed"]))
-    places = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
-    begun = [place is not None and any(place.glob(f"**/{RUN.file}")) for place in places]
+    folders = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
+    begun = [folder is not None and any(folder.glob(f"**/{RUN.file}")) for folder in folders]
     if resume and not any(begun):
         raise InvalidInput(f"resume = True, and out = {shown(out)} holds nothing that could be resumed")
     if out is not None and any(begun) and not resume:
@@ -99,26 +99,26 @@ def compare(
     check_all_begin(methods.values(), task, given)
     runs: list[Result] = []
     with writing_config(out, methods, task, given, None if seeds is None else chosen):
-        for (label, algorithm), place, goes_on in zip(methods.items(), places, begun, strict=True):
+        for (label, algorithm), folder, goes_on in zip(methods.items(), folders, begun, strict=True):
             with progress_to(progress, label) as tell:
                 if seeds is not None:
                     runs += run_seeds(
                         algorithm, task, given, chosen,
-                        out=place, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
+                        out=folder, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
                     )  # fmt: skip
                     continue
                 try:
                     runs.append(
                         run_one(
                             algorithm, task, given,
-                            out=place, resume=goes_on, label=label, progress=tell, callbacks=made(label),
+                            out=folder, resume=goes_on, label=label, progress=tell, callbacks=made(label),
                         )
                     )  # fmt: skip
                 except Diverged as error:
                     runs.append(Result(None, error.history, failure=str(error)))
-    found = Results(tuple(runs))
-    save_results(found, out, f"{', '.join(methods)} on {task.name}")
-    return found
+    results = Results(tuple(runs))
+    save_results(results, out, f"{', '.join(methods)} on {task.name}")
+    return results
 
 
 def _labelled(algorithms: object) -> dict[str, Algorithm]:

@@ -56,8 +56,8 @@ def run_seeds(
         Interrupted: Ctrl-C, after each run's state was saved.
     """
     check_alone("a run with several seeds")
-    places = [None if out is None else seed_folder(out, seed) for seed in seeds]
-    begun = [place is not None and (place / RUN.file).exists() for place in places]
+    folders = [None if out is None else seed_folder(out, seed) for seed in seeds]
+    begun = [folder is not None and (folder / RUN.file).exists() for folder in folders]
     if out is not None and ((any(begun) and not resume) or (out / RUN.file).exists()):
         raise occupied(out, "run with seeds" if any(begun) else "run with one seed")
     clock = CompileClock()
@@ -75,17 +75,17 @@ def run_seeds(
         at_once = 1 if alone else batches_at_once()
         with ThreadPoolExecutor(at_once) as pool:
             resumed = [resume and (known or not any(begun)) for known in begun]
-            found = list(pool.map(runs.run, seeds, places, resumed))
-    if None in found:
+            results = list(pool.map(runs.run, seeds, folders, resumed))
+    if None in results:
         where = (
             "nothing was saved: give out=FOLDER to resume"
             if out is None
             else f"saved in {out}: resume from there"
         )
         raise Interrupted(
-            f"stopped with {len(seeds) - found.count(None)} of {len(seeds)} seeds done; {where}"
+            f"stopped with {len(seeds) - results.count(None)} of {len(seeds)} seeds done; {where}"
         )
-    return tuple(result for result in found if result is not None)
+    return tuple(result for result in results if result is not None)
 
 
 @dataclass
@@ -111,14 +111,14 @@ class _SeedRuns:
         if not first:
             self.compiled.wait()
         callbacks: Sequence[Callback] = ()
-        found: Result | None = None
+        result: Result | None = None
         try:
             with jax.enable_x64(self.prepared.identity["dtype"] == "float64"):  # each thread has its own
                 if not self._asked():
                     callbacks = self.callbacks_of(seed)
                     prepared = self.prepared if first else self.with_seed(seed)
-                    found = self._run(prepared, seed, out, resume, callbacks)
-            return found
+                    result = self._run(prepared, seed, out, resume, callbacks)
+            return result
         except Interrupted:
             self.ended = True
             return None
@@ -130,7 +130,7 @@ class _SeedRuns:
         finally:
             self.compiled.set()
             with self.lock:
-                notify_ended(callbacks, found)
+                notify_ended(callbacks, result)
 
     def _run(
         self,
@@ -143,13 +143,13 @@ class _SeedRuns:
         identity = {} if out is None else prepared.identity | prepared.digests()
         with (
             Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
-            Interruptible(checkpoints.where) as own,
+            Interruptible(checkpoints.where) as of_seed,
         ):
             return run_rounds(
                 prepared,
                 checkpoints,
                 self.clock,
-                lambda: own.asked or self._asked(),
+                lambda: of_seed.asked or self._asked(),
                 _SeedProgress(self, seed),
                 [self._alone(callback) for callback in callbacks],
             )

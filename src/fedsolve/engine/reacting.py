@@ -78,16 +78,16 @@ def changes(method: Algorithm, evaluations: Columns) -> tuple[str, ...]:
         if not _reacts(node):
             continue
         name = argument_name([jax.tree_util.keystr((key,), simple=True) for key in path])
-        now, start, found = node, f"{float(rate_at(node, 0)):g}", []
+        now, start, steps = node, f"{float(rate_at(node, 0)):g}", []
         for count, round in enumerate(known["round"][:-1].tolist(), 1):  # no round follows the last
             before, now = now, node.after(_first(known, count))
             rate = float(rate_at(now, round))
             if rate != float(rate_at(before, round)):
-                found.append(f"{rate:g} after round {round}")
-        if len(found) > _TOLD:
-            found = [*found[: _TOLD - 1], "...", f"{found[-1]} ({len(found)} changes)"]
-        if found:
-            notes.append(f"{name} {start} became {', '.join(found)}")
+                steps.append(f"{rate:g} after round {round}")
+        if len(steps) > _TOLD:
+            steps = [*steps[: _TOLD - 1], "...", f"{steps[-1]} ({len(steps)} changes)"]
+        if steps:
+            notes.append(f"{name} {start} became {', '.join(steps)}")
     return tuple(notes)
 
 
@@ -105,8 +105,8 @@ class _Versions(Schedule):
 
     def __call__(self, round: Scalar) -> Scalar:
         """The rate in a round."""
-        place = jnp.maximum(jnp.sum(self.rounds <= round) - 1, 0)
-        return jax.tree.map(lambda x: x[place], self.schedules)(round)
+        latest = jnp.maximum(jnp.sum(self.rounds <= round) - 1, 0)
+        return jax.tree.map(lambda x: x[latest], self.schedules)(round)
 
 
 def _reacts(node: Any) -> bool:
@@ -124,10 +124,10 @@ def _first(evaluations: Columns, count: int) -> Columns:
 
 def _after(node: Reacting, evaluations: Columns) -> Reacting:
     """The schedule that follows, its leaves of the types that they had."""
-    found, name = node.after(evaluations), type(node).__name__
-    if jax.tree.structure(found) != jax.tree.structure(node):
+    following, name = node.after(evaluations), type(node).__name__
+    if jax.tree.structure(following) != jax.tree.structure(node):
         raise InvalidInput(
-            f"{name}.after returns {shown(found)}: it must return another {name}, such as replace(self, rate=...)"
+            f"{name}.after returns {shown(following)}: it must return another {name}, such as replace(self, rate=...)"
         )
 
     def typed(path: Any, new: Any, old: Any) -> Array:
@@ -138,4 +138,4 @@ def _after(node: Reacting, evaluations: Columns) -> Reacting:
             )
         return jnp.asarray(new, old.dtype)
 
-    return jax.tree_util.tree_map_with_path(typed, found, node)
+    return jax.tree_util.tree_map_with_path(typed, following, node)

@@ -64,8 +64,8 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         raise InvalidInput(
             f"{path / MODEL} {has} buffers, unlike the task {task.name}: it is of another task or model"
         )
-    kept = None if buffers is None else like(buffers, task.buffers, str(path / MODEL))
-    return Result(like(params, given, str(path / MODEL)), history, kept, task.module)
+    restored = None if buffers is None else like(buffers, task.buffers, str(path / MODEL))
+    return Result(like(params, given, str(path / MODEL)), history, restored, task.module)
 
 
 class Finished(Records):
@@ -87,7 +87,7 @@ class Finished(Records):
         for other in others:
             if not isinstance(other, Finished):
                 raise InvalidInput(f"{shown(other)} is no result of fs.run or fs.compare")
-        return Results(tuple(run for one in (self, *others) for run in one.runs))
+        return Results(tuple(run for finished in (self, *others) for run in finished.runs))
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,7 +225,7 @@ class Results(Finished):
             raise InvalidInput(
                 f"runs = {shown(wrong[0]) if wrong else '()'} must be results of fs.run, at least one"
             )
-        labels = [found.history.label for found in over_seeds(self.histories)]
+        labels = [method.history.label for method in over_seeds(self.histories)]
         for label in labels:
             if labels.count(label) > 1:
                 raise InvalidInput(
@@ -298,12 +298,12 @@ class Results(Finished):
             InvalidInput: the folder cannot be written.
         """
         path = Path(folder)
-        places = method_folders(path, self.labels) if len(self.labels) > 1 else [path]
-        for label, place in zip(self.labels, places, strict=True):
+        folders = method_folders(path, self.labels) if len(self.labels) > 1 else [path]
+        for label, inside in zip(self.labels, folders, strict=True):
             runs = self[label].runs
             for i, run in enumerate(runs):
                 seed = run.history.settings.get("seed", i)
-                run.save(seed_folder(place, seed) if len(runs) > 1 or len(self.labels) == 1 else place)
+                run.save(seed_folder(inside, seed) if len(runs) > 1 or len(self.labels) == 1 else inside)
         return path
 
     @property

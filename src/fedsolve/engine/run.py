@@ -111,16 +111,16 @@ def run(
         progress_to(progress, label or name) as tell,
     ):
         if seeds is not None:
-            place = None if out is None else Path(out)
-            found: Result | Results = Results(
+            folder = None if out is None else Path(out)
+            results: Result | Results = Results(
                 run_seeds(
                     algorithm, task, given, chosen,
-                    out=place, resume=resume, label=label, progress=tell, callbacks_of=callbacks_of,
+                    out=folder, resume=resume, label=label, progress=tell, callbacks_of=callbacks_of,
                 )
             )  # fmt: skip
         else:
             try:
-                found = run_one(
+                results = run_one(
                     algorithm, task, given,
                     out=out, resume=resume, label=label, progress=tell, callbacks=callbacks_of(given.seed),
                 )  # fmt: skip
@@ -128,8 +128,8 @@ def run(
                 if out is not None and is_first():
                     write_failure(Path(out), error.history, str(error))
                 raise
-    save_results(found, out, f"{found.histories[0].label} on {task.name}")
-    return found
+    save_results(results, out, f"{results.histories[0].label} on {task.name}")
+    return results
 
 
 def run_one(
@@ -182,7 +182,7 @@ def _run_one(
             return run_rounds(prepared, checkpoints, clock, lambda: interrupt.asked, progress, callbacks)
 
 
-def save_results(found: Result | Results, out: str | Path | None, title: str) -> None:
+def save_results(results: Result | Results, out: str | Path | None, title: str) -> None:
     """Write records, models and a page into the folder of finished runs, if there is one: process 0 of several.
 
     Raises:
@@ -190,11 +190,11 @@ def save_results(found: Result | Results, out: str | Path | None, title: str) ->
         Diverged: all runs of several diverged; their records are written.
     """
     if out is not None and is_first():
-        found.save(out)
-        notes = found.failures if isinstance(found, Results) else ()
-        write_page(Path(out) / PAGE, found.histories, title=title, notes=notes)
-    if isinstance(found, Results):
-        found.check_alive()
+        results.save(out)
+        notes = results.failures if isinstance(results, Results) else ()
+        write_page(Path(out) / PAGE, results.histories, title=title, notes=notes)
+    if isinstance(results, Results):
+        results.check_alive()
 
 
 def seeds_of(seeds: int | Sequence[int] | None, options: RunKeywords) -> tuple[tuple[int, ...], RunOptions]:
@@ -231,10 +231,10 @@ def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
         if not takes(callbacks, ["seed"]):
             raise InvalidInput(f"callbacks = {shown(callbacks)} must be a function of the seed")
         return lambda seed: check_callbacks(callbacks(seed))
-    found = check_callbacks(callbacks)
-    if several and found:
+    checked = check_callbacks(callbacks)
+    if several and checked:
         raise InvalidInput(
             "with seeds each run has callbacks of its own: give a function of the seed that makes them, such as "
             "callbacks=lambda seed: [...]"
         )
-    return lambda seed: found
+    return lambda seed: checked

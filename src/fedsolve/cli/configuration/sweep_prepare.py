@@ -17,7 +17,7 @@ from fedsolve.cli.configuration.settings import (
 )
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.engine.sweep.sweep_setup import SweepOptions
+from fedsolve.engine.sweep.grid import SweepOptions
 from fedsolve.results.history import Setting
 from fedsolve.results.sweep import Selection
 

@@ -143,17 +143,17 @@ class Checkpoints:
 
     def _check_disk(self, state: RunState) -> None:
         """Refuse a run whose first checkpoint, or whose clients' states, no disk has room for."""
-        found, place = [], None
+        needs, folder = [], None
         if self._states is not None and self._stream is not None:
-            rows, place = self._stream.expected * self._states.row_bytes, self._states.folder
+            rows, folder = self._stream.expected * self._states.row_bytes, self._states.folder
             fewer = "fewer clients a round, or fewer rounds"
-            found.append(Need("the states of clients that take part", rows, fewer))
+            needs.append(Need("the states of clients that take part", rows, fewer))
         if self._folder is not None and is_first():
-            place = self._folder.hold.folder
+            folder = self._folder.hold.folder
             smaller = "a smaller model, or a method that keeps less"
-            found.append(Need("a checkpoint", trees.nbytes(state), smaller))
-        if place is not None:
-            check_disk(place, found)
+            needs.append(Need("a checkpoint", trees.nbytes(state), smaller))
+        if folder is not None:
+            check_disk(folder, needs)
 
     def _open_states(self, state: RunState) -> RunState:
         """Have clients' states in a file where they are streamed; the rest of the state."""

@@ -82,26 +82,26 @@ def _task(task: Task, unnamed: dict[str, str]) -> dict[str, Any]:
 
 def _run(options: RunOptions, unnamed: dict[str, str]) -> dict[str, Any]:
     """The section `[run]`."""
-    found: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     for option in written_options():
         value = getattr(options, option.name, None)
         if isinstance(value, str | int | float | Mapping):
-            found[option.name] = value
+            section[option.name] = value
         elif value is not None:
             unnamed[option.name] = describe(value)
     sampling = options.sampling
     if isinstance(sampling, Bernoulli):
-        found["participation"] = sampling.p
+        section["participation"] = sampling.p
     elif sampling is not None:
         unnamed["sampling"] = describe(sampling)
-    return found
+    return section
 
 
 def _method(label: str, method: Algorithm, unnamed: dict[str, str]) -> dict[str, Any]:
     """A section `[[method]]`."""
-    found = named(method)
-    if found is None:
+    recipe = named(method)
+    if recipe is None:
         unnamed[f"method {label}"] = describe(method)
         return {"name": name_of(method), "label": label}
-    name, settings = found
+    name, settings = recipe
     return {"name": name, "label": label, "settings": settings}

@@ -28,19 +28,19 @@ _MADE_BY_HAND = ("__call__", "__init__", "__post_init__")
 
 def arrays_digest(tree: Any) -> str:
     """A pytree of arrays by its structure, shapes, types and every number (CRC-32: some 2 GB/s)."""
-    found = _Reader()
+    reader = _Reader()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        found.put(jax.tree_util.keystr(path))
-        found.array(leaf)
-    return found.digest()
+        reader.put(jax.tree_util.keystr(path))
+        reader.array(leaf)
+    return reader.digest()
 
 
 def code_digest(*values: Any) -> str:
     """Functions, or objects that are called, by what they do."""
-    found = _Reader()
+    reader = _Reader()
     for value in values:
-        found.read(value)
-    return found.digest()
+        reader.read(value)
+    return reader.digest()
 
 
 def function_name(function: Any) -> str:
@@ -149,10 +149,10 @@ class _Reader:
     def _class(self, cls: type) -> None:
         module = cls.__module__
         self.put("class", "fedsolve" if module.startswith("fedsolve.") else module, cls.__qualname__)
-        for one in cls.__mro__:
-            if not _own(one.__module__):
+        for base in cls.__mro__:
+            if not _own(base.__module__):
                 continue
-            for name, part in sorted(vars(one).items()):
+            for name, part in sorted(vars(base).items()):
                 if name in _MADE_BY_HAND or not name.startswith("__"):
                     part = getattr(part, "__func__", getattr(part, "fget", part))
                     self._used(name, part)

@@ -40,14 +40,14 @@ class Rows:
         given = {name: np.atleast_1d(np.asarray(x)) for name, x in values.items()}
         more = len(next(iter(given.values())))
         for name in {**self.columns, **given}:
-            found = given[name] if name in given else np.full(more, np.nan)
-            kind = _FLOAT if np.issubdtype(found.dtype, np.inexact) else _INTEGER
+            rows = given[name] if name in given else np.full(more, np.nan)
+            kind = _FLOAT if np.issubdtype(rows.dtype, np.inexact) else _INTEGER
             column = self.columns.get(name)
             if column is None:
                 column = array(_FLOAT, [float("nan")]) * self.count if self.count else array(kind)
             if column.typecode != kind:
                 column, kind = array(_FLOAT, column), _FLOAT
-            column.frombytes(found.astype(kind).tobytes())
+            column.frombytes(rows.astype(kind).tobytes())
             self.columns[name] = column
         self.count += more
 

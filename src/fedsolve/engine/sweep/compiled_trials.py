@@ -168,21 +168,21 @@ def _compiled_evaluate() -> Any:
         def one(diagnostics: Any, algorithm: Algorithm, state: RunState) -> dict[str, Array]:
             params = algorithm.export(state.server)
             begun = state.round > 0
-            found = {name: jnp.where(begun, x, jnp.nan) for name, (x, _) in reports(state.server).items()}
-            found["train_loss"] = _train_loss(what.loss, eval_clients, params)
-            found |= (
+            values = {name: jnp.where(begun, x, jnp.nan) for name, (x, _) in reports(state.server).items()}
+            values["train_loss"] = _train_loss(what.loss, eval_clients, params)
+            values |= (
                 measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
             )
             for part, examples in held_out.items():
                 means = on_all(what.means, eval_clients.model(params), examples)
-                found |= _pooled(part, what.means, means, examples)
+                values |= _pooled(part, what.means, means, examples)
             for part, owners in owned.items():
-                asked = Metrics(what.loss, ()) if part == "train" else what.means
+                metrics = Metrics(what.loss, ()) if part == "train" else what.means
                 clients = jax.tree.map(lambda x, ids=owners.ids: x[ids], state.clients)
-                own = OwnModels(algorithm, clients, owners.rows)
-                means = on_clients(asked, owners.packed, params, own)
-                found |= _pooled(part, asked, means, owners.packed.examples)
-            return found | {"finite": trees.all_finite(params)}
+                own_models = OwnModels(algorithm, clients, owners.rows)
+                means = on_clients(metrics, owners.packed, params, own_models)
+                values |= _pooled(part, metrics, means, owners.packed.examples)
+            return values | {"finite": trees.all_finite(params)}
 
         return _over(lambda states: _over(one, diagnostics, algorithms, states), states)
 

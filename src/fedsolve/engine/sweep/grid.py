@@ -1,4 +1,4 @@
-"""The trials of a sweep: a grid's settings with their methods, and the seeds that each is run with."""
+"""What a sweep is asked for: a grid's settings with their methods, seeds, how the best is chosen, and all else."""
 
 from __future__ import annotations
 
@@ -6,17 +6,55 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedsolve.config.build import arguments, build
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.checks import check_different, check_seed, is_integer
+from fedsolve.core.checks import check_different, check_integer, check_seed, is_integer
 from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.engine.options import RunOptions
+from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
+from fedsolve.results.sweep import Selection
 
 MOST_TRIALS = 20_000
 """Settings x seeds of one sweep: each is a method of its own before anything runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """The options of a sweep besides its method, task and grid.
+
+    Attributes:
+        run: of every trial; its seed and devices are not looked at.
+        seeds: of the trials of each setting.
+        selection: how the best setting is chosen.
+        validation: share of every client's examples that is held out of training; None holds out nothing.
+        diagnostics: instead of the task's and the method's.
+        parallel_trials: trials side by side in one program; None for what fits the memory and is fast.
+
+    Raises:
+        InvalidInput: diagnostics that are none, or parallel_trials below 1.
+    """
+
+    run: RunOptions
+    seeds: tuple[int, ...]
+    selection: Selection
+    validation: float | None = None
+    diagnostics: Sequence[Diagnostic] | None = None
+    parallel_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        given = self.diagnostics
+        listed = isinstance(given, tuple | list) and all(isinstance(d, Diagnostic) for d in given)
+        if given is not None and not listed:
+            raise InvalidInput(
+                f"diagnostics = {shown(given)} must be a list of diagnostics of fedsolve.diagnostics"
+            )
+        if self.parallel_trials is not None:
+            check_integer("parallel_trials", self.parallel_trials, 1)
 
 
 def check_size(values: Sequence[int], seeds: int) -> int:
@@ -60,14 +98,27 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     """
     if is_integer(seeds):
         check_size([], int(seeds))
-        found = tuple(range(seeds))
+        numbers = tuple(range(seeds))
     else:
-        found = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()
-    if not found or not all(is_integer(s) and s >= 0 for s in found) or len(set(found)) < len(found):
+        numbers = tuple(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else ()
+    if not numbers or not all(is_integer(s) and s >= 0 for s in numbers) or len(set(numbers)) < len(numbers):
         raise InvalidInput(
             f"seeds = {seeds!r} must be how many, at least 1, or different integers of at least 0"
         )
-    return tuple(check_seed(s) for s in found)
+    return tuple(check_seed(s) for s in numbers)
+
+
+def selection_of(select: Selection | str | None) -> Selection:
+    """How a sweep chooses the best setting, by default by its training loss.
+
+    Raises:
+        InvalidInput: what is no selection.
+    """
+    if isinstance(select, Selection):
+        return select
+    if select is not None and not isinstance(select, str):
+        raise InvalidInput(f"select = {shown(select)} must be text such as 'train_loss:100'")
+    return Selection.parse(select or "training-loss")
 
 
 def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> list[Algorithm]:

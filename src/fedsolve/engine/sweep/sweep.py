@@ -9,16 +9,14 @@ from typing import Any, Unpack
 import jax
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
 from fedsolve.engine.progress import SweepProgress, progress_to
 from fedsolve.engine.run import check_outside
-from fedsolve.engine.sweep.grid import by_name, check_seeds
+from fedsolve.engine.sweep.grid import SweepOptions, by_name, check_seeds, selection_of
 from fedsolve.engine.sweep.sweep_rounds import SweepRounds
-from fedsolve.engine.sweep.sweep_setup import SweepOptions, prepare_trials, request_sweep
+from fedsolve.engine.sweep.sweep_setup import prepare_trials, request_sweep
 from fedsolve.engine.sweep.sweep_store import SweepStore
-from fedsolve.folders.interrupt import Interruptible
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.results.sweep import SENT, Selection, Sweep
 from fedsolve.tasks.task import Task
@@ -76,21 +74,13 @@ def sweep(
     plan = SweepOptions(
         run=RunOptions(**options),
         seeds=check_seeds(seeds),
-        selection=_selection(select),
+        selection=selection_of(select),
         validation=validation,
         diagnostics=diagnostics,
         parallel_trials=parallel_trials,
     )
     make = by_name(algorithm) if isinstance(algorithm, str) else algorithm
     return run_sweep(make, task, grid, plan, out=out, resume=resume, label=label, progress=progress)
-
-
-def _selection(select: Selection | str | None) -> Selection:
-    if isinstance(select, Selection):
-        return select
-    if select is not None and not isinstance(select, str):
-        raise InvalidInput(f"select = {shown(select)} must be text such as 'train_loss:100'")
-    return Selection.parse(select or "training-loss")
 
 
 def run_sweep(
@@ -111,14 +101,13 @@ def run_sweep(
     with jax.enable_x64(options.run.dtype == "float64"):
         trials = prepare_trials(requested, label)
         prepared = trials.prepared
-        identity = requested.identity(prepared) | ({} if out is None else requested.digests(prepared))
+        identity = requested.identity(trials, with_digests=out is not None)
         with (
             progress_to(progress, prepared.label) as tell,
             SweepStore.at(out, identity, resume) as store,
-            Interruptible(store.where) as interrupt,
         ):
             rounds = SweepRounds(trials, options, store, tell)
-            rounds.finish(interrupt)
+            rounds.finish()
     settings = {k: v for k, v in prepared.settings.items() if k not in ("algorithm", "seed")}
     sizes = prepared.traffic.up
     return Sweep(

@@ -16,7 +16,7 @@ from fedsolve.engine.compute.layout import batches_at_once
 from fedsolve.engine.loop import CompileClock, Rounds, Stopwatch, loop
 from fedsolve.engine.progress import SweepProgress
 from fedsolve.engine.sweep.compiled_trials import TrialBatch
-from fedsolve.engine.sweep.sweep_setup import SweepOptions
+from fedsolve.engine.sweep.grid import SweepOptions
 from fedsolve.engine.sweep.sweep_store import SweepStore, TrialResults
 from fedsolve.engine.sweep.trials import RunningBatch, Trials
 from fedsolve.folders.interrupt import Interruptible
@@ -57,7 +57,7 @@ class SweepRounds(Rounds):
         self._running: list[RunningBatch] = []
         self._is_compiled = False
 
-    def finish(self, interrupt: Interruptible) -> None:
+    def finish(self) -> None:
         """All batches, from where the store is.
 
         Raises:
@@ -65,18 +65,19 @@ class SweepRounds(Rounds):
             Interrupted: Ctrl-C, after everything was kept.
         """
         results, clock, begun = self.results, CompileClock(), Stopwatch(0.0)
-        self._restore()
-        before = results.seconds
-        self._seconds = lambda: before + begun.seconds
-        with clock, ThreadPoolExecutor(self._at_once) as self._pool:
-            while results.batches < len(self._batches):
-                loop(self, clock, lambda: interrupt.asked)
-                results.batches, results.rounds = results.batches + len(self._together), 0
-                self._running = []
-                if interrupt.asked and self._trial_rounds < self._all_trial_rounds:
-                    self.save()
-                    raise Interrupted(self.how_to_resume())
-        self.save()
+        with Interruptible(self._store.where) as interrupt:
+            self._restore()
+            before = results.seconds
+            self._seconds = lambda: before + begun.seconds
+            with clock, ThreadPoolExecutor(self._at_once) as self._pool:
+                while results.batches < len(self._batches):
+                    loop(self, clock, lambda: interrupt.asked)
+                    results.batches, results.rounds = results.batches + len(self._together), 0
+                    self._running = []
+                    if interrupt.asked and self._trial_rounds < self._all_trial_rounds:
+                        self.save()
+                        raise Interrupted(self.how_to_resume())
+            self.save()
 
     def _restore(self) -> None:
         """Put results and batches where the store left them."""

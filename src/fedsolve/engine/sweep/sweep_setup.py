@@ -1,4 +1,4 @@
-"""Making a sweep ready: its options, the methods of its grid, and what its trials share, prepared as one run."""
+"""Making a sweep ready: the methods of its grid, and what its trials share, prepared as one run."""
 
 from __future__ import annotations
 
@@ -9,59 +9,20 @@ from typing import Any
 import jax
 
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.compute.cast import cast
 from fedsolve.engine.compute.keys import in_run
-from fedsolve.engine.options import RunOptions
 from fedsolve.engine.preparation.requested import check_methods, choose_sampling
 from fedsolve.engine.prepare import prepare
-from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.records.fingerprint import arrays_digest, code_digest
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.simulated_time import with_versions
-from fedsolve.engine.sweep.grid import build_methods, check_grid, check_size
+from fedsolve.engine.sweep.grid import SweepOptions, build_methods, check_grid, check_size
 from fedsolve.engine.sweep.trials import Trials
-from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
-from fedsolve.results.sweep import Selection
 from fedsolve.tasks.task import Task
 
 _MOST_EVALUATIONS = 5 * 10**7  # of all trials: a column of 200 MB a metric
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """The options of a sweep besides its method, task and grid.
-
-    Attributes:
-        run: of every trial; its seed and devices are not looked at.
-        seeds: of the trials of each setting.
-        selection: how the best setting is chosen.
-        validation: share of every client's examples that is held out of training; None holds out nothing.
-        diagnostics: instead of the task's and the method's.
-        parallel_trials: trials side by side in one program; None for what fits the memory and is fast.
-
-    Raises:
-        InvalidInput: diagnostics that are none, or parallel_trials below 1.
-    """
-
-    run: RunOptions
-    seeds: tuple[int, ...]
-    selection: Selection
-    validation: float | None = None
-    diagnostics: Sequence[Diagnostic] | None = None
-    parallel_trials: int | None = None
-
-    def __post_init__(self) -> None:
-        given = self.diagnostics
-        listed = isinstance(given, tuple | list) and all(isinstance(d, Diagnostic) for d in given)
-        if given is not None and not listed:
-            raise InvalidInput(
-                f"diagnostics = {shown(given)} must be a list of diagnostics of fedsolve.diagnostics"
-            )
-        if self.parallel_trials is not None:
-            check_integer("parallel_trials", self.parallel_trials, 1)
 
 
 @dataclass(frozen=True)
@@ -80,26 +41,24 @@ class RequestedSweep:
     methods: Sequence[Algorithm]
     options: SweepOptions
 
-    def identity(self, prepared: PreparedRun) -> dict[str, Any]:
-        """What a folder must share with the sweep that continues it, beside the digests of its arrays and functions."""
-        return {
+    def identity(self, trials: Trials, with_digests: bool) -> dict[str, Any]:
+        """What a folder must share with the sweep that continues it; its digests decide the bits of results, too."""
+        prepared, options = trials.prepared, self.options
+        identity = {
             **prepared.identity,
             "algorithm": prepared.label,
             "grid": describe(self.axes),
             "methods": digest(describe(self.methods)),
-            "seed": list(self.options.seeds),
+            "seed": list(options.seeds),
             "rounds": prepared.rounds,
             "eval_every": prepared.eval_every,
-            "validation": self.options.validation,
+            "validation": options.validation,
         }
-
-    def digests(self, prepared: PreparedRun) -> dict[str, Any]:
-        """What else decides a bit of the results: a folder shares it, too."""
-        return {
-            **prepared.digests(),
-            "held_out": arrays_digest(self.task.validation),
-            "own_measures": code_digest(self.options.diagnostics),
-        }
+        if with_digests:
+            identity |= prepared.digests()
+            identity["held_out"] = arrays_digest(self.task.validation)
+            identity["own_measures"] = code_digest(options.diagnostics)
+        return identity
 
 
 def request_sweep(

@@ -120,8 +120,10 @@ class RunningBatch:
             states = advance(prepared.program, algorithms, *shared, self.keys, self.states, rounds)
         except TypeError:  # a shape or type that changes is said plainly, of the first trial
             algorithm, state = jax.tree.map(lambda x: x[0, 0], (algorithms, self.states))
-            one = partial(on_all_devices, one_round, prepared.program, algorithm, *shared, self.keys[0])
-            check_round(one, state)
+            first_trial = partial(
+                on_all_devices, one_round, prepared.program, algorithm, *shared, self.keys[0]
+            )
+            check_round(first_trial, state)
             raise
         return replace(self, states=jax.block_until_ready(states))
 
@@ -134,12 +136,12 @@ class RunningBatch:
             sets["unseen"] = prepared.unseen.packed.examples
         owned = clients if prepared.algorithm.traits.personal else {}
         given = (clients["train"].packed, sets, owned, self.algorithms, self.states)
-        found = evaluate(self.what, self.diagnostics, *given)
-        found |= self._on_whole_sets()
+        values = evaluate(self.what, self.diagnostics, *given)
+        values |= self._on_whole_sets()
         clock = self.trials.prepared.clock(int(np.asarray(self.states.round).max()))
-        found |= {name: np.full(self.states.failed.shape, seconds) for name, seconds in clock.items()}
-        alive = found.pop("finite") & (np.asarray(self.states.failed) < 0)
-        return {name: np.where(alive, x, np.nan).T for name, x in found.items()}
+        values |= {name: np.full(self.states.failed.shape, seconds) for name, seconds in clock.items()}
+        alive = values.pop("finite") & (np.asarray(self.states.failed) < 0)
+        return {name: np.where(alive, x, np.nan).T for name, x in values.items()}
 
     def _on_whole_sets(self) -> dict[str, np.ndarray]:
         """Metrics of held-out sets that are no means, trial by trial on the host, each of shape (S, L)."""
