@@ -47,6 +47,15 @@ def wrong() -> None:
     fs.FedAvg(0.1, weighting="all")  # wrong
     fs.FedAdam(preset="keras")  # wrong
     fs.FedDuA(L1(0.1))  # wrong
+    fs.frank_wolfe.FrankWolfe(L1(0.1))  # wrong
+    fs.diagnostics.FrankWolfeGap(L1(0.1))  # wrong
+    fs.diagnostics.FrankWolfeGap(L1Ball(1.0))
+    fs.diagnostics.ProxGradient(LpBall(1.5, 2.0))  # wrong
+    fs.diagnostics.ProxGradient(L1(0.1).on("weight"), step=0.1)
+    fs.diagnostics.Objective("l1")  # wrong
+    fs.diagnostics.Feasibility(3)  # wrong
+    fs.diagnostics.Suboptimality("l1", 0.0)  # wrong
+    fs.diagnostics.Suboptimality(None, 0.0)
     fs.FedDualAvg(L1(0.1), mirror=L1(0.1))  # wrong
     fs.FedDR(L1(0.1), solver="newton")  # wrong
     fs.FedFW(L1Ball(1.0), steps=3)  # wrong

@@ -34,6 +34,27 @@ else:
     WithProx = WithLmo = WithSubgradient = Geometry
 
 
+# What fields take (`given(converter=...)`): type checkers refuse other arguments, and know what is kept as `Any`.
+def with_prox(psi: WithProx) -> Any:
+    """A penalty or set with a prox, as it is."""
+    return psi
+
+
+def with_lmo(psi: WithLmo) -> Any:
+    """A set with a linear minimisation oracle, as it is."""
+    return psi
+
+
+def with_subgradient(psi: WithSubgradient) -> Any:
+    """A penalty with a subgradient, as it is."""
+    return psi
+
+
+def any_geometry(psi: Geometry | None) -> Any:
+    """Any penalty or set, as it is."""
+    return psi
+
+
 def require(who: str, psi: Any, operation: str, instead: str) -> Blocks:
     """Blocks that support an operation.
 

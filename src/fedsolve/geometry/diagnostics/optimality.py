@@ -9,10 +9,10 @@ from jaxtyping import Array
 
 from fedsolve.core import trees
 from fedsolve.core.checks import check_range
-from fedsolve.core.types import Scalar, module
+from fedsolve.core.types import Scalar, given, module
 from fedsolve.geometry.blocks import Blocks, as_blocks
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
-from fedsolve.geometry.requirements import require
+from fedsolve.geometry.requirements import any_geometry, require, with_lmo, with_prox
 
 
 @module
@@ -29,7 +29,7 @@ class FrankWolfeGap(Diagnostic):
         InvalidInput: a set without one.
     """
 
-    constraint: Any
+    constraint: Any = given(converter=with_lmo)
     needs_gradient = True
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Feasibility(Diagnostic):
         InvalidInput: it is no set of `fedsolve.geometry`.
     """
 
-    constraint: Any
+    constraint: Any = given(converter=any_geometry)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "constraint", as_blocks(self.constraint))
@@ -79,7 +79,7 @@ class Objective(Diagnostic):
         InvalidInput: it is no penalty of `fedsolve.geometry`.
     """
 
-    penalty: Any
+    penalty: Any = given(converter=any_geometry)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "penalty", as_blocks(self.penalty))
@@ -101,7 +101,7 @@ class ProxGradient(Diagnostic):
         InvalidInput: a psi without a prox, a step that is not positive.
     """
 
-    psi: Any
+    psi: Any = given(converter=with_prox)
     step: Scalar = 1.0
     needs_gradient = True
 
@@ -125,7 +125,7 @@ class Suboptimality(Diagnostic):
         optimum: the smallest value of F + psi.
     """
 
-    psi: Any
+    psi: Any = given(converter=any_geometry)
     optimum: Scalar
 
     def __post_init__(self) -> None:

@@ -12,10 +12,10 @@ from fedsolve.core.checks import check_range
 from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Params, Scalar, Weighting, module
+from fedsolve.core.types import Params, Scalar, Weighting, given, module
 from fedsolve.geometry.blocks import as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
-from fedsolve.geometry.requirements import WithProx, require
+from fedsolve.geometry.requirements import WithProx, require, with_prox
 from fedsolve.methods.client.conjugate import ConjugateGradient
 from fedsolve.methods.client.sgd import ClientOptions, local_sgd
 from fedsolve.methods.client.solver import LocalSolver, refuse_stateful
@@ -73,7 +73,7 @@ class DouglasRachford(Algorithm):
     name: ClassVar[str] = "FedDR"
     only_mean: ClassVar[str] = "xtilde must stay the mean of all clients' xhat_i"
 
-    psi: Any
+    psi: Any = given(converter=with_prox)
     local: LocalSolver
     _: KW_ONLY
     eta: Scalar = 1.0

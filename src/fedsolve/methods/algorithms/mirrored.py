@@ -16,14 +16,9 @@ from fedsolve.core.types import Params, Scalar, Traced, Weighting, check_weighti
 from fedsolve.geometry.blocks import Geometry, as_blocks
 from fedsolve.geometry.diagnostics.optimality import measures_of
 from fedsolve.geometry.mirrors import Euclidean, Mirror
-from fedsolve.geometry.requirements import WithProx
+from fedsolve.geometry.requirements import with_prox
 
 EUCLIDEAN = Euclidean()
-
-
-def _psi(psi: WithProx) -> Any:
-    """As it is kept."""
-    return psi
 
 
 @module
@@ -45,7 +40,7 @@ class MirroredMethod(Algorithm):
 
     title: ClassVar[str] = ""
 
-    psi: Annotated[Any, Geometry] = given(converter=_psi)
+    psi: Annotated[Any, Geometry] = given(converter=with_prox)
     client_lr: Rate = 0.1
     _: KW_ONLY
     server_lr: Rate = 1.0

@@ -14,11 +14,11 @@ from fedsolve.core.algorithm import Algorithm, Cohort
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Scalar, Weighting, module, static
+from fedsolve.core.types import Params, Scalar, Weighting, given, module, static
 from fedsolve.core.wire import OneOf
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.geometry.diagnostics.optimality import Feasibility, FrankWolfeGap
-from fedsolve.geometry.requirements import check_start, require
+from fedsolve.geometry.requirements import check_start, require, with_lmo
 from fedsolve.methods.frank_wolfe.split_sets import SplitSets
 from fedsolve.methods.frank_wolfe.steps import Convex, FrankWolfeSteps
 
@@ -97,7 +97,7 @@ class FrankWolfe(Algorithm):
     weighting: ClassVar[Weighting] = "uniform"
     only_mean: ClassVar[str] = "xbar must stay the mean of all clients' x_i"
 
-    constraint: Any
+    constraint: Any = given(converter=with_lmo)
     _: KW_ONLY
     steps: FrankWolfeSteps = Convex()
     split: SplitSets | None = None

@@ -12,7 +12,7 @@ from fedsolve.core.oracle import Oracle, WrappedOracle
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, given, module, static
 from fedsolve.geometry.blocks import Blocks, Geometry
 from fedsolve.geometry.diagnostics.optimality import measures_of
-from fedsolve.geometry.requirements import WithSubgradient, require
+from fedsolve.geometry.requirements import require, with_subgradient
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 
@@ -29,11 +29,6 @@ class SubgradientOracle(WrappedOracle):
     def extra(self, params: Params) -> Scalar:
         """psi(y)."""
         return self.psi.value(params)
-
-
-def _psi(psi: WithSubgradient) -> Any:
-    """As it is kept."""
-    return psi
 
 
 @class_by_name("Subgradient")
@@ -60,7 +55,7 @@ class Subgradient(Wrapper):
 
     title: ClassVar[str] = "Subgradient"
     inner: Algorithm
-    psi: Annotated[Any, Geometry] = given(converter=_psi)
+    psi: Annotated[Any, Geometry] = given(converter=with_subgradient)
     _: KW_ONLY
     weighting: Weighting = static(default="uniform")
 
