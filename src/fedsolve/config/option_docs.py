@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
-from textwrap import TextWrapper
 from typing import Any, TypeGuard
 
 from fedsolve.core.checks import check_integer, check_number
@@ -93,15 +92,14 @@ def with_options(function: Callable[..., Any], options: list[Field[Any]]) -> ins
 
 
 def with_lines(text: str, options: list[Field[Any]], words: Callable[[Field[Any]], str] | None = None) -> str:
-    """The docstring with the words of each option: what `words` gives, or those of its `About`."""
+    """The docstring with a line for each option: what `words` gives of it, or the words of its `About`."""
     lines = []
     for line in text.splitlines():
         if not line.lstrip().startswith("**options"):
             lines.append(line)
             continue
         indent = line[: len(line) - len(line.lstrip())]
-        wrap = TextWrapper(120, indent, indent + 4 * " ", break_on_hyphens=False).wrap
-        lines += [line for f in options for line in wrap(f"{f.name}: {(words or _in_words)(f)}")]
+        lines += [f"{indent}{f.name}: {(words or _in_words)(f)}" for f in options]
     return "\n".join(lines)
 
 

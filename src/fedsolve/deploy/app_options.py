@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ParamSpec, TypeVar, dataclass_transform
@@ -64,11 +65,17 @@ def shows_fields(options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
         shown = list(fields(options))
-        function.__doc__ = with_lines(function.__doc__ or "", shown, lambda f: spec_of(f).text)
+        function.__doc__ = with_lines(function.__doc__ or "", shown, _words)
         function.__signature__ = with_options(function, shown)  # pyright: ignore[reportFunctionMemberAccess]
         return named_arguments(function)
 
     return decorate
+
+
+def _words(option: Field[Any]) -> str:
+    """What an option means, in lines as they are indented below a function's `Args:`."""
+    lines = textwrap.wrap(f"{option.name}: {spec_of(option).text}", 112, break_on_hyphens=False)
+    return ("\n" + 12 * " ").join(lines).removeprefix(f"{option.name}: ")
 
 
 def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
