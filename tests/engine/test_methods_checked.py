@@ -11,7 +11,7 @@ import fedsolve as fs
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.introspect import ShapeOracle
 from fedsolve.core.types import module, static
-from fedsolve.engine.checks.shape_checks import check_method, check_verbs
+from fedsolve.engine.checks.shape_checks import check_method, check_interface
 
 
 @module
@@ -96,7 +96,7 @@ SPOILED = {
 
 def tried(algorithm):
     check_method(algorithm)
-    return check_verbs(algorithm, algorithm.init(PARAMS), PARAMS, 4, jax.tree_util.Partial(ShapeOracle))
+    return check_interface(algorithm, algorithm.init(PARAMS), PARAMS, 4, jax.tree_util.Partial(ShapeOracle))
 
 
 @pytest.mark.parametrize("slip", SPOILED)

@@ -18,7 +18,7 @@ from fedsolve.data.on_disk.stored import StoredData
 from fedsolve.engine.checks.shape_checks import check_round
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.program import Program
-from fedsolve.engine.compute.round import RunState, advance, on_all_devices, one_round
+from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_devices, one_round
 from fedsolve.engine.evaluation.run_evaluation import RunEvaluation
 from fedsolve.engine.reacting import changes, reacted, reacts
 from fedsolve.engine.records.fingerprint import arrays_digest, code_digest, function_name
@@ -108,7 +108,7 @@ class PreparedRun(RunEvaluation):
             packed, state = self.stream.enter(state)
         inputs = (self.program, self.algorithm, self.sampling, packed, self.key)
         try:
-            state, logs = advance(*inputs, state, jnp.int32(rounds))
+            state, logs = compiled_advance()(*inputs, state, jnp.int32(rounds))
         except TypeError:  # a shape or type that changes is said plainly
             check_round(partial(on_all_devices, one_round, *inputs), state)
             raise

@@ -45,13 +45,13 @@ def check_frozen(name: str, loss: Callable[[Params, Batch], Any], params: Params
         InvalidInput: it does, with what would work.
     """
     leaves, structure = jax.tree.flatten((params, batch))
-    found = _chance(loss, structure, tuple((a.shape, a.dtype) for a in leaves))
-    if found == "np.random":
+    source = _chance(loss, structure, tuple((a.shape, a.dtype) for a in leaves))
+    if source == "np.random":
         raise InvalidInput(
             f"{name} differs between two evaluations of one model on one batch (np.random, or other chance, in it): "
             f"it would be compiled with one constant draw; {_REMEDY}"
         )
-    if found == "a key":
+    if source == "a key":
         raise InvalidInput(
             f"{name} draws with a key that is the same at every step, so that one draw would serve every step: "
             f"{_REMEDY}"

@@ -97,8 +97,8 @@ def _of_reads() -> Any:
 def _matters(loss: Callable[..., Any], model: Params, rows: Batch) -> bool:
     """Whether a loss changes with what is read beyond the end, at models around the initial one and at itself."""
     steps = steps_of(jax.tree.map(np.asarray, model))
-    found = np.asarray(_of_changes()(loss, model, steps, rows), np.float64)
-    return not np.array_equal(found, np.broadcast_to(found[:, :1], found.shape), equal_nan=True)
+    values = np.asarray(_of_changes()(loss, model, steps, rows), np.float64)
+    return not np.array_equal(values, np.broadcast_to(values[:, :1], values.shape), equal_nan=True)
 
 
 @cache

@@ -112,15 +112,15 @@ class Reader:
         for k, most in enumerate(last):
             self._note(indices[..., k], most)
         outside = jnp.any((indices < 0) | (indices > np.array(last)), axis=-1)
-        found = lax.gather(
+        entries = lax.gather(
             operand, indices, p["dimension_numbers"], p["slice_sizes"], mode=lax.GatherScatterMode.CLIP
         )
-        own = [d for d in range(found.ndim) if d not in offset]
-        return self._changed(found, lax.broadcast_in_dim(outside, found.shape, own))
+        batch_dims = [d for d in range(entries.ndim) if d not in offset]
+        return self._changed(entries, lax.broadcast_in_dim(outside, entries.shape, batch_dims))
 
     def _sliced(self, equation: core.JaxprEqn, arrays: list[Any]) -> Array:
         """One entry of an axis, as `x[i]` of one index is; a longer slice may lean on the end on purpose."""
-        found = bind(equation, arrays)[0]
+        entries = bind(equation, arrays)[0]
         outside = jnp.zeros((), bool)
         for start, size, length in zip(
             arrays[1:], equation.params["slice_sizes"], arrays[0].shape, strict=True
@@ -128,19 +128,19 @@ class Reader:
             if size == 1 and length > 1:
                 self._note(start, length - 1)
                 outside |= (start < 0) | (start >= length)
-        return self._changed(found, outside)
+        return self._changed(entries, outside)
 
-    def _changed(self, found: Array, outside: Array) -> Array:
-        if found.dtype == bool:
-            return jnp.where(outside & (self.change > 0), ~found, found)
-        if not jnp.issubdtype(found.dtype, np.number):  # a random key
-            return found
+    def _changed(self, entries: Array, outside: Array) -> Array:
+        if entries.dtype == bool:
+            return jnp.where(outside & (self.change > 0), ~entries, entries)
+        if not jnp.issubdtype(entries.dtype, np.number):  # a random key
+            return entries
         more: Any = jnp.asarray(self.change)
         if jnp.issubdtype(
-            found.dtype, jnp.inexact
+            entries.dtype, jnp.inexact
         ):  # not one number for all: a normalisation would take it away
-            more = more * jnp.cos(jnp.arange(found.size)).reshape(found.shape)
-        return jnp.where(outside, found + more.astype(found.dtype), found)
+            more = more * jnp.cos(jnp.arange(entries.size)).reshape(entries.shape)
+        return jnp.where(outside, entries + more.astype(entries.dtype), entries)
 
     def _note(self, index: Any, most: int) -> None:
         if self._depth:

@@ -66,18 +66,18 @@ def not_means(functions: Mapping[str, Function], params: Params, rows: Batch) ->
         params: the initial model.
         rows: a few examples, as NumPy arrays.
     """
-    own = {name: _by_example(f) for name, f in functions.items() if not built_in(f)}
-    if not own or len(jax.tree.leaves(rows)[0]) < 2:
+    by_name = {name: _by_example(f) for name, f in functions.items() if not built_in(f)}
+    if not by_name or len(jax.tree.leaves(rows)[0]) < 2:
         return {}
     with jax.default_matmul_precision("highest"):
         narrow = _floats((params, rows), trees.dtype_of(params))
         # an array that a function closes over would be float64 in the run's own programs too
-        if trees.size(params) <= _WIDE and not any(closes_over_floats(f, *narrow) for f in own.values()):
+        if trees.size(params) <= _WIDE and not any(closes_over_floats(f, *narrow) for f in by_name.values()):
             with jax.enable_x64(True):
                 wide = _floats((params, rows), np.float64)
-                if all(_traces(f, *wide) is None for f in own.values()):
-                    return _compared(own, *wide) | _doubled(own, *wide)
-        return _compared(own, *narrow) | _doubled(own, *narrow)
+                if all(_traces(f, *wide) is None for f in by_name.values()):
+                    return _compared(by_name, *wide) | _doubled(by_name, *wide)
+        return _compared(by_name, *narrow) | _doubled(by_name, *narrow)
 
 
 def _by_example(function: Function) -> Function:
@@ -100,20 +100,20 @@ class _Added:
 
     def __call__(self, params: Params, batch: Batch, **given: Any) -> Array:
         """The numbers of a batch."""
-        found = self.function.each(params, batch, **given)
-        return found @ (1 + jnp.sqrt(jnp.arange(found.shape[1], dtype=found.dtype)))
+        sums = self.function.each(params, batch, **given)
+        return sums @ (1 + jnp.sqrt(jnp.arange(sums.shape[1], dtype=sums.dtype)))
 
 
 def _doubled(functions: Mapping[str, Function], params: Params, rows: Batch) -> dict[str, str]:
     """The functions of sums that change when every example is given twice, with what was seen."""
-    found = {}
+    differences = {}
     for name, f in functions.items():
         if isinstance(f, _Added):
             once, twice = jax.device_get(_compiled_sums()(f.function, params, rows))
             if np.isfinite(once) and not abs(once - twice) <= 1e-3 * abs(once):
                 words = f"{once:.4g} on {len(jax.tree.leaves(rows)[0])} examples, {twice:.4g} with each of them twice"
-                found[name] = words
-    return found
+                differences[name] = words
+    return differences
 
 
 @cache
@@ -145,19 +145,19 @@ def _traces(function: Function, params: Params, batch: Batch) -> str | None:
 def _compared(functions: dict[str, Function], params: Params, rows: Batch) -> dict[str, str]:
     one = jax.tree.map(lambda a: a[:1], rows)
     failed = {name: why for name, f in functions.items() if (why := _traces(f, params, one)) is not None}
-    found = {name: f"on one example alone it fails: {why}" for name, why in failed.items()}
+    differences = {name: f"on one example alone it fails: {why}" for name, why in failed.items()}
     rest = {name: f for name, f in functions.items() if name not in failed}
     steps = steps_of(params)
-    seen = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
-    for (name, f), results in zip(rest.items(), seen, strict=True):
+    by_function = jax.device_get(_compiled()(tuple(rest.values()), params, steps, np.array(_SIGNS), rows))
+    for (name, f), results in zip(rest.items(), by_function, strict=True):
         units = _UNITS * _rounding(of_call.trace(f, params, rows).jaxpr)
         models = list(zip(*(np.asarray(values, float) for values in results), strict=True))
-        telling = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
-        for value, weighted, each in telling[:2]:
+        finite = [m for m in models if np.isfinite(m[0]).all() or np.isfinite(m[2]).all()]
+        for value, weighted, each in finite[:2]:
             words = _difference(value, weighted, each, min(max(units, 1e-12), 0.05))
             if words is not None:
-                found[name] = words
-    return found
+                differences[name] = words
+    return differences
 
 
 def steps_of(params: Params) -> Params:

@@ -41,7 +41,7 @@ def check_method(algorithm: Any) -> None:
     check_weighting(getattr(algorithm, "weighting", None))
 
 
-def check_verbs(
+def check_interface(
     algorithm: Algorithm, server: Any, params: Params, population: int, oracle: Callable[[], Oracle]
 ) -> Sent:
     """Try a round on shapes, and tell what travels; nothing is computed, and equal shapes are tried once.
@@ -199,16 +199,16 @@ def check_buffers(task: Task, work: LocalWork, model: Any, examples: Batch) -> N
         "buffers": given,
     }
     # functions of arrays alone: what a loss returns besides may be no array
-    found: list[Any] = []
+    results: list[Any] = []
 
     def traced(params: Any, batch: Any, more: Any) -> int:
-        found.append(task.loss(params, batch, **more))
+        results.append(task.loss(params, batch, **more))
         return 0
 
     jax.eval_shape(traced, model.params, shapes, {k: v for k, v in more.items() if k in names})
-    if not isinstance(found[0], tuple) or len(found[0]) != 2:
-        raise InvalidInput(f"{name} returns {shown(type(found[0]).__name__)} alone: {_REMEDY}")
-    new = found[0][1]
+    if not isinstance(results[0], tuple) or len(results[0]) != 2:
+        raise InvalidInput(f"{name} returns {shown(type(results[0]).__name__)} alone: {_REMEDY}")
+    new = results[0][1]
     if jax.tree.structure(given) != jax.tree.structure(new):
         raise InvalidInput(
             f"{name} returns buffers {shown(jax.tree.structure(new))} for {shown(jax.tree.structure(given))}: {_REMEDY}"

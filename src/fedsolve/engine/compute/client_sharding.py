@@ -62,10 +62,10 @@ def _places(program: Program, capacity: int) -> tuple[int, int]:
     return -(-per_device // chunk) * chunk, chunk
 
 
-def _padded(ids: Array, present: Array, places: int) -> tuple[Array, Array]:
-    if not places:
+def _padded(ids: Array, present: Array, empty: int) -> tuple[Array, Array]:
+    if not empty:
         return ids, present
-    return jnp.pad(ids, (0, places)), jnp.pad(present, (0, places))
+    return jnp.pad(ids, (0, empty)), jnp.pad(present, (0, empty))
 
 
 def group_ranges(

@@ -45,14 +45,14 @@ def group_clients(
     """
     if len(works) == 1:
         return ()
-    found = []
+    groups = []
     for work, shorter in zip(works, [*(w.rows for w in works[1:]), 0], strict=True):
-        own = int(((counts > shorter) & (counts <= work.rows)).sum())
+        members = int(((counts > shorter) & (counts <= work.rows)).sum())
         # as many as nearly every cohort has: two standard deviations beyond the mean
-        expected = cohort * own / len(counts)
-        wide = min(own, math.ceil(expected + 2 * math.sqrt(expected)))
-        found.append(Group(work, min(side_by_side(largest=work.rows), wide)))
-    return tuple(found)
+        expected = cohort * members / len(counts)
+        wide = min(members, math.ceil(expected + 2 * math.sqrt(expected)))
+        groups.append(Group(work, min(side_by_side(largest=work.rows), wide)))
+    return tuple(groups)
 
 
 def works_by_size(work: LocalWork, counts: np.ndarray, steps: np.ndarray) -> tuple[LocalWork, ...]:
@@ -62,18 +62,18 @@ def works_by_size(work: LocalWork, counts: np.ndarray, steps: np.ndarray) -> tup
         work: of all clients together.
         counts, steps: examples and local steps of each client, shape (clients,).
     """
-    found, sizes = [], _sizes(counts)
+    works, sizes = [], _sizes(counts)
     for size, shorter in zip(sizes, [*sizes[1:], 0], strict=True):
-        own = (counts > shorter) & (counts <= size)
-        most, passes, batch = int(steps[own].max()), work.passes, work.batch_size
+        members = (counts > shorter) & (counts <= size)
+        most, passes, batch = int(steps[members].max()), work.passes, work.batch_size
         if (
-            passes and counts[own].min() > batch
+            passes and counts[members].min() > batch
         ):  # a client of one batch has an order of its own for each pass of any
-            passes = math.ceil((steps[own] / -(-counts[own] // batch)).max())
-        found.append(
+            passes = math.ceil((steps[members] / -(-counts[members] // batch)).max())
+        works.append(
             replace(work, rows=size, max_steps=most, passes=passes, batch_size=batch if work.passes else size)
         )
-    return tuple(found)
+    return tuple(works)
 
 
 def of_client(works: tuple[LocalWork, ...], count: int) -> LocalWork:
@@ -83,16 +83,16 @@ def of_client(works: tuple[LocalWork, ...], count: int) -> LocalWork:
 
 def _sizes(counts: np.ndarray) -> list[int]:
     """Sizes at which clients are grouped, the largest first: each cut is the one that leaves the least padding."""
-    found = [int(counts.max())]
-    if found[0] <= _PADDED_UP_TO:
-        return found
+    chosen = [int(counts.max())]
+    if chosen[0] <= _PADDED_UP_TO:
+        return chosen
     sizes, clients = np.unique(counts, return_counts=True)
-    while found[-1] > _PADDED_UP_TO:
+    while chosen[-1] > _PADDED_UP_TO:
         below = np.cumsum(clients)
         rows = below * sizes + (below[-1] - below) * sizes[-1]
         best = int(rows.argmin())
         if _WORTH * rows[best] > rows[-1]:
             break
-        found.append(int(sizes[best]))
+        chosen.append(int(sizes[best]))
         sizes, clients = sizes[: best + 1], clients[: best + 1]
-    return found
+    return chosen

@@ -52,13 +52,13 @@ def in_type(task: Task, given: Params, dtype: Any) -> Params:
 
     def leaf(x: Any) -> Any:
         with np.errstate(over="ignore"):  # said below
-            found = jnp.asarray(x, dtype)
-        if isinstance(x, np.ndarray | float) and np.isfinite(x).all() and not np.isfinite(found).all():
+            array = jnp.asarray(x, dtype)
+        if isinstance(x, np.ndarray | float) and np.isfinite(x).all() and not np.isfinite(array).all():
             raise InvalidInput(
-                f"init of task {task.name} gives {np.abs(x).max():.3g}, which is infinite in {found.dtype}: give "
+                f"init of task {task.name} gives {np.abs(x).max():.3g}, which is infinite in {array.dtype}: give "
                 "smaller numbers, or run in float64"
             )
-        return found
+        return array
 
     try:
         params = jax.tree.map(leaf, given)
@@ -74,6 +74,6 @@ def in_type(task: Task, given: Params, dtype: Any) -> Params:
 def on_types(given: Params, dtype: Any) -> Iterator[str]:
     """What is to be said of a model whose leaves are of several floating-point types."""
     types = {x.dtype for x in jax.tree.leaves(given) if hasattr(x, "dtype")}
-    found = sorted(str(t) for t in types if jnp.issubdtype(t, jnp.floating))
-    if len(found) > 1:
-        yield f"the model's leaves are of {' and '.join(found)}: all of them are {jnp.dtype(dtype)} in this run"
+    names = sorted(str(t) for t in types if jnp.issubdtype(t, jnp.floating))
+    if len(names) > 1:
+        yield f"the model's leaves are of {' and '.join(names)}: all of them are {jnp.dtype(dtype)} in this run"

@@ -193,21 +193,21 @@ def first_devices(devices: int | None) -> Mesh:
     Raises:
         InvalidInput: more devices than there are, or some of those of several processes.
     """
-    found = jax.devices()
+    available = jax.devices()
     if several():
-        if devices not in (None, len(found)):
+        if devices not in (None, len(available)):
             raise InvalidInput(
-                f"devices = {devices}: {jax.process_count()} processes share a run on all of their {len(found)} "
+                f"devices = {devices}: {jax.process_count()} processes share a run on all of their {len(available)} "
                 "devices; leave it out"
             )
-        return Mesh(np.array(found), (CLIENT_AXIS,))
+        return Mesh(np.array(available), (CLIENT_AXIS,))
     devices = 1 if devices is None else devices
-    if not is_integer(devices) or not 1 <= devices <= len(found):
+    if not is_integer(devices) or not 1 <= devices <= len(available):
         remedy = ""
-        if jax.default_backend() == "cpu" and len(found) < cores():
+        if jax.default_backend() == "cpu" and len(available) < cores():
             flag = f"--xla_force_host_platform_device_count={cores()}"
             remedy = f"; to use the {cores()} cores of this CPU as devices start Python with XLA_FLAGS={flag}"
         raise InvalidInput(
-            f"devices = {devices} must be between 1 and {len(found)}, the devices found{remedy}"
+            f"devices = {devices} must be between 1 and {len(available)}, the devices found{remedy}"
         )
-    return Mesh(np.array(found[:devices]), (CLIENT_AXIS,))
+    return Mesh(np.array(available[:devices]), (CLIENT_AXIS,))

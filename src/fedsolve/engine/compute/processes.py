@@ -90,10 +90,10 @@ def local_copy(tree: Any) -> Any:
     own = Mesh(row, mesh.axis_names[1:])
 
     def taken(x: Any) -> jax.Array:
-        found = {part.device: part.data for part in x.addressable_shards}
+        parts = {part.device: part.data for part in x.addressable_shards}
         spec = P() if x.is_fully_replicated else x.sharding.spec
         return jax.make_array_from_single_device_arrays(
-            x.shape, NamedSharding(own, spec), [found[device] for device in row]
+            x.shape, NamedSharding(own, spec), [parts[device] for device in row]
         )
 
     return jax.tree.map(taken, tree)
@@ -127,11 +127,11 @@ def _allgather_program() -> tuple[Mesh, Any]:
 
 def check_same(what: str, fact: Any) -> None:
     """Raise `InvalidInput` unless all processes have the same of something, whose text is compared."""
-    found = process_allgather(zlib.crc32(repr(fact).encode()) >> 1)[:, 0]
-    if (found != found[0]).any():
-        other = int(np.flatnonzero(found != found[0])[0])
+    digests = process_allgather(zlib.crc32(repr(fact).encode()) >> 1)[:, 0]
+    if (digests != digests[0]).any():
+        other = int(np.flatnonzero(digests != digests[0])[0])
         raise InvalidInput(
-            f"process {other} has another {what} than process 0: start all {len(found)} processes with the same "
+            f"process {other} has another {what} than process 0: start all {len(digests)} processes with the same "
             "configuration, data and folder"
         )
 

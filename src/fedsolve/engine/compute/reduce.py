@@ -155,11 +155,11 @@ def allocate(reduction: Any, shapes: Stacked, clients: int) -> Stacked:
     return Stacked(reduction, rows[0], rows[1], rows[2], jnp.zeros(shapes.sent.shape, shapes.sent.dtype))
 
 
-def write_chunk(into: Stacked, chunk: Stacked, place: Scalar) -> Stacked:
+def write_chunk(into: Stacked, chunk: Stacked, start: Scalar) -> Stacked:
     """The messages of a chunk in their place and those that follow."""
 
     def rows(x: Array, y: Array) -> Array:
-        return lax.dynamic_update_slice_in_dim(x, y, place, 0)
+        return lax.dynamic_update_slice_in_dim(x, y, start, 0)
 
     message = jax.tree.map(rows, into.message, chunk.message)
     weight, used = rows(into.weight, chunk.weight), rows(into.used, chunk.used)

@@ -51,17 +51,17 @@ class RunState:
 
 
 def start(
-    algorithm: Algorithm, params: Params, population: int, mesh: Mesh, places: int | None = None
+    algorithm: Algorithm, params: Params, population: int, mesh: Mesh, slots: int | None = None
 ) -> RunState:
-    """The state before the first round, on all devices; every client is enrolled, `places` of them on the devices.
+    """The state before the first round, on all devices; every client is enrolled, `slots` of them on the devices.
 
     Raises:
         InvalidInput: the clients' states do not fit the memory that is free.
     """
     server, one = _first(algorithm, params, population)
-    places = population if places is None else places
-    _check_room(trees.nbytes(one), places, len(own_devices(mesh)))
-    state = _enrolled(algorithm, server, one, places)
+    slots = population if slots is None else slots
+    _check_room(trees.nbytes(one), slots, len(own_devices(mesh)))
+    state = _enrolled(algorithm, server, one, slots)
     # buffers of its own, since they are donated; the clients' are new already, and may be most of the memory
     rest = jax.tree.map(lambda x: np.array(x, copy=True), replace(state, clients=()))
     return shard_state(replace(rest, clients=state.clients), mesh)
@@ -126,22 +126,9 @@ def _enrolled(algorithm: Algorithm, server: Any, one: Any, population: int) -> R
     return RunState(server, clients, algorithm.export(server), jnp.int32(0), jnp.int32(-1))
 
 
-def advance(
-    program: Program,
-    algorithm: Algorithm,
-    sampling: Sampling,
-    packed: PackedClients,
-    key: Array,
-    state: RunState,
-    rounds: Scalar,
-) -> tuple[RunState, dict[str, Array]]:
-    """`rounds` rounds (at most `program.capacity`) in one call, with logs; stops if all clients fail."""
-    return compiled_advance()(program, algorithm, sampling, packed, key, state, rounds)
-
-
 @cache
 def compiled_advance() -> Any:
-    """The one compiled function of all runs; it is made when the backend is known."""
+    """`simulate` on all devices, the one compiled function of all runs; it is made when the backend is known."""
     return jax.jit(
         partial(on_all_devices, simulate),
         static_argnums=0,
@@ -191,7 +178,7 @@ def simulate(
     state: RunState,
     rounds: Scalar,
 ) -> tuple[RunState, dict[str, Array]]:
-    """The body of `advance` on one device: it can itself be vmapped over algorithms and keys."""
+    """`rounds` rounds (at most `program.capacity`) on one device, with logs; stops if all clients fail."""
     one = partial(one_round, program, algorithm, sampling, packed, key)
     entry = log_entry(state.server, 0, 0, jnp.zeros(program.variants, jnp.int32))
     logs = jax.tree.map(lambda x: jnp.zeros((program.capacity, *x.shape), x.dtype), entry)
@@ -199,9 +186,9 @@ def simulate(
 
     def body(carry: tuple[RunState, Any]) -> tuple[RunState, Any]:
         state, logs = carry
-        place = state.round - first
+        row = state.round - first
         state, entry = one(state)
-        return state, jax.tree.map(lambda log, x: log.at[place].set(x), logs, entry)
+        return state, jax.tree.map(lambda log, x: log.at[row].set(x), logs, entry)
 
     def unfinished(carry: tuple[RunState, Any]) -> Traced:
         state, _ = carry

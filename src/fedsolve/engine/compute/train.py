@@ -72,12 +72,12 @@ def train_cohort(
 
     def one_chunk(group: Group, first: Any, stop: Any, i: Scalar, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         totals, clients = carry
-        place = first + i * group.chunk
+        start = first + i * group.chunk
         # a group's last chunk reaches into the next group's clients: those are absent here
-        own, here = (lax.dynamic_slice_in_dim(x, place, group.chunk) for x in (ids, present))
-        here &= place + jnp.arange(group.chunk) < stop
-        more, clients = train(group.work, own, here, clients)
-        return merge(totals, more) if summed else write_chunk(totals, more, place), clients
+        chunk_ids, here = (lax.dynamic_slice_in_dim(x, start, group.chunk) for x in (ids, present))
+        here &= start + jnp.arange(group.chunk) < stop
+        more, clients = train(group.work, chunk_ids, here, clients)
+        return merge(totals, more) if summed else write_chunk(totals, more, start), clients
 
     if not program.groups and len(ids) == chunk:
         totals, updated = train(program.work, ids, present, clients)

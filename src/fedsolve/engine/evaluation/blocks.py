@@ -159,7 +159,7 @@ class Blocks:
             yield block
 
     def _read(self, packers: list[Packer], span: np.ndarray) -> Block:
-        ids, slots = self.ids[span], packers[0].places
+        ids, slots = self.ids[span], packers[0].slots
         with jax.enable_x64(self.evaluated.dtype == jnp.float64):
             packed = packers[0].pack(span)
             clients = EvalClients(packed, ids, int(self.evaluated.data.counts.max()))

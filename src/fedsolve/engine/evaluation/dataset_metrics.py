@@ -48,7 +48,7 @@ class OnWholeSets:
             InvalidInput: a metric that fails at the first look, or does not give one number.
         """
         alive = bool(trees.all_finite(params))
-        found = {}
+        columns = {}
         for part, examples in sets.items():
             for name, metric in (*self.compiled.items(), *self.host.items()):
                 value = float("nan")
@@ -56,8 +56,8 @@ class OnWholeSets:
                     value = _value(
                         f"{name} of the {part} set", self._bound(name, metric), params, examples, first
                     )
-                found[f"{part}_{name}"] = value
-        return found
+                columns[f"{part}_{name}"] = value
+        return columns
 
     def _bound(self, name: str, metric: Function | Whole) -> Function:
         if isinstance(metric, Whole):

@@ -22,7 +22,7 @@ from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
-from fedsolve.engine.evaluation.pooling import client_percentiles, client_values, pooled
+from fedsolve.engine.evaluation.pooling import as_part, client_percentiles, client_values, pooled
 from fedsolve.tasks.leaves import with_frozen
 
 Models = Callable[[Block], OwnModels | None]
@@ -37,11 +37,13 @@ def evaluate(
     last: Params,
     previous: Params,
     models: Models,
+    part: str = "train",
 ) -> dict[str, float]:
     """Metrics of the last iterate and, with suffix `_averaged`, of the mean of the last two.
 
     `train_NAME`, and `SET_NAME` of each held-out set such as `test`, are means over all examples; `client_NAME_mean`,
     `_p10`, `_p90` and `_worst` describe the clients' own means (worst: largest loss, error or bits, else smallest).
+    Of another part than `train` all are `PART_NAME` (see `as_part`).
 
     Args:
         metrics: what is measured.
@@ -49,18 +51,20 @@ def evaluate(
         sets: held-out examples by name, which the exported model is measured on.
         last, previous: the exported model, and that of the round before.
         models: the clients' own.
+        part: what the clients, or these examples of theirs, are called.
     """
     if isinstance(clients, EvalClients):
-        found = _resident(metrics, clients.packed, sets, last, previous, models(Block(clients)))
-        columns, means, parts = jax.device_get(found)
+        results = _resident(metrics, clients.packed, sets, last, previous, models(Block(clients)))
+        columns, means, parts = jax.device_get(results)
     else:
         both = _both(last, previous)
         values, counts, means, parts = _of_blocks(metrics, clients, both, models)
         columns = _pool_all(metrics, "train", values, counts, _compiled_pooled)
         for name, examples in sets.items():
             columns |= _compiled_held_out(metrics, clients.frozen, name, examples, both)
-    means_of_all = {name: float(value) for name, value in columns.items()}
-    return means_of_all | client_percentiles(metrics.all, means, parts > 0)
+    columns = {name: float(value) for name, value in columns.items()}
+    columns |= client_percentiles(metrics.all, means, parts > 0)
+    return columns if part == "train" else as_part(part, columns)
 
 
 def each_client(
@@ -108,10 +112,10 @@ def _of_blocks(
     for block in blocks:
         packed, length = block.clients.packed, len(block.clients.ids)
         rows = int(np.asarray(packed.counts).sum())  # what follows the clients, and their rows, is padding
-        found = jax.device_get(_compiled_of_clients(metrics, packed, both, models(block)))
-        values, counts = jax.tree.map(lambda a, end=rows: a[:, :end], found[0]), found[1]
+        results = jax.device_get(_compiled_of_clients(metrics, packed, both, models(block)))
+        values, counts = jax.tree.map(lambda a, end=rows: a[:, :end], results[0]), results[1]
         counts = jax.tree.map(lambda a, end=rows: a[:end], counts)
-        by_block.append((values, counts, found[2][:length], found[3][:length]))
+        by_block.append((values, counts, results[2][:length], results[3][:length]))
     values, *others = zip(*by_block, strict=True)
     values = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *values)
     return values, *(jax.tree.map(lambda *a: np.concatenate(a), *column) for column in others)

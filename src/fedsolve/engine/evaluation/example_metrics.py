@@ -61,9 +61,9 @@ class OwnModels:
     states: Any
     rows: int = static()
 
-    def model(self, exported: Params, place: Scalar) -> Params:
-        """Of the client at a place."""
-        return self.algorithm.own_model(exported, jax.tree.map(lambda x: x[place], self.states))
+    def model(self, exported: Params, index: Scalar) -> Params:
+        """Of the client at an index."""
+        return self.algorithm.own_model(exported, jax.tree.map(lambda x: x[index], self.states))
 
 
 @module
@@ -84,9 +84,9 @@ class TunedModels(OwnModels):
     key: Array
     work: LocalWork = static()
 
-    def model(self, exported: Params, place: Scalar) -> Params:
-        """Of the client at a place; buffers are those that its steps leave."""
-        slot, start, steps = self.slots[place], super().model(exported, place), self.work.max_steps
+    def model(self, exported: Params, index: Scalar) -> Params:
+        """Of the client at an index; buffers are those that its steps leave."""
+        slot, start, steps = self.slots[index], super().model(exported, index), self.work.max_steps
         client = self.train.number(slot)
         oracle = client_oracle(self.work, self.train, self.key, client, jnp.int32(steps), slot)
         if not isinstance(start, WithBuffers):
@@ -130,11 +130,11 @@ def map_rows(function: Callable[[Params, Batch], Any], params: Params, examples:
     total = jax.tree.leaves(examples)[0].shape[0]
     size = min(total, _rows_at_once(params))
 
-    def block(i: Scalar, found: Any) -> Any:
+    def block(i: Scalar, results: Any) -> Any:
         start = jnp.minimum(i * size, total - size)  # the last block overlaps the one before
         rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), examples)
         values = function(params, rows)
-        return jax.tree.map(lambda a, v: lax.dynamic_update_slice_in_dim(a, v, start, 0), found, values)
+        return jax.tree.map(lambda a, v: lax.dynamic_update_slice_in_dim(a, v, start, 0), results, values)
 
     return lax.fori_loop(0, -(-total // size), block, _empty(partial(function, params), examples))
 
@@ -146,17 +146,17 @@ def _by_owner(
     total = jax.tree.leaves(packed.examples)[0].shape[0]
     size = min(total, own.rows, _rows_at_once(exported))
 
-    def client(place: Scalar, found: Any) -> Any:
-        model = packed.model(own.model(exported, place))
-        first, stop = packed.offsets[place], packed.offsets[place] + packed.counts[place]
+    def client(index: Scalar, results: Any) -> Any:
+        model = packed.model(own.model(exported, index))
+        first, stop = packed.offsets[index], packed.offsets[index] + packed.counts[index]
 
-        def block(j: Scalar, found: Any) -> Any:
+        def block(j: Scalar, results: Any) -> Any:
             start = jnp.minimum(first + j * size, total - size)  # may reach back to others' rows
-            here = start + jnp.arange(size)
+            positions = start + jnp.arange(size)
             rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size), packed.examples)
-            return _put(found, function(model, rows), start, (here >= first) & (here < stop))
+            return _put(results, function(model, rows), start, (positions >= first) & (positions < stop))
 
-        return lax.fori_loop(0, -(-packed.counts[place] // size), block, found)
+        return lax.fori_loop(0, -(-packed.counts[index] // size), block, results)
 
     empty = _empty(lambda rows: function(packed.model(own.model(exported, 0)), rows), packed.examples)
     return lax.fori_loop(0, jnp.sum(packed.counts > 0), client, empty)  # places that nobody takes come last
@@ -169,7 +169,7 @@ def _empty(function: Callable[[Batch], Any], examples: Batch) -> Any:
     return jax.tree.map(lambda s: jnp.zeros((total, *s.shape[1:]), s.dtype), jax.eval_shape(function, one))
 
 
-def _put(found: Any, values: Any, start: Scalar, mine: Array) -> Any:
+def _put(results: Any, values: Any, start: Scalar, mine: Array) -> Any:
     """Values in their place and those that follow, where they are mine."""
 
     def rows(a: Array, v: Array) -> Array:
@@ -177,7 +177,7 @@ def _put(found: Any, values: Any, start: Scalar, mine: Array) -> Any:
         keep = mine.reshape(-1, *(1,) * (v.ndim - 1))
         return lax.dynamic_update_slice_in_dim(a, jnp.where(keep, v, old), start, 0)
 
-    return jax.tree.map(rows, found, values)
+    return jax.tree.map(rows, results, values)
 
 
 def _rows_at_once(params: Params) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 
@@ -17,7 +16,6 @@ from fedsolve.engine.evaluation.eval_sets import EvalSets
 from fedsolve.engine.evaluation.evaluate import Models, evaluate, middle
 from fedsolve.engine.evaluation.example_metrics import OwnModels
 from fedsolve.engine.evaluation.objective import compute_diagnostics
-from fedsolve.engine.evaluation.pooling import as_part
 from fedsolve.engine.simulated_time import Timed
 from fedsolve.engine.streaming.stream import Stream
 from fedsolve.tasks.task import Task
@@ -44,9 +42,7 @@ class RunEvaluation(EvalSets):
     def evaluate(self, state: RunState, means: dict[str, float] | None = None) -> dict[str, float]:
         """All metrics of the state's model; `means` are those that are known already."""
         values = self.means(state) if means is None else means
-        if isinstance(
-            self.training, EvalClients
-        ):  # `choose_eval_sets` refuses the others where they are in blocks
+        if isinstance(self.training, EvalClients):  # in blocks: means alone
             values |= self._on_all_examples(self.training, state)
         return values | self.clock(int(state.round))
 
@@ -54,11 +50,11 @@ class RunEvaluation(EvalSets):
         """Loss and metrics that are means over examples, of the state's model, or of clients' own."""
         own = partial(self.own_models, state)
         clients, sets = self.parts
-        values = self._means_of(clients.pop("train"), sets, state, own)
+        values = self._means_of("train", clients.pop("train"), sets, state, own)
         for part, others in clients.items():
-            values |= as_part(part, self._means_of(others, {}, state, own))
+            values |= self._means_of(part, others, {}, state, own)
         if self.unseen is not None:
-            values |= as_part("unseen", self._means_of(self.unseen, {}, state, lambda block: None))
+            values |= self._means_of("unseen", self.unseen, {}, state, lambda block: None)
         return values
 
     @property
@@ -71,10 +67,15 @@ class RunEvaluation(EvalSets):
         return clients, sets
 
     def _means_of(
-        self, clients: EvalClients | Blocks, sets: dict[str, Batch], state: RunState, models: Models
+        self,
+        part: str,
+        clients: EvalClients | Blocks,
+        sets: dict[str, Batch],
+        state: RunState,
+        models: Models,
     ) -> dict[str, float]:
         model = self.algorithm.export(state.server)
-        return evaluate(self.metrics, clients, sets, model, state.previous, models)
+        return evaluate(self.metrics, clients, sets, model, state.previous, models, part)
 
     def _on_all_examples(self, clients: EvalClients, state: RunState) -> dict[str, float]:
         """Metrics of whole sets, of both iterates, and diagnostics."""
@@ -104,13 +105,12 @@ class RunEvaluation(EvalSets):
         """The models of a block's clients; None where all have the server's."""
         if not self.algorithm.traits.personal:
             return None
-        return OwnModels(self.algorithm, self.client_states(state, block.clients), block.clients.rows)
-
-    def client_states(self, state: RunState, clients: EvalClients) -> Any:
-        """The clients' own states, stacked."""
-        if self.stream is not None:
-            return self.stream.read_states(state, clients.ids, clients.packed.counts.shape[0])
-        return jax.tree.map(lambda x: x[clients.ids], state.clients)
+        clients = block.clients
+        if self.stream is None:
+            states = jax.tree.map(lambda x: x[clients.ids], state.clients)
+        else:
+            states = self.stream.read_states(state, clients.ids, clients.packed.counts.shape[0])
+        return OwnModels(self.algorithm, states, clients.rows)
 
     def clock(self, done: int) -> dict[str, float]:
         """The simulated seconds and joules after so many rounds, by the columns' names; nothing without a fleet."""

@@ -11,7 +11,7 @@ from fedsolve.core import wire
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, module, static
-from fedsolve.engine.checks.shape_checks import check_verbs
+from fedsolve.engine.checks.shape_checks import check_interface
 from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 
@@ -33,7 +33,7 @@ def traffic(
     algorithm: Algorithm, work: LocalWork, packed: PackedClients, key: Any, server: Any, params: Params
 ) -> Traffic:
     """The traffic of a method on a task, which is checked on the way; nothing is computed."""
-    sent = check_verbs(algorithm, server, params, packed.population, _FirstClient(packed, key, work))
+    sent = check_interface(algorithm, server, params, packed.population, _FirstClient(packed, key, work))
     return Traffic(wire.variants(sent.up).sizes, wire.size(sent.down))
 
 

@@ -36,22 +36,22 @@ class ClientStates(RowFile):
         row = np.concatenate([_as_bytes(x[None])[0] for x in leaves])
         super().__init__(folder / ROWS, row, population, in_background if lasting else None)
 
-    def read(self, clients: np.ndarray, places: int) -> Any:
+    def read(self, clients: np.ndarray, slots: int) -> Any:
         """The states of clients, stacked, with room for so many in all; `write` will replace them.
 
         Raises:
             InvalidInput: a row is not what was written; the client is named.
         """
         self._clients = clients
-        return self.look(clients, places)
+        return self.peek(clients, slots)
 
-    def look(self, clients: np.ndarray, places: int) -> Any:
+    def peek(self, clients: np.ndarray, slots: int) -> Any:
         """What `read` gives, of clients whose states will not change.
 
         Raises:
             InvalidInput: a row is not what was written; the client is named.
         """
-        return self._unpacked(self.read_rows(clients), places)
+        return self._unpacked(self.read_rows(clients), slots)
 
     def write(self, states: Any) -> None:
         """Replace the states of the clients that were read last; further ones are left out.
@@ -63,14 +63,14 @@ class ClientStates(RowFile):
         parts = [_as_bytes(np.asarray(x)[: len(clients)]) for x in jax.tree.leaves(states)]
         self.write_rows(clients, np.concatenate(parts, axis=1))
 
-    def _unpacked(self, payload: np.ndarray, places: int) -> Any:
-        found, place = [], 0
+    def _unpacked(self, payload: np.ndarray, slots: int) -> Any:
+        leaves, start = [], 0
         for shape, dtype, size in self._forms:
-            part = np.zeros((places, size), np.uint8)
-            part[: len(payload)] = payload[:, place : place + size]
-            found.append(part.view(dtype).reshape(places, *shape))
-            place += size
-        return jax.tree.unflatten(self._structure, found)
+            part = np.zeros((slots, size), np.uint8)
+            part[: len(payload)] = payload[:, start : start + size]
+            leaves.append(part.view(dtype).reshape(slots, *shape))
+            start += size
+        return jax.tree.unflatten(self._structure, leaves)
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:

@@ -51,9 +51,9 @@ class Packer:
     What a part lies in is used again by the next but one: by then nothing may need it any more.
     """
 
-    def __init__(self, population: Population, places: int, rows: int) -> None:
+    def __init__(self, population: Population, slots: int, rows: int) -> None:
         """Parts with room for so many clients and rows."""
-        self.population, self.places, self.rows = population, places, rows
+        self.population, self.slots, self.rows = population, slots, rows
         leaves = jax.tree.leaves(population.data.examples)
         self._buffers = [[_aligned((rows, *a.shape[1:]), a.dtype) for a in leaves] for _ in range(2)]
 
@@ -66,7 +66,7 @@ class Packer:
         examples = jax.tree.unflatten(jax.tree.structure(data.examples), self._buffers[0])
         counts = data.counts[clients]
         facts = (np.cumsum(counts) - counts, counts, population.steps[clients])
-        offsets, own, work = (jnp.asarray(padded(self.places, a), jnp.int32) for a in facts)
+        offsets, own, work = (jnp.asarray(padded(self.slots, a), jnp.int32) for a in facts)
         packed = PackedClients(on_device(examples, population.dtype), offsets, own, work, population.frozen)
         return jax.block_until_ready(packed)
 
@@ -96,11 +96,11 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def padded(length: int, array: np.ndarray, filled: int = 0) -> np.ndarray:
     """The array with room for so many rows, those beyond its own `filled`."""
-    found = np.zeros((length, *array.shape[1:]), array.dtype)
-    found[: len(array)] = array
+    rows = np.zeros((length, *array.shape[1:]), array.dtype)
+    rows[: len(array)] = array
     if filled:
-        found[len(array) :] = filled
-    return found
+        rows[len(array) :] = filled
+    return rows
 
 
 def row_bytes(data: FederatedData, dtype: Any) -> int:

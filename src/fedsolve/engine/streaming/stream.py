@@ -138,14 +138,14 @@ class Stream:
         if self._states is not None and self._current is not None:
             self._states.write(state.clients)
 
-    def read_states(self, state: RunState, clients: np.ndarray, places: int) -> Any:
+    def read_states(self, state: RunState, clients: np.ndarray, slots: int) -> Any:
         """The states of clients by their numbers, ascending, stacked, with room for so many in all."""
         if self._states is None:
             return None
         if self._written_back_at != int(state.round):  # of several blocks the first one
             self.write_back(state)
             self._written_back_at = int(state.round)
-        return self._states.look(clients, places)
+        return self._states.peek(clients, slots)
 
     def _window(self, done: int) -> _Loaded:
         """The window that serves the next round, once it is read."""
@@ -183,17 +183,17 @@ class Stream:
     def _pack(self, clients: np.ndarray, shares: Sequence[np.ndarray]) -> PackedClients:
         """A window's clients; on each device of this process the examples of those that it trains."""
         population, mesh = self.population, self.population.mesh
-        own = [i for i, d in enumerate(mesh.devices.flat) if d in own_devices(mesh)]
-        if not self._packers or (self._packers[0].places, self._packers[0].rows) != (
+        local_devices = [i for i, d in enumerate(mesh.devices.flat) if d in own_devices(mesh)]
+        if not self._packers or (self._packers[0].slots, self._packers[0].rows) != (
             self.num_slots,
             self._rows,
         ):
-            self._packers = [Packer(population, self.num_slots, self._rows) for _ in own]
+            self._packers = [Packer(population, self.num_slots, self._rows) for _ in local_devices]
         parts = []
-        for packer, device in zip(self._packers, own, strict=True):
-            packed, place = packer.pack(shares[device]), np.searchsorted(clients, shares[device])
+        for packer, device in zip(self._packers, local_devices, strict=True):
+            packed, slots = packer.pack(shares[device]), np.searchsorted(clients, shares[device])
             first = np.zeros(self.num_slots, np.int32)
-            first[place] = np.asarray(packed.offsets)[: len(place)]
+            first[slots] = np.asarray(packed.offsets)[: len(slots)]
             parts.append((packed.examples, first))
         examples, offsets = put_by_device(parts, mesh)
         facts = (padded(self.num_slots, a[clients]) for a in (population.data.counts, population.steps))
@@ -203,22 +203,22 @@ class Stream:
     def _fitting(self, ids: np.ndarray, present: np.ndarray) -> tuple[list[np.ndarray], int]:
         """Each device's clients, ascending, of as many cohorts as have room, at least one; and how many cohorts."""
         counts, devices = self.population.data.counts, self._devices
-        seen, found = np.zeros((devices, len(counts)), bool), [[] for _ in range(devices)]
+        seen, by_device = np.zeros((devices, len(counts)), bool), [[] for _ in range(devices)]
         clients, rows, fits = 0, np.zeros(devices, int), len(ids)
         for round, (cohort, here) in enumerate(zip(ids, present, strict=True)):
             shares = clients_by_device(self._length, cohort, here, devices)
-            new = [own[~known[own]] for own, known in zip(shares, seen, strict=True)]
-            clients += sum(map(len, new))
-            rows += [int(counts[own].sum()) for own in new]
+            unseen = [share[~known[share]] for share, known in zip(shares, seen, strict=True)]
+            clients += sum(map(len, unseen))
+            rows += [int(counts[share].sum()) for share in unseen]
             if clients > self.num_slots or rows.max() > self._rows:
                 if round:
                     fits = round
                     break
                 self._grow(clients, int(rows.max()))
-            for own, known, kept in zip(new, seen, found, strict=True):
-                known[own] = True
-                kept.append(own)
-        return [np.sort(np.concatenate(kept)) for kept in found], fits
+            for share, known, new_clients in zip(unseen, seen, by_device, strict=True):
+                known[share] = True
+                new_clients.append(share)
+        return [np.sort(np.concatenate(new_clients)) for new_clients in by_device], fits
 
     def _grow(self, clients: int, rows: int) -> None:
         """Make room for a larger cohort."""
@@ -253,11 +253,11 @@ class Stream:
         return self._sampling, self._key, jnp.int32(first)
 
 
-def _rounds_in(places: int, cohort: int, population: int) -> int:
+def _rounds_in(slots: int, cohort: int, population: int) -> int:
     """About as many rounds as have so many different clients together, 2^31 where all fit."""
-    if places >= population:
+    if slots >= population:
         return 2**31
-    expected = math.log1p(-places / population) / math.log1p(-cohort / population)
+    expected = math.log1p(-slots / population) / math.log1p(-cohort / population)
     return math.ceil(1.1 * expected) + 1
 
 
