@@ -94,14 +94,23 @@ def __getattr__(name: str) -> Any:
         instead = f": it is now {_INSTEAD[name]}" if name in _INSTEAD else ""
         raise AttributeError(f"module 'fedsolve' has no attribute '{name}'{instead}")
     module, _, inside = _homes()[name].partition(":")
-    value = importlib.import_module(f"fedsolve.{module}")
-    value = getattr(value, inside) if inside else value
+    value = getattr(importlib.import_module(f"fedsolve.{module}"), inside) if inside else _namespace(name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return ["__version__", *_homes()]
+
+
+def _namespace(name: str) -> ModuleType:
+    """The module of a namespace, of which `dir` shows what it offers and nothing that it imports.
+
+    Packages of the same name within (`data`, `geometry`, `tasks`) may be imported without this, and say it themselves.
+    """
+    module = importlib.import_module(f"fedsolve.{_NAMESPACES[name]}")
+    vars(module).setdefault("__dir__", lambda: sorted(module.__all__))
+    return module
 
 
 class _Namespaces(MetaPathFinder, Loader):
@@ -114,7 +123,7 @@ class _Namespaces(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self) if package == __name__ and name in _NAMESPACES else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(f"fedsolve.{_NAMESPACES[spec.name.rpartition('.')[2]]}")
+        module = _namespace(spec.name.rpartition(".")[2])
         spec.loader_state = module.__spec__
         return module
 

@@ -350,7 +350,3 @@ def split_name(name: str) -> tuple[str, str]:
         shown = name if len(name) < 80 else name[:76] + " ..."
         raise InvalidInput(f"{shown}: {wrapper} comes twice: once is enough")
     return (wrapper, inner) if plus else ("", name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

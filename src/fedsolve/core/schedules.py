@@ -302,7 +302,3 @@ def rate_at(value: Rate, round: Scalar) -> Scalar:
 def as_count(number: Any) -> Array:
     """Integers as JAX's widest: of int32 optax's schedules make rates of float32, in a float64 run too."""
     return jnp.asarray(number, int)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

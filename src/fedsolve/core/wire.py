@@ -220,7 +220,3 @@ def _decode(data: bytes, like: Any) -> Any:
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=int(np.prod(like.shape, dtype=np.int64)))
         return bits.astype(bool).reshape(like.shape)
     return np.frombuffer(data, jnp.dtype(like.dtype)).reshape(like.shape)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

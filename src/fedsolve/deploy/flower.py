@@ -62,7 +62,3 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"fedsolve.deploy.{home}"), attribute)
     globals()[name] = value
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -303,7 +303,3 @@ def _frank_wolfe(
     end = lax.while_loop(unfinished, iterate, _Walk(params, one, one, one, jnp.int32(0)))
     f, g = gradient(end.x)
     return end.x, f, psi.gap(end.x, g), end.iteration
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -294,7 +294,3 @@ class KeepBest:
         values = at.signed(self.metric)
         if len(values) == 1 or values[-1] > values[:-1].max():
             at.result().save(self.folder)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -7,7 +7,3 @@ from fedsolve.core.fleets.fleet import PROFILES, Fleet, Profile, profile
 from fedsolve.core.fleets.timeline import Tasks, Timeline
 
 __all__ = ["PROFILES", "Fleet", "Profile", "Tasks", "Timeline", "profile"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -13,7 +13,3 @@ __all__ = [
     "Uniform",
     "Weighted",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

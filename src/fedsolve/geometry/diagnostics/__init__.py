@@ -23,7 +23,3 @@ __all__ = [
     "Suboptimality",
     "Support",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -21,7 +21,3 @@ __all__ = [
     "ALittleIsEnough", "Attack", "Attacked", "Colluding", "Collusion", "GaussianNoise", "InnerProductManipulation",
     "MinMax", "Scaled", "SignFlip", "choose_attackers", "flip_labels",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

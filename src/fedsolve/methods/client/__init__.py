@@ -7,7 +7,3 @@ from fedsolve.methods.client.sgd import SGD
 from fedsolve.methods.client.solver import LocalSolver, Solution
 
 __all__ = ["SGD", "Armijo", "ConjugateGradient", "LocalSolver", "Optax", "OptaxSolver", "Solution"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

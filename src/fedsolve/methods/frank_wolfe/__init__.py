@@ -8,7 +8,3 @@ from fedsolve.methods.frank_wolfe.split_sets import SplitSets
 from fedsolve.methods.frank_wolfe.steps import Convex, FrankWolfeSteps, NonConvex, OwnSteps, Stochastic
 
 __all__ = ["Convex", "FrankWolfe", "FrankWolfeSteps", "NonConvex", "OwnSteps", "SplitSets", "Stochastic"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -16,7 +16,3 @@ __all__ = [
     "epsilon",
     "noise_multiplier_for",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

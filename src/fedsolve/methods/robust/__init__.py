@@ -43,7 +43,3 @@ Median()
 >>> REDUCTIONS.build("reduction", {"name": "TrimmedMean", "trim": 0.2})
 TrimmedMean(trim=0.2)
 """
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -26,7 +26,3 @@ __all__ = [
     "ServerOptimizer",
     "ServerSGD",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -39,7 +39,3 @@ def tracker(name: str, folder: Path) -> Tracker:
         InvalidInput: there is none (the nearest is named), or its package is not installed.
     """
     return TRACKERS.find(name)(check_path("folder", folder))
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
