@@ -8,7 +8,8 @@ import pytest
 from fedsolve.core import trees
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.xla.conv import max_pool2x2
-from fedsolve.tasks.models.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax, check_model
+from fedsolve.tasks.models.layers import check_model
+from fedsolve.tasks.models.models import CNN, MLP, Affine, Linear, MatrixLinear, Softmax
 
 KEY = jax.random.key(0)
 MODELS = [

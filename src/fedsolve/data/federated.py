@@ -15,8 +15,7 @@ import numpy as np
 from fedsolve.core.checks import as_array, check_integer, check_number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch
-from fedsolve.data.array_checks import as_rows, check_column
-from fedsolve.data.names import Numbered, as_names, check_names
+from fedsolve.data.names import Numbered, as_names, as_rows, check_column, check_names
 
 
 @dataclass(frozen=True)

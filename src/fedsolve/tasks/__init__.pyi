@@ -42,8 +42,8 @@ from fedsolve.tasks.models.models import Linear as Linear
 from fedsolve.tasks.models.models import MLP as MLP
 from fedsolve.tasks.models.models import MatrixLinear as MatrixLinear
 from fedsolve.tasks.models.models import Softmax as Softmax
+from fedsolve.tasks.models.models import SparseLinear as SparseLinear
 from fedsolve.tasks.models.pictures import Augmented as Augmented
-from fedsolve.tasks.models.sparse import SparseLinear as SparseLinear
 from fedsolve.tasks.models.updates import Factors as Factors
 from fedsolve.tasks.models.updates import Updated as Updated
 from fedsolve.tasks.networks.autoencoder import Autoencoder as Autoencoder
@@ -53,12 +53,12 @@ from fedsolve.tasks.networks.recurrent import LSTM as LSTM
 from fedsolve.tasks.networks.resnet import ResNet18 as ResNet18
 from fedsolve.tasks.networks.transformers import CausalTransformer as CausalTransformer
 from fedsolve.tasks.networks.transformers import ViT as ViT
+from fedsolve.tasks.shared import check_sequences as check_sequences
+from fedsolve.tasks.shared import windows as windows
 from fedsolve.tasks.task import Task as Task
 from fedsolve.tasks.text.news import news as news
 from fedsolve.tasks.text.newsgroups_minilm import newsgroups_minilm as newsgroups_minilm
 from fedsolve.tasks.text.next_word import WordAccuracy as WordAccuracy
 from fedsolve.tasks.text.next_word import next_word as next_word
-from fedsolve.tasks.text.sequences import check_sequences as check_sequences
-from fedsolve.tasks.text.sequences import windows as windows
 from fedsolve.tasks.text.shakespeare import shakespeare as shakespeare
 from fedsolve.tasks.torch_modules.from_torch import from_torch as from_torch

@@ -18,6 +18,7 @@ from fedsolve.core.types import Batch, Params, module, replace
 from fedsolve.tasks.loss_arguments import asked
 
 _NEAR = 3  # paths that an error names
+_INSTEAD = "or take GroupNorm or LayerNorm instead of BatchNorm"
 
 
 @module
@@ -123,6 +124,39 @@ def refuse_halves(of: str, params: Params) -> None:
             )
 
 
+def refuse_state(params: Params) -> None:
+    """Running statistics of flax (linen, nnx) or equinox among the parameters would be trained as weights.
+
+    Raises:
+        InvalidInput: where they are, and what to pass instead.
+    """
+    try:
+        leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_state)
+    except ValueError:
+        raise InvalidInput(
+            "the parameters are a dictionary with keys of several types, which have no order: make them all text"
+        ) from None
+    for path, leaf in leaves:
+        where = jax.tree_util.keystr(path)
+        if any(getattr(part, "key", None) == "batch_stats" for part in path):
+            raise InvalidInput(
+                f"the parameters hold running statistics, {where}, which a gradient step would move: give "
+                f"variables['params'] alone and apply the model with use_running_average=True, {_INSTEAD}"
+            )
+        if _is_state(leaf):
+            raise InvalidInput(
+                f"the parameters hold state, {where or type(leaf).__name__} of type {type(leaf).__name__}, which a "
+                f"gradient step would move: give the weights alone (flax: nnx.split(model, nnx.Param, ...); equinox: "
+                f"the model without its State), {_INSTEAD}"
+            )
+
+
+def _is_state(leaf: Any) -> bool:
+    """flax's `nnx.BatchStat` and equinox's `nn.State`, by name: neither package need be installed."""
+    names = {(c.__module__.split(".")[0], c.__name__) for c in type(leaf).__mro__}
+    return bool(names & {("flax", "BatchStat"), ("equinox", "State")})
+
+
 def _merge(
     structure: Any, fixed: list[Any], kept: list[bool], cold: list[bool] | None = None
 ) -> Callable[[Any], Params]:
@@ -187,30 +221,16 @@ class Merged:
         return Merged(self.function.each, self.merge)
 
     @property
-    def counts(self) -> Callable[[Batch], Any]:
-        """How many parts each example's value is the mean of; an `AttributeError` where the function does not say."""
-        return self.function.counts
-
-    @property
-    def of_sums(self) -> Callable[[Any], Any]:
-        """The value from sums over examples; an `AttributeError` where it does not follow from sums."""
-        return self.function.of_sums
-
-    @property
-    def size(self) -> Callable[[Any], Any] | None:
-        """How much examples count for, from their sums; an `AttributeError` where the function does not say."""
-        return self.function.size
-
-    @property
-    def empty(self) -> Callable[[Batch], Any]:
-        """Which examples have no part; an `AttributeError` where the function does not say."""
-        return self.function.empty
-
-    @property
     def targets(self) -> Callable[[Any, Batch], Any]:
         """Which targets it takes; an `AttributeError` where the function does not say."""
         says = self.function.targets
         return lambda params, batch: says(self.merge(params), batch)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else a function may have that does not depend on the model; then this has it, too."""
+        if name not in ("counts", "empty", "of_sums", "size"):
+            raise AttributeError(name)
+        return getattr(self.function, name)
 
     def __call__(self, params: Any, batch: Batch, **given: Any) -> Any:
         """The function of the whole model."""

@@ -17,9 +17,8 @@ from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.methods.wrappers.buffers import keeps_buffers
-from fedsolve.tasks.leaves import split_leaves
+from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.sums import Whole
-from fedsolve.tasks.models.state import refuse_state
 from fedsolve.tasks.task_checks import (
     check_data,
     check_diagnostics,

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
-from fedsolve.data.array_checks import check_column
+from fedsolve.data.names import check_column
 
 
 class Partition(ABC):

@@ -12,7 +12,7 @@ import numpy as np
 from fedsolve.core.building.registry import Registry
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.data.array_checks import check_column
+from fedsolve.data.names import check_column
 from fedsolve.data.partitioning.pachinko import Pachinko
 from fedsolve.data.partitioning.partition import Partition, begin, fill_empty, finish
 

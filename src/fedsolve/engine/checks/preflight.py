@@ -16,8 +16,8 @@ from fedsolve.engine.checks.constants import check_frozen, renew
 from fedsolve.engine.checks.gather_checks import check_gathers
 from fedsolve.engine.checks.loss_contract import built_in, few_rows, not_means
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
+from fedsolve.tasks.leaves import refuse_state
 from fedsolve.tasks.loss_arguments import asked, call
-from fedsolve.tasks.models.state import refuse_state
 from fedsolve.tasks.task import Task
 
 

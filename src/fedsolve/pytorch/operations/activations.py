@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from fedsolve.pytorch.operations.creation import dropout
-from fedsolve.pytorch.operations.padding_rows import Weights, along_dim, filled
-from fedsolve.pytorch.operations.promotion import axes_of, floating
+from fedsolve.pytorch.operations.operands import Weights, along_dim, axes_of, filled, floating
 from fedsolve.pytorch.translation.dtypes import jax_dtype
 from fedsolve.pytorch.translation.registry import operation
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.promotion import same_everywhere
+from fedsolve.pytorch.operations.operands import same_everywhere
 from fedsolve.pytorch.translation.registry import operation
 
 _LETTERS = "DHW"

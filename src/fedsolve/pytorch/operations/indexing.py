@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.operations.promotion import index_dtype, is_floating
+from fedsolve.pytorch.operations.operands import index_dtype, is_floating
 from fedsolve.pytorch.translation.registry import operation
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.padding_rows import Weights, filled, last_axis
+from fedsolve.pytorch.operations.operands import Weights, filled, last_axis
 from fedsolve.pytorch.operations.reductions import vector_norm
 from fedsolve.pytorch.translation.registry import operation, operations
 

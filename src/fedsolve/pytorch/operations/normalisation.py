@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.padding_rows import Weights, all_but_channels, counted
+from fedsolve.pytorch.operations.operands import Weights, all_but_channels, counted
 from fedsolve.pytorch.translation.registry import operation
 
 

@@ -11,7 +11,7 @@ from jax.scipy import special
 from jaxtyping import Array
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.pytorch.operations.promotion import Operand, is_floating, promoted, promoted_floating
+from fedsolve.pytorch.operations.operands import Operand, is_floating, promoted, promoted_floating
 from fedsolve.pytorch.translation.registry import operation, operations
 
 operations(

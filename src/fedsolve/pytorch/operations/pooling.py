@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.promotion import index_dtype, is_floating, same_everywhere
+from fedsolve.pytorch.operations.operands import index_dtype, is_floating, same_everywhere
 from fedsolve.pytorch.translation.registry import operation
 
 

@@ -8,17 +8,20 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.padding_rows import (
+from fedsolve.pytorch.operations.operands import (
     Weights,
     along_dim,
+    axes_of,
     counted,
     filled,
     highest,
+    index_dtype,
+    is_floating,
     lowest,
     number_of,
+    summed_dtype,
 )
 from fedsolve.pytorch.operations.pointwise import absolute
-from fedsolve.pytorch.operations.promotion import axes_of, index_dtype, is_floating, summed_dtype
 from fedsolve.pytorch.translation.dtypes import jax_dtype
 from fedsolve.pytorch.translation.registry import operation
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from fedsolve.pytorch.operations.promotion import axes_of
+from fedsolve.pytorch.operations.operands import axes_of
 from fedsolve.pytorch.translation.registry import operation, operations
 
 operations(

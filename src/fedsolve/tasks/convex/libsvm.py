@@ -17,10 +17,10 @@ from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import IID, as_partition
-from fedsolve.tasks.choices import Choice
 from fedsolve.tasks.losses.accuracies import BinaryAccuracy
 from fedsolve.tasks.losses.losses import Logistic, Ridge
 from fedsolve.tasks.models.models import Linear
+from fedsolve.tasks.shared import Choice
 from fedsolve.tasks.task import Examples, Task
 
 FEATURES = {"a9a": 123, "w8a": 300, "mushrooms": 112}

@@ -10,8 +10,8 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer, check_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
-from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.models.models import MLP, Softmax
+from fedsolve.tasks.shared import classification, pick
 from fedsolve.tasks.task import Examples, Task
 
 FEATURES, CLASSES = 60, 10

@@ -15,11 +15,11 @@ from fedsolve.data.partitioning.pachinko import Pachinko
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import Dirichlet, as_partition
 from fedsolve.data.sources import read_checked
-from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.losses.accuracies import TopK
 from fedsolve.tasks.models.models import CNN, Softmax
 from fedsolve.tasks.models.pictures import Augmented
 from fedsolve.tasks.networks.resnet import ResNet18
+from fedsolve.tasks.shared import Choice, classification, dealt, pick
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "cifar10_20k4k.npz"
@@ -160,11 +160,8 @@ class _Split:
         if self.most is not None:
             rng = np.random.default_rng((self.seed, 1))  # not the stream that the partition drew from
             parts = [np.sort(rng.permutation(part)[: self.most]) for part in parts]
-        rows = np.concatenate(parts)
-        clients = _examples(z["d_train"][rows], y[rows])
-        return FederatedData(clients, np.array([len(part) for part in parts])), _examples(
-            z["d_test"], z["y_test"]
-        )
+        data = dealt(parts, lambda rows: _examples(z["d_train"][rows], y[rows]))
+        return data, _examples(z["d_test"], z["y_test"])
 
 
 def decode(differences: np.ndarray) -> np.ndarray:

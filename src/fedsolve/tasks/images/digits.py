@@ -14,8 +14,8 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import Dirichlet, as_partition
-from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.models.models import MLP, Softmax
+from fedsolve.tasks.shared import Choice, classification, pick
 from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"mlp": MLP((64, 64, 10)), "softmax": Softmax(64, 10)}

@@ -17,8 +17,8 @@ from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import Dirichlet, as_partition
-from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
+from fedsolve.tasks.shared import Choice, classification, pick
 from fedsolve.tasks.task import Examples, Task
 
 FOLDER = "fashion-mnist"

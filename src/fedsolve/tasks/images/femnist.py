@@ -13,11 +13,12 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_checked
-from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.images.handwriting import FEMNIST
 from fedsolve.tasks.losses.reconstruction import ReconstructionError
-from fedsolve.tasks.models.models import CNN, MLP, Softmax, check_model
+from fedsolve.tasks.models.layers import check_model
+from fedsolve.tasks.models.models import CNN, MLP, Softmax
 from fedsolve.tasks.networks.autoencoder import Autoencoder
+from fedsolve.tasks.shared import classification, dealt, pick
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "femnist_leaf_sample.npz"
@@ -102,8 +103,7 @@ def pictures(
 
 def _writers(z: dict[str, np.ndarray], parts: list[np.ndarray]) -> FederatedData:
     names = tuple(f"writer {z['writers'][z['writer'][part[0]]]}" for part in parts)
-    counts = np.array([len(part) for part in parts])
-    return FederatedData(_examples(z, np.concatenate(parts)), counts, names)
+    return dealt(parts, lambda rows: _examples(z, rows), names)
 
 
 def _examples(z: dict[str, np.ndarray], rows: np.ndarray) -> Examples:

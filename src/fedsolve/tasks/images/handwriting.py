@@ -11,11 +11,9 @@ import numpy as np
 from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer, is_one_of
 from fedsolve.core.errors import InvalidInput, unknown
-from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_checked
-from fedsolve.tasks.choices import classification, pick
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
+from fedsolve.tasks.shared import by_owner, classification, pick
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "unipen62_by_writer.npz"
@@ -78,14 +76,12 @@ def handwriting(
     z = read_checked(data_dir, file, sha256, ["x", "y", "writer", "is_test"])
     wanted = z["y"] < classes
     train, test = np.flatnonzero(wanted & ~z["is_test"]), np.flatnonzero(wanted & z["is_test"])
-    parts = [train[part] for part in Natural()(z["writer"][train], num_clients, seed)]
-    names = tuple(f"writer {z['writer'][part[0]]}" for part in parts)
 
     def examples(rows: np.ndarray) -> Examples:
         x = np.divide(z["x"][rows][..., None], 255.0, dtype=np.float32)
         return Examples(1 - x if flip else x, z["y"][rows].astype(np.int32))
 
-    data = FederatedData(examples(np.concatenate(parts)), np.array([len(part) for part in parts]), names)
+    data = by_owner(z["writer"], train, num_clients, seed, examples, "writer")
     name = f"handwriting-{classes}" if dataset == "unipen" else f"femnist-{classes}"
     source = "guyon1994unipen" if dataset == "unipen" else "caldas2018leaf"
     task = classification(name, chosen, classes, data, examples(test), source)

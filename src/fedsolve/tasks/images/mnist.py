@@ -12,13 +12,12 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data import sources
-from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.data.partitioning.partitions import Natural, as_partition
 from fedsolve.data.sources import checksum, read_idx, read_npz
-from fedsolve.tasks.choices import Choice, classification, pick
 from fedsolve.tasks.losses.accuracies import TopK
 from fedsolve.tasks.models.models import CNN, MLP, Softmax
+from fedsolve.tasks.shared import Choice, classification, dealt, pick
 from fedsolve.tasks.task import Examples, Task
 
 MODELS = {"cnn": CNN(classes=10), "mlp": MLP((784, 128, 10)), "softmax": Softmax(784, 10)}
@@ -80,9 +79,8 @@ def mnist_by_writer(
     column = writers if by_writer else read_idx(folder / "train-labels-idx1-ubyte.gz")
     drawn = _draw(len(column), examples, seed)
     parts = [drawn[part] for part in deal(column[drawn], num_clients, seed)]  # type: ignore[arg-type]
-    rows = np.concatenate(parts)
     names = tuple(f"writer {writers[part[0]]}" for part in parts) if by_writer else ()
-    data = FederatedData(_read(folder, "train", rows), np.array([len(part) for part in parts]), names)
+    data = dealt(parts, lambda rows: _read(folder, "train", rows), names)
     task = classification("mnist", chosen, 10, data, _read(folder, "t10k"), "yadav2019qmnist")
     metrics = {**task.metrics, "top3_accuracy": TopK(chosen, 3)}
     return replace(task, metrics=metrics, batch_size=20, eval_examples=5_000)

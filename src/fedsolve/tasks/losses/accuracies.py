@@ -13,7 +13,7 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.examples import SparseRows
 from fedsolve.tasks.losses.losses import Model, OfOutputs, check_shapes
-from fedsolve.tasks.models.sparse import dense_rows
+from fedsolve.tasks.models.models import dense_rows
 
 
 @dataclass(frozen=True)

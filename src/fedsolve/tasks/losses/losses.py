@@ -14,11 +14,10 @@ from jaxtyping import Array
 from fedsolve.core.checks import check_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
-from fedsolve.data.array_checks import check_column
 from fedsolve.data.examples import SparseRows
+from fedsolve.data.names import check_column
 from fedsolve.tasks.loss_arguments import asked
-from fedsolve.tasks.models.models import Affine
-from fedsolve.tasks.models.sparse import dense_rows
+from fedsolve.tasks.models.models import Affine, dense_rows
 from fedsolve.tasks.targets import Classes, Tags, Targets, TwoSides, first_wrong
 from fedsolve.tasks.task import Examples
 

@@ -1,4 +1,4 @@
-"""The layers of the models: a few lines each over `jax.nn`, in forms that are fast on a CPU."""
+"""The layers of the models: a few lines each over `jax.nn`, in forms that are fast on a CPU; and checks of models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedsolve.core.checks import check_number
+from fedsolve.core.checks import check_integer, check_number
+from fedsolve.core.errors import InvalidInput
 
 Initializer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -119,3 +120,37 @@ def layer_norm(norm: Affine, x: Float[Array, "... c"], epsilon: float = 1e-5) ->
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
     return centred * lax.rsqrt(variance + epsilon) * norm.weight + norm.bias
+
+
+def check_model(
+    model: Any, shape: tuple[int, ...], outputs: tuple[int, ...], dtype: Any = jnp.float32
+) -> None:
+    """Check that a model takes examples of a shape and type and gives outputs of a shape, without computing.
+
+    Raises:
+        InvalidInput: it refuses the examples, or its outputs have another shape.
+    """
+    x = jax.ShapeDtypeStruct((1, *shape), dtype)
+    try:
+        found = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), x).shape
+    except (TypeError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(f"model {model!r} does not take examples of shape {shape}: {reason}") from None
+    if found != (1, *outputs):
+        raise InvalidInput(
+            f"model {model!r} gives outputs of shape {found[1:]} for an example, the task needs {outputs}"
+        )
+
+
+def two_rates(name: str, values: Any) -> tuple[float, ...]:
+    """Two rates of dropout as a tuple."""
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise InvalidInput(f"{name} = {values!r} must be two rates, such as (0.25, 0.5)")
+    return tuple(check_rate(name, rate) for rate in values)
+
+
+def sizes_of(name: str, values: Any) -> tuple[int, ...]:
+    """Layer sizes as a tuple, each at least 1."""
+    if not isinstance(values, tuple | list):
+        raise InvalidInput(f"{name} = {values!r} must be several integers, such as (64, 10)")
+    return tuple(check_integer(name, n, 1) for n in values)

@@ -6,7 +6,7 @@ Parameters take JAX's default float type. `init` draws He weights (zeros for the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,18 @@ from jaxtyping import Array
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.xla.conv import conv3x3, max_pool2x2
-from fedsolve.tasks.models.layers import Affine, as_numbers, check_rate, dense, dropout, flat, he, he_dense
+from fedsolve.data.examples import SparseRows
+from fedsolve.tasks.models.layers import (
+    Affine,
+    as_numbers,
+    dense,
+    dropout,
+    flat,
+    he,
+    he_dense,
+    sizes_of,
+    two_rates,
+)
 
 
 class CNNParams(NamedTuple):
@@ -133,7 +144,7 @@ class MLP:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", _sizes("sizes", self.sizes))
+        object.__setattr__(self, "sizes", sizes_of("sizes", self.sizes))
         if len(self.sizes) < 2:
             raise InvalidInput(f"sizes = {self.sizes} must have an input and an output: give two or more")
 
@@ -185,10 +196,10 @@ class CNN:
             check_integer(name, getattr(self, name), 1)
         for name in ("height", "width"):
             check_integer(name, getattr(self, name), 6)
-        object.__setattr__(self, "channels", _sizes("channels", self.channels))
+        object.__setattr__(self, "channels", sizes_of("channels", self.channels))
         if len(self.channels) != 2:
             raise InvalidInput(f"channels = {self.channels} must be two numbers, one for each convolution")
-        object.__setattr__(self, "dropout", _rates("dropout", self.dropout))
+        object.__setattr__(self, "dropout", two_rates("dropout", self.dropout))
 
     @property
     def asks(self) -> frozenset[str]:
@@ -219,35 +230,44 @@ class CNN:
         return dense(params.output, x)
 
 
-def check_model(
-    model: Any, shape: tuple[int, ...], outputs: tuple[int, ...], dtype: Any = jnp.float32
-) -> None:
-    """Check that a model takes examples of a shape and type and gives outputs of a shape, without computing.
+@dataclass(frozen=True)
+class SparseLinear:
+    """W^T x + b of sparse x, `fs.SparseRows`, to (n, outputs): of tags with `BinaryCrossEntropy`, of classes with
+    `CrossEntropy`; starts at zero.
+
+    W is (features, outputs), the transpose of `Softmax`'s, so that what belongs to a word lies in one place. An index
+    outside makes its example's outputs NaN.
+
+    Attributes:
+        features: columns of x, at least 1.
+        outputs: at least 1.
 
     Raises:
-        InvalidInput: it refuses the examples, or its outputs have another shape.
+        InvalidInput: a number below those.
     """
-    x = jax.ShapeDtypeStruct((1, *shape), dtype)
-    try:
-        found = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), x).shape
-    except (TypeError, ValueError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidInput(f"model {model!r} does not take examples of shape {shape}: {reason}") from None
-    if found != (1, *outputs):
-        raise InvalidInput(
-            f"model {model!r} gives outputs of shape {found[1:]} for an example, the task needs {outputs}"
-        )
+
+    features: int
+    outputs: int
+
+    def __post_init__(self) -> None:
+        check_integer("features", self.features, 1)
+        check_integer("outputs", self.outputs, 1)
+
+    def init(self, key: Array) -> Affine:
+        """Zeros: weight (features, outputs), bias (outputs,)."""
+        return Affine(jnp.zeros((self.features, self.outputs)), jnp.zeros(self.outputs))
+
+    def __call__(self, params: Affine, x: SparseRows) -> Array:
+        """Outputs of shape (n, outputs)."""
+        own = params.weight.at[x.indices].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+        # a sum, not a matrix product: it is fused with the reading, whose (n, entries, outputs) are never written
+        return jnp.sum(x.values[..., None] * own, axis=1) + params.bias
 
 
-def _rates(name: str, values: Any) -> tuple[float, ...]:
-    """Two rates of dropout as a tuple."""
-    if not isinstance(values, tuple | list) or len(values) != 2:
-        raise InvalidInput(f"{name} = {values!r} must be two rates, such as (0.25, 0.5)")
-    return tuple(check_rate(name, rate) for rate in values)
-
-
-def _sizes(name: str, values: Any) -> tuple[int, ...]:
-    """Layer sizes as a tuple, each at least 1."""
-    if not isinstance(values, tuple | list):
-        raise InvalidInput(f"{name} = {values!r} must be several integers, such as (64, 10)")
-    return tuple(check_integer(name, n, 1) for n in values)
+def dense_rows(rows: SparseRows, columns: int, dtype: jnp.dtype) -> Array:
+    """The rows as they are, shape (n, columns); one with an index outside is NaN."""
+    count = rows.indices.shape[0]
+    outside = jnp.any((rows.indices < 0) | (rows.indices >= columns), axis=1, keepdims=True)
+    dense = jnp.zeros((count, columns), dtype)
+    dense = dense.at[jnp.arange(count)[:, None], rows.indices].add(rows.values.astype(dtype))
+    return jnp.where(outside, jnp.nan, dense)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,11 @@ from fedsolve.core.building.build_record import by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import LikeliestSet, RecallAt
 from fedsolve.tasks.losses.losses import BinaryCrossEntropy
 from fedsolve.tasks.models.models import Softmax
+from fedsolve.tasks.shared import by_owner
 from fedsolve.tasks.task import Examples, Task
 
 FILE = "20news_by_author.npz"
@@ -64,12 +65,6 @@ def news(
     z = read_checked(data_dir, FILE, SHA256, fields)
     if vocabulary > len(z["vocab"]):
         raise InvalidInput(f"vocabulary = {vocabulary} of {len(z['vocab'])} words: give at most that many")
-    posts = np.bincount(z["author"][~z["is_test"]], minlength=int(z["author"].max()) + 1)
-    if min_posts > posts.max():
-        raise InvalidInput(f"min_posts = {min_posts}, no author has more than {posts.max()}: give fewer")
-    train = np.flatnonzero(~z["is_test"] & (posts[z["author"]] >= min_posts))
-    parts = [train[part] for part in Natural()(z["author"][train], num_clients, seed)]
-    names = tuple(f"author {z['author'][part[0]]}" for part in parts)
     words = frequent(z["indptr"], z["indices"], z["is_test"], len(z["vocab"]), vocabulary)
     tags, sets = name_parts([str(group) for group in z["groups"]])
     of_group = np.zeros((len(sets), len(tags)), np.int32)
@@ -86,12 +81,32 @@ def news(
         name="news",
         init=model.init,
         loss=BinaryCrossEntropy(model),
-        data=FederatedData(examples(np.concatenate(parts)), np.array([len(part) for part in parts]), names),
+        data=by_author(z, min_posts, num_clients, seed, examples),
         test=examples(np.flatnonzero(z["is_test"])),
         metrics={"recall_at_5": RecallAt(model, 5), "accuracy": LikeliestSet(model, sets)},
         batch_size=10,
         citation="lang1995newsweeder",
     )
+
+
+def by_author(
+    z: dict[str, np.ndarray],
+    min_posts: int,
+    num_clients: int | None,
+    seed: int,
+    examples: Callable[[np.ndarray], Examples],
+) -> FederatedData:
+    """The authors with enough training posts; `examples` makes those of posts.
+
+    Raises:
+        InvalidInput: no author has so many.
+    """
+    author, is_train = z["author"], ~z["is_test"]
+    posts = np.bincount(author[is_train], minlength=int(author.max()) + 1)
+    if min_posts > posts.max():
+        raise InvalidInput(f"min_posts = {min_posts}, no author has more than {posts.max()}: give fewer")
+    train = np.flatnonzero(is_train & (posts[author] >= min_posts))
+    return by_owner(author, train, num_clients, seed, examples, "author")
 
 
 def name_parts(groups: list[str]) -> tuple[list[str], tuple[tuple[int, ...], ...]]:

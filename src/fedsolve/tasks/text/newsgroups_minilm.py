@@ -15,16 +15,15 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.data.federated import FederatedData
-from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_checked
 from fedsolve.tasks.losses.accuracies import Accuracy
 from fedsolve.tasks.losses.losses import CrossEntropy
 from fedsolve.tasks.models.updates import Updated
 from fedsolve.tasks.networks.encoder import PADDING, Encoder
+from fedsolve.tasks.shared import drawn
 from fedsolve.tasks.task import Examples, Task
 from fedsolve.tasks.text.minilm import pretrained, word_pieces
-from fedsolve.tasks.text.news import FILE, SHA256
-from fedsolve.tasks.text.sequences import drawn
+from fedsolve.tasks.text.news import FILE, SHA256, by_author
 
 Tuning = Literal["all", "lora", "update"]
 MATRICES = ("query.weight", "value.weight")
@@ -92,22 +91,12 @@ def newsgroups_minilm(
     )
     pieces = word_pieces([str(word) for word in z["vocab"]])
     rows = ranked(z["indptr"], z["indices"], z["counts"], z["is_test"], len(z["vocab"]))
-    held, author = z["is_test"], z["author"]
-    posts = np.bincount(author[~held], minlength=int(author.max()) + 1)
-    if min_posts > posts.max():
-        raise InvalidInput(f"min_posts = {min_posts}, no author has more than {posts.max()}: give fewer")
-    train = np.flatnonzero(~held & (posts[author] >= min_posts))
-    parts = [train[part] for part in Natural()(author[train], num_clients, seed)]
 
     def examples(which: np.ndarray) -> Examples:
         return Examples(sequences(rows, which, *pieces, length), z["label"][which].astype(np.int32))
 
-    data = FederatedData(
-        examples(np.concatenate(parts)),
-        np.array([len(part) for part in parts]),
-        tuple(f"author {author[part[0]]}" for part in parts),
-    )
-    test = drawn(examples(np.flatnonzero(held)), test_examples, seed)
+    data = by_author(z, min_posts, num_clients, seed, examples)
+    test = drawn(examples(np.flatnonzero(z["is_test"])), test_examples, seed)
     task = fine_tuning(model, pretrained(model), data, test, tuning, rank, freeze)
     return replace(task, name="newsgroups-minilm", citation="wang2020minilm", eval_examples=500)
 

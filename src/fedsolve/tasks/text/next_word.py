@@ -21,11 +21,10 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
 from fedsolve.data.sources import read_bytes
-from fedsolve.tasks.choices import pick
 from fedsolve.tasks.losses.losses import Model, Pooled
 from fedsolve.tasks.networks.recurrent import LSTM
+from fedsolve.tasks.shared import PADDING, drawn, next_token, pick
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.tasks.text.sequences import PADDING, drawn, next_token
 
 PACKAGE = "chitchat_dataset"
 _MARKS = frozenset(".,!?")

@@ -18,10 +18,9 @@ from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data import sources
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.partitioning.partitions import Natural
-from fedsolve.tasks.choices import pick
 from fedsolve.tasks.networks.recurrent import GRU, LSTM
+from fedsolve.tasks.shared import drawn, next_token, pick, windows
 from fedsolve.tasks.task import Examples, Task
-from fedsolve.tasks.text.sequences import drawn, next_token, windows
 
 FILE = "shakespeare_roles.jsonl.gz"
 LEAF = "shakespeare_leaf.jsonl.gz"

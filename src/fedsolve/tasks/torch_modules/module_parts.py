@@ -16,8 +16,13 @@ from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.task import Examples
 from fedsolve.tasks.torch_modules.agreement import Agreement
 from fedsolve.tasks.torch_modules.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
-from fedsolve.tasks.torch_modules.module_sums import LossBehind, SumsBehind, SumsOfModule, SumsWithBuffers
-from fedsolve.tasks.torch_modules.module_whole import on_whole_sets
+from fedsolve.tasks.torch_modules.module_sums import (
+    LossBehind,
+    SumsBehind,
+    SumsOfModule,
+    SumsWithBuffers,
+    on_whole_sets,
+)
 
 if TYPE_CHECKING:
     from torch import nn

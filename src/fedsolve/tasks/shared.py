@@ -1,17 +1,80 @@
-"""Tasks of next tokens: sequences of one length with padded tails, their checks, and what such tasks share."""
+"""What ready tasks share: a model by name, classification, and the prediction of next tokens of padded sequences."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.data.federated import FederatedData
-from fedsolve.tasks.losses.losses import OfOutputs
+from fedsolve.data.partitioning.partitions import Natural
+from fedsolve.tasks.losses.accuracies import Accuracy
+from fedsolve.tasks.losses.losses import CrossEntropy, OfOutputs, check_labels
 from fedsolve.tasks.losses.sequence_losses import BitsPerToken, NextToken, NextTokenAccuracy
-from fedsolve.tasks.models.models import check_model
+from fedsolve.tasks.models.layers import check_model
 from fedsolve.tasks.task import Examples, Task
+
+Choice = str | Mapping[str, Any]
+"""A name, or a table with a name and parameters, as a configuration file gives it."""
+
+
+def pick(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """`value` itself, or what it names in `known`; `InvalidInput` for an unknown name or no such object."""
+    if isinstance(value, str):
+        if value not in known:
+            raise unknown(kind, value, known)
+        return known[value]
+    if not (callable(value) and hasattr(value, "init")):
+        raise InvalidInput(
+            f"{kind} = {value!r} must be one of {', '.join(known)} or an object with init and call"
+        )
+    return value
+
+
+def dealt(
+    parts: Sequence[np.ndarray], examples: Callable[[np.ndarray], Examples], names: tuple[str, ...] = ()
+) -> FederatedData:
+    """Clients with the examples of some rows each; `examples` makes those of row numbers."""
+    return FederatedData(examples(np.concatenate(parts)), np.array([len(part) for part in parts]), names)
+
+
+def by_owner(
+    owners: np.ndarray,
+    rows: np.ndarray,
+    num_clients: int | None,
+    seed: int,
+    examples: Callable[[np.ndarray], Examples],
+    word: str,
+) -> FederatedData:
+    """A client for each owner of some rows, or for so many drawn ones, called by a word and its number."""
+    parts = [rows[part] for part in Natural()(owners[rows], num_clients, seed)]
+    return dealt(parts, examples, tuple(f"{word} {owners[part[0]]}" for part in parts))
+
+
+def classification(
+    name: str, model: Any, classes: int, data: FederatedData, test: Examples, citation: str
+) -> Task:
+    """The task of fitting `model` by cross-entropy, evaluated by accuracy.
+
+    Raises:
+        InvalidInput: a label outside the classes, or a model that does not fit the data.
+    """
+    for part in (data.examples, test):
+        check_labels(part.y, classes)
+    check_model(model, jax.tree.leaves(data.examples)[0].shape[1:], (classes,))
+    return Task(
+        name=name,
+        init=model.init,
+        loss=CrossEntropy(model),
+        data=data,
+        test=test,
+        metrics={"accuracy": Accuracy(model)},
+        citation=citation,
+    )
+
 
 PADDING = 0
 """The token of a tail, which no loss and no metric counts."""
