@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 from cli_small import SMALL
 
-from fedsolve.cli.commands import runs
+from fedsolve.cli.commands import method
 from fedsolve.cli.terminal.progress import Lines
 from fedsolve.folders.files import slug
 from fedsolve.folders.sealed_json import unsealed
@@ -81,8 +81,8 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
     shown = call("show", "c", "--json").document
     assert [m["status"] for m in shown["methods"]] == ["finished", "unfinished"]
     labels = []
-    run = runs.run_one
-    monkeypatch.setattr(runs, "run_one", lambda *a, **k: labels.append(k["label"]) or run(*a, **k))
+    run = method.run_one
+    monkeypatch.setattr(method, "run_one", lambda *a, **k: labels.append(k["label"]) or run(*a, **k))
     assert call("compare", "--resume", "c").code == 0
     assert labels == ["FedExP / slow"]
     for name in ("FedAvg", "FedExP-slow"):
@@ -126,8 +126,8 @@ def test_labels_that_make_the_same_folder_are_kept_apart(call, no_pictures):
 def test_methods_that_minimise_different_objectives_are_told_apart():
     """The note names who weighs how; with one weighting for all there is none."""
     import fedsolve as fs
-    from fedsolve.cli.commands.compare import objectives
     from fedsolve.cli.configuration.config import parse
+    from fedsolve.cli.configuration.settings import objectives
 
     config = parse({"task": "digits", "method": [{"name": "FedAvg"}, {"name": "FedExP"}]}, "here")
     (note,) = objectives(config, (fs.FedAvg(), fs.FedExP()))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsolve.cli.federation.processes import descendants, free_port, is_alive
 from fedsolve.cli.processes import distributed_init as joining
 from fedsolve.cli.processes.distributed_init import PLACE
+from fedsolve.cli.processes.local_processes import descendants, free_port, is_alive
 
 SIZES = [f"--task-set={name}=4" for name in ("num_clients", "examples_per_client", "features")]
 RUN = ("run", "regression", "SCAFFOLD", *SIZES)

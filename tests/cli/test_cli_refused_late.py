@@ -8,7 +8,7 @@ import pytest
 from cli_small import SMALL
 
 import fedsolve.cli.commands.compare
-import fedsolve.cli.commands.runs
+import fedsolve.cli.commands.method
 import fedsolve.cli.commands.sweeps
 from fedsolve.cli.terminal.folders import undone_if_refused
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
@@ -75,7 +75,7 @@ def test_refused_when_there_is_a_folder(call, monkeypatch, command, out, error):
         assert list(Path().rglob("config.toml"))
         raise error
 
-    monkeypatch.setattr(fedsolve.cli.commands.runs, "run_one", refuse)
+    monkeypatch.setattr(fedsolve.cli.commands.method, "run_one", refuse)
     monkeypatch.setattr(fedsolve.cli.commands.sweeps, "run_sweep", refuse)
     try:
         assert call(*COMMANDS[command], *out).code != 0

@@ -300,13 +300,13 @@ def test_ranges_give_round_numbers():
     assert (found["d"], found["e"], found["f"]) == ([2.0], [1, 2], [True, False])
 
 
-def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch):
+def test_progress_says_what_diverged_and_how_long_it_takes(capsys, monkeypatch, tmp_path):
     from fedsolve.cli.terminal import sweep_progress
     from fedsolve.engine.progress import SweepProgress
 
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: float(next(clock)))
-    with SweepLines("X") as board:
+    with SweepLines("X", tmp_path) as board:
         for done, diverged in ((0, 0), (100, 1), (200, 3)):
             board(SweepProgress("X", done, 1000, diverged, ("in 2 parts",)))
     lines = capsys.readouterr().err.splitlines()

@@ -156,7 +156,7 @@ def test_command_lines_that_train_show_the_methods_well(tmp_path, monkeypatch, c
     pytest.importorskip("sklearn")
     from fedsolve.cli.configuration.options import from_options
     from fedsolve.cli.configuration.requests import CompareRequest
-    from fedsolve.cli.commands.compare import untuned
+    from fedsolve.cli.configuration.settings import untuned
     from fedsolve.cli.main import main
 
     found = importlib.util.find_spec  # as where matplotlib is not installed, which saves seconds

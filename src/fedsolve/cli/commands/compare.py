@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedsolve.cli.commands.runs import (
-    begun,
-    check_trackers,
-    how_to_resume,
-    print_notes_and_files,
-    rounds_of,
-    run_method,
-    where,
-)
+from fedsolve.cli.commands.method import check_trackers, run_method
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import Prepared, prepare
 from fedsolve.cli.configuration.requests import CompareRequest
-from fedsolve.cli.configuration.settings import resolve_settings
-from fedsolve.cli.terminal.console import emit_json, emit_rich, say
-from fedsolve.cli.terminal.folders import ended, read_failure, run_folders, save_config
-from fedsolve.cli.terminal.outputs import report_files, write_report
-from fedsolve.cli.terminal.progress import ProgressDisplay, open_display
+from fedsolve.cli.configuration.settings import objectives, untuned
+from fedsolve.cli.terminal.console import emit_json, say
+from fedsolve.cli.terminal.folders import begun, how_to_resume, save_config
+from fedsolve.cli.terminal.outputs import document, print_result, write_report
+from fedsolve.cli.terminal.progress import Lines, open_display
+from fedsolve.cli.terminal.run_status import ended, read_failure, run_folders
 from fedsolve.cli.watch.commands import watched
-from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.prepare import check_all_begin
-from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.lock import locked
-from fedsolve.report.table import result_rows, result_table
+from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders
 
 
-@dataclass
-class Outcome:
-    """How the runs of a comparison ended: records by method, and why runs diverged, by method and run."""
+class Outcome(NamedTuple):
+    """How the runs of one method ended: their records, and why runs diverged, by run."""
 
-    histories: dict[str, list[History]] = field(default_factory=dict)
-    failures: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    @property
-    def all_histories(self) -> list[History]:
-        """The record of every run."""
-        return [history for runs in self.histories.values() for history in runs]
-
-    @property
-    def lines(self) -> list[str]:
-        """A line for each run that diverged."""
-        return [f"{name}: {why}" for of_method in self.failures.values() for name, why in of_method.items()]
+    histories: Sequence[History]
+    failures: Mapping[str, str]
 
 
 def compare_command(config: Config, request: CompareRequest) -> int:
@@ -71,65 +50,50 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     what = f"{len(config.method)} methods on {config.task}"
     with begun(request, config, f"{config.task}-comparison", what) as folder, locked(folder):
         with watched(folder, request.watch):
-            outcome = _run_all(prepared, folder, track)
-        histories, failures = outcome.all_histories, outcome.lines
-        failures += untuned(config) + objectives(config, prepared.algorithms)
-        write_report(folder, config, prepared.task, histories, failures)
+            outcomes = _run_all(prepared, folder, track)
+        histories = [history for outcome in outcomes.values() for history in outcome.histories]
+        notes = [f"{run}: {why}" for outcome in outcomes.values() for run, why in outcome.failures.items()]
+        notes += untuned(config) + objectives(config, prepared.algorithms)
+        write_report(folder, config, prepared.task, histories, notes)
+    diverged = [label for label, outcome in outcomes.items() if outcome.failures]
     if request.as_json:
-        emit_json(_document(config, folder, outcome) | {"notes": failures})
+        status, methods = "diverged" if diverged else "finished", _methods(config, folder, outcomes)
+        about = document(status, folder, config.task, config.run.rounds, methods=methods)
+        emit_json(about | {"notes": notes})
     else:
-        emit_rich(result_table(histories))
         noted = [f"{h.label}: {note}" for h in histories for note in h.notes]
-        print_notes_and_files([*failures, *dict.fromkeys(noted)], folder)
-    if outcome.failures:
-        say(f"error: diverged: {', '.join(outcome.failures)}")
-    return Diverged.exit_code if outcome.failures else 0
+        print_result(histories, [f"note: {note}" for note in [*notes, *dict.fromkeys(noted)]], folder)
+    if diverged:
+        say(f"error: diverged: {', '.join(diverged)}")
+    return Diverged.exit_code if diverged else 0
 
 
-def objectives(config: Config, algorithms: Sequence[Algorithm]) -> list[str]:
-    """One line if the methods minimise different objectives, as they weigh clients differently; none if they do not."""
-    by: dict[str, list[str]] = {}
-    for method, algorithm in zip(config.method, algorithms, strict=True):
-        by.setdefault(algorithm.traits.weighting, []).append(method.shown)
-    if len(by) < 2:
-        return []
-    return [
-        f"different objectives: {', '.join(by['uniform'])} minimise the mean loss over clients (weighting uniform), "
-        f"{', '.join(by['examples'])} over examples; one for all: --weighting uniform"
-    ]
-
-
-def untuned(config: Config) -> list[str]:
-    """One line on the methods whose settings are the defaults, which suit no task in particular; none if none are."""
-    named = [m for m in config.method if _tunable(m.settings) == _tunable(resolve_settings(m.name, {}))]
-    if not named:
-        return []
-    swept = next((m.name for m in named if "client_lr" in m.settings), None)
-    axis = "client_lr=1e-3:10:9log" if swept else "AXIS=VALUES"
-    return [
-        f"at default settings, not tuned for {config.task}: {', '.join(m.shown for m in named)}; "
-        f"tune before comparing: fedsolve sweep {config.task} {swept or named[0].name} --grid {axis}"
-    ]
-
-
-def _tunable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without the weighting: it chooses the objective."""
-    return {key: value for key, value in settings.items() if key != "weighting"}
-
-
-def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> Outcome:
-    """Run the methods one after another; those that a former call finished are only read."""
-    config, outcome = prepared.config, Outcome()
+def _run_all(prepared: Prepared, folder: Path, track: Sequence[str]) -> dict[str, Outcome]:
+    """Run the methods one after another, by label; those that a former call finished are only read."""
+    config, outcomes = prepared.config, {}
     folders = run_folders(folder, config)
-    with open_display(list(folders), rounds_of(prepared)) as display:
+    with open_display(list(folders), prepared.rounds) as display:
         for index, (label, places) in enumerate(folders.items()):
             try:
-                _run_one(prepared, index, folder, places, display, outcome, track)
+                outcomes[label] = _former(config, label, places, display) or _run_one(
+                    prepared, index, folder, places, display, track
+                )
             except (Interrupted, KeyboardInterrupt):
-                ended = f"{len(outcome.histories)} of {len(folders)} methods ended"
+                done = f"{len(outcomes)} of {len(folders)} methods ended"
                 how = how_to_resume("compare", folder, config)
-                raise Interrupted(f"{label} interrupted {where(display)}, {ended}; {how}") from None
-    return outcome
+                raise Interrupted(f"{label} interrupted {display.where()}, {done}; {how}") from None
+    return outcomes
+
+
+def _former(config: Config, label: str, places: Mapping[str, Path], display: Lines) -> Outcome | None:
+    """How a method ended in a former call; None where a run of it has not."""
+    histories = [ended(place, config.run.rounds) for place in places.values()]
+    known = [history for history in histories if history is not None]
+    if len(known) < len(histories):
+        return None
+    failures = {run: why for run, place in places.items() if (why := read_failure(place)) is not None}
+    display.end(label, "diverged before" if failures else "finished before", done=not failures)
+    return Outcome(known, failures)
 
 
 def _run_one(
@@ -137,49 +101,31 @@ def _run_one(
     index: int,
     folder: Path,
     places: Mapping[str, Path],
-    display: ProgressDisplay,
-    outcome: Outcome,
+    display: Lines,
     track: Sequence[str],
-) -> None:
+) -> Outcome:
+    """Run a method in its own folder, whose configuration is a run's."""
     config = prepared.config
-    label = config.method[index].shown
-    kept = {name: ended(place, config.run.rounds) for name, place in places.items()}
-    failures = {name: why for name, place in places.items() if (why := read_failure(place)) is not None}
-    if (known := [history for history in kept.values() if history is not None]) and len(known) == len(kept):
-        outcome.histories[label] = known
-        display.end(label, "diverged before" if failures else "finished before", done=not failures)
-    else:
-        place = method_folders(folder, [m.shown for m in config.method])[index]
-        # its settings have the weighting of all
-        single = config.model_copy(update={"method": [config.method[index]], "weighting": None})
-        save_config(place, single, provenance())
-        results = run_method(prepared, index, place, display, track)
-        outcome.histories[label] = list(results.histories)
-        failures = {name: run.failure for name, run in zip(places, results.runs, strict=True) if run.failure}
-    if failures:
-        outcome.failures[label] = failures
+    place = method_folders(folder, [m.shown for m in config.method])[index]
+    # its settings have the weighting of all
+    save_config(place, config.model_copy(update={"method": [config.method[index]], "weighting": None}))
+    results = run_method(prepared, index, place, display, track)
+    failures = {run: result.failure for run, result in zip(places, results.runs, strict=True)}
+    return Outcome(results.histories, {run: why for run, why in failures.items() if why})
 
 
-def _document(config: Config, folder: Path, outcome: Outcome) -> dict[str, Any]:
-    rows = dict(zip(outcome.histories, result_rows(outcome.all_histories), strict=True))
-    methods = [
+def _methods(config: Config, folder: Path, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
+    """What a JSON document says of each method."""
+    rows = result_rows([history for outcome in outcomes.values() for history in outcome.histories])
+    places = method_folders(folder, list(outcomes))
+    return [
         {
             "label": method.shown,
             "algorithm": method.name,
             "folder": str(place),
-            "status": "diverged" if method.shown in outcome.failures else "finished",
-            "result": rows[method.shown],
-            "error": "; ".join(outcome.failures.get(method.shown, {}).values()) or None,
+            "status": "diverged" if outcome.failures else "finished",
+            "result": row,
+            "error": "; ".join(outcome.failures.values()) or None,
         }
-        for method, place in zip(
-            config.method, method_folders(folder, [m.shown for m in config.method]), strict=True
-        )
+        for method, place, outcome, row in zip(config.method, places, outcomes.values(), rows, strict=True)
     ]
-    return {
-        "status": "diverged" if outcome.failures else "finished",
-        "folder": str(folder),
-        "task": config.task,
-        "rounds": config.run.rounds,
-        "methods": methods,
-        "files": report_files(folder),
-    }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsolve.cli.configuration.requests import FOLDER, AsJson
-from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.terminal.console import emit, emit_json, emit_table, say
 from fedsolve.cli.terminal.help import complete_dataset
 from fedsolve.core.errors import InvalidInput
 
@@ -109,14 +109,8 @@ def _list(datasets: Mapping[str, DataSet], as_json: bool) -> None:
     if as_json:
         emit_json([_row(name, found) for name, found in datasets.items()])
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("Name", "Task", "What it is", "Licence"):
-        table.add_column(head, no_wrap=head in ("Name", "Task"))
-    for name, found in datasets.items():
-        table.add_row(name, found.task, found.title, found.licence)
-    emit_rich(table)
+    rows = [(name, found.task, found.title, found.licence) for name, found in datasets.items()]
+    emit_table(("Name", "Task", "What it is", "Licence"), rows, unbroken=2)
 
 
 def _describe(name: str, found: DataSet, as_json: bool) -> None:

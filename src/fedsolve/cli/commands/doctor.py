@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedsolve.cli.configuration.requests import AsJson, DataDir
 from fedsolve.cli.processes.devices import CACHE_VARIABLE, start_jax
-from fedsolve.cli.terminal.console import emit_json, emit_rich
+from fedsolve.cli.terminal.console import emit_json, emit_table
 from fedsolve.core.errors import InvalidInput
 
 _PACKAGE = "fedsolve"
@@ -37,18 +37,14 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         emit_json([asdict(line) for line in lines])
         return
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column()
+    rows = []
     for line in lines:
         words = f"{line.words}: {line.remedy}" if line.remedy else line.words
         there = Text("yes", "green") if line.found else Text("no", "yellow")
-        table.add_row(Text(line.name), there, Text(words))
-    emit_rich(table)
+        rows.append((Text(line.name), there, Text(words)))
+    emit_table(("", "", ""), rows, unbroken=2)
 
 
 def _own() -> Line:

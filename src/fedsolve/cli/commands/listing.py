@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedsolve.cli.configuration.requests import AsJson
-from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
-from fedsolve.cli.terminal.help import complete_kind
+from fedsolve.cli.terminal.console import emit, emit_json, emit_table, say
 from fedsolve.config.references import is_reference
 from fedsolve.core.errors import InvalidInput, unknown
 
@@ -18,55 +18,11 @@ if TYPE_CHECKING:
     from fedsolve.cli.configuration.config import Config
 
 _JAX = "bradbury2018jax"
-KINDS = ("algorithms", "tasks", "partitions", "geometries", "schedules", "experiments", "communication")
 _LAST = {
     "geometries": "Operations",
     "schedules": "Parameters",
     "communication": "Sum enough",
 }  # what the last column is; else the paper
-
-
-def list_(
-    kind: Annotated[
-        str,
-        typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_kind),
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """List algorithms, tasks, partitions, penalties and sets, or experiments, with one line on each."""
-    kind = {"travels": "communication"}.get(kind, kind)  # its former name
-    if kind not in KINDS:
-        raise unknown("list", kind, KINDS)
-    found = {
-        "algorithms": _algorithms,
-        "tasks": _tasks,
-        "partitions": _partitions,
-        "geometries": _geometries,
-        "schedules": _schedules,
-        "experiments": _experiments,
-        "communication": _communication,
-    }
-    rows = found[kind]()
-    from fedsolve.config.bibliography import short
-
-    if as_json:
-        emit_json([{k: v for k, v in row.items() if k != "last"} | _paper(row["citation"]) for row in rows])
-        return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("Name", "What it is", _LAST.get(kind, "Paper")):
-        table.add_column(head, no_wrap=head == "Name")
-    for row in rows:
-        last = row["last"] if kind in _LAST else short(row["citation"])
-        table.add_row(row["name"], row["summary"], last)
-    emit_rich(table)
-
-
-def _paper(key: str) -> dict[str, str]:
-    from fedsolve.config.bibliography import short, title
-
-    return {"paper": short(key), "title": title(key)} if key else {}
 
 
 def _geometries() -> list[dict[str, Any]]:
@@ -76,11 +32,11 @@ def _geometries() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "summary": (cls.__doc__ or "").strip().splitlines()[0],
+            "summary": _summary(cls),
             "citation": "",
             "operations": [operation for operation in OPERATIONS if hasattr(cls, operation)],
             "last": ", ".join(operation for operation in OPERATIONS if hasattr(cls, operation)),
-            "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
+            "parameters": _parameters(cls),
         }
         for name, cls in GEOMETRIES.items()
     ]
@@ -89,12 +45,16 @@ def _geometries() -> list[dict[str, Any]]:
 def _schedules() -> list[dict[str, Any]]:
     from fedsolve.core.schedules import SCHEDULES
 
-    rows = []
-    for name, cls in SCHEDULES.items():
-        parameters = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        row = {"name": name, "summary": (cls.__doc__ or "").strip().splitlines()[0], "citation": ""}
-        rows.append({**row, "parameters": parameters, "last": ", ".join(parameters)})
-    return rows
+    return [
+        {
+            "name": name,
+            "summary": _summary(cls),
+            "citation": "",
+            "parameters": _parameters(cls),
+            "last": ", ".join(_parameters(cls)),
+        }
+        for name, cls in SCHEDULES.items()
+    ]
 
 
 def _experiments() -> list[dict[str, Any]]:
@@ -180,10 +140,64 @@ def _partitions() -> list[dict[str, Any]]:
             "name": name,
             "summary": cls.summary,
             "citation": cls.citation,
-            "parameters": [f.name for f in dataclasses.fields(cls)],  # type: ignore[arg-type]
+            "parameters": _parameters(cls),
         }
         for name, cls in PARTITIONS.items()
     ]
+
+
+def _summary(cls: Any) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+def _parameters(cls: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)]
+
+
+KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "algorithms": _algorithms,
+    "tasks": _tasks,
+    "partitions": _partitions,
+    "geometries": _geometries,
+    "schedules": _schedules,
+    "experiments": _experiments,
+    "communication": _communication,
+}
+"""What can be listed, and its rows."""
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """The kinds that begin so, for a shell."""
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", autocompletion=complete_kind),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """List algorithms, tasks, partitions, penalties and sets, or experiments, with one line on each."""
+    kind = {"travels": "communication"}.get(kind, kind)  # its former name
+    if kind not in KINDS:
+        raise unknown("list", kind, KINDS)
+    from fedsolve.config.bibliography import short
+
+    rows = KINDS[kind]()
+    if as_json:
+        emit_json([{k: v for k, v in row.items() if k != "last"} | _paper(row["citation"]) for row in rows])
+        return
+    emit_table(
+        ("Name", "What it is", _LAST.get(kind, "Paper")),
+        [(r["name"], r["summary"], r["last"] if kind in _LAST else short(r["citation"])) for r in rows],
+    )
+
+
+def _paper(key: str) -> dict[str, str]:
+    from fedsolve.config.bibliography import short, title
+
+    return {"paper": short(key), "title": title(key)} if key else {}
 
 
 def cite(
@@ -202,7 +216,7 @@ def keys_of(config: Config) -> list[str]:
     Raises:
         InvalidInput: an unknown method, task or partition.
     """
-    from fedsolve.cli.configuration.prepare import resolve_options
+    from fedsolve.cli.configuration.prepare import task_defaults
     from fedsolve.config.build import citations
     from fedsolve.data.partitioning.partitions import as_partition
     from fedsolve.tasks.catalogue import entry
@@ -211,7 +225,7 @@ def keys_of(config: Config) -> list[str]:
     options = config.task_options
     if not is_reference(config.task):  # the user's own code is not imported to print papers
         keys.append(entry(config.task).citation)
-        options = resolve_options(config)
+        options = task_defaults(config.task) | options
     partition: Any = options.get("partition")
     if partition is not None:
         keys.append(as_partition(partition).citation)

@@ -101,7 +101,7 @@ def verdict(
     from fedsolve.studies.reproduce import evaluate_claims
 
     folder = out or _folder(name, full)
-    claims = evaluate_claims(name, folder, full=full, experiment=found(name, run=False, trust=trust))
+    claims = evaluate_claims(name, folder, full=full, experiment=_find(name, run=False, trust=trust))
     if as_json:
         emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
     else:
@@ -119,15 +119,16 @@ def _run(
     trust: Sequence[str] | None = None,
 ) -> None:
     """Run one experiment and print its claims with verdicts; a quick run has none."""
-    from fedsolve.cli.terminal.parts_progress import PartsProgress
+    from fedsolve.cli.terminal.progress_file import PartsProgress
+    from fedsolve.cli.watch.commands import watched
     from fedsolve.studies.experiment import command
     from fedsolve.studies.page import QUICK
     from fedsolve.studies.reproduce import reproduce
 
-    experiment = found(name, data_dir, trust=trust)
+    experiment = _find(name, data_dir, trust=trust)
     folder = out or _folder(name, full)
     takes = "a quick look" if quick else experiment.cost if full else time_of(experiment)
-    progress = PartsProgress(folder, experiment.title, takes, watch)
+    progress = PartsProgress(folder, experiment.title, takes, watched(folder, watch))
     try:
         with progress:
             made = reproduce(
@@ -159,7 +160,7 @@ def _run(
     say(f"page: {made.page}")
 
 
-def found(
+def _find(
     name: str, data_dir: Path | None = None, *, run: bool = True, trust: Sequence[str] | None = None
 ) -> Experiment:
     """An experiment by name, or a study of one's own: `module:function`, a Python file or a TOML file.

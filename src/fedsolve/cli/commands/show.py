@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedsolve.cli.commands.runs import how_to_resume
 from fedsolve.cli.configuration.config import CONFIG, Config, load
 from fedsolve.cli.configuration.trust import imports_document, imports_lines
-from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
-from fedsolve.cli.terminal.folders import FLOWER, command_of, run_folders
-from fedsolve.cli.terminal.outputs import report_files
-from fedsolve.cli.terminal.run_status import Standing, standing
+from fedsolve.cli.terminal.console import emit_json
+from fedsolve.cli.terminal.folders import FLOWER, command_of, how_to_resume
+from fedsolve.cli.terminal.outputs import document, print_result
+from fedsolve.cli.terminal.run_status import Standing, run_folders, standing
 from fedsolve.core.errors import InvalidInput
-from fedsolve.report.table import result_rows, result_table
+from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import read_history
 
@@ -27,7 +26,7 @@ def show_command(folder: Path, as_json: bool) -> None:
         raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
     config = load(folder)
     if config.sweep is not None:
-        from fedsolve.cli.commands.sweeps import show_sweep
+        from fedsolve.cli.commands.sweep_result import show_sweep
 
         show_sweep(config, folder, as_json)
         return
@@ -37,13 +36,12 @@ def show_command(folder: Path, as_json: bool) -> None:
         for name, place in places.items()
     ]
     if as_json:
-        document = _document(folder, config.task, config.run.rounds, standings)
-        emit_json(document | imports_document(config))
+        about = _document(folder, config.task, config.run.rounds, standings)
+        emit_json(about | imports_document(config))
         return
     histories = [s.history for s in standings if s.history is not None]
-    if histories:
-        emit_rich(result_table(histories, title=f"{config.task}, {config.run.rounds} rounds"))
-    emit("\n".join(_lines(config, folder, standings)))
+    title = f"{config.task}, {config.run.rounds} rounds"
+    print_result(histories, _lines(config, folder, standings), folder, title)
 
 
 def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]:
@@ -58,8 +56,7 @@ def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]
     if config.unnamed:
         lines.append("by Python, as objects that have no names in a configuration:")
         lines += [f"  {what}: {words}" for what, words in config.unnamed.items()]
-    lines += imports_lines(config)
-    return lines + [f"{kind:8} {path}" for kind, path in report_files(folder).items()]
+    return lines + imports_lines(config)
 
 
 def _show_record(folder: Path, history: History, as_json: bool) -> None:
@@ -67,9 +64,8 @@ def _show_record(folder: Path, history: History, as_json: bool) -> None:
     rounds = int(history.evaluations["round"][-1])
     if as_json:
         emit_json(_document(folder, history.task, rounds, [Standing(history.label, "finished", history)]))
-        return
-    emit_rich(result_table([history], title=f"{history.task}, {rounds} rounds"))
-    emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
+    else:
+        print_result([history], [], folder, f"{history.task}, {rounds} rounds")
 
 
 def _line(of: Standing, rounds: int) -> str:
@@ -89,12 +85,5 @@ def _document(folder: Path, task: str, rounds: int, standings: list[Standing]) -
         }
         for s in standings
     ]
-    finished = all(s.status == "finished" for s in standings)
-    return {
-        "status": "finished" if finished else "unfinished",
-        "folder": str(folder),
-        "task": task,
-        "rounds": rounds,
-        "methods": methods,
-        "files": report_files(folder),
-    }
+    status = "finished" if all(s.status == "finished" for s in standings) else "unfinished"
+    return document(status, folder, task, rounds, methods=methods)

@@ -50,6 +50,11 @@ class Prepared:
     options: RunOptions
     seeds: tuple[int, ...] | None
 
+    @property
+    def rounds(self) -> int:
+        """Rounds of a method, of all its seeds together."""
+        return self.options.rounds * len(self.seeds or (0,))
+
     def settings(self, method: MethodSection) -> dict[str, Setting]:
         """The resolved configuration of one method as flat text and numbers, for reports."""
         run = self.config.run.model_dump(exclude_none=True)
@@ -87,7 +92,7 @@ def prepare(config: Config) -> Prepared:
         _check_model(algorithm, task, run)
     resolved = config.model_copy(
         update={
-            "task_options": resolve_options(config),
+            "task_options": task_defaults(config.task) | config.task_options,
             "run": run,
             "method": [
                 MethodSection(name=m.name, label=m.shown, settings=resolve_settings(m.name, m.settings))
@@ -108,11 +113,6 @@ def metrics_of(task: Task, algorithm: Algorithm, validation: bool = False) -> li
     held_out = ["test"] * (task.test is not None) + ["unseen"] * (task.unseen is not None)
     held_out += ["validation"] * (validation or task.validation is not None)
     return known + [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics, *task.whole)]
-
-
-def resolve_options(config: Config) -> dict[str, Any]:
-    """The options of the task with its defaults filled in; what has no default is left out."""
-    return task_defaults(config.task) | config.task_options
 
 
 def task_defaults(name: str) -> dict[str, Any]:

@@ -156,3 +156,34 @@ def with_one_weighting(config: Config) -> Config:
         taken = {"weighting": own} if "weighting" in arguments(method.name) else {}
         methods.append(method.model_copy(update={"settings": method.settings | taken}))
     return config.model_copy(update={"method": methods})
+
+
+def objectives(config: Config, algorithms: Sequence[Algorithm]) -> list[str]:
+    """One line if the methods minimise different objectives, as they weigh clients differently; none if they do not."""
+    by: dict[str, list[str]] = {}
+    for method, algorithm in zip(config.method, algorithms, strict=True):
+        by.setdefault(algorithm.traits.weighting, []).append(method.shown)
+    if len(by) < 2:
+        return []
+    return [
+        f"different objectives: {', '.join(by['uniform'])} minimise the mean loss over clients (weighting uniform), "
+        f"{', '.join(by['examples'])} over examples; one for all: --weighting uniform"
+    ]
+
+
+def untuned(config: Config) -> list[str]:
+    """One line on the methods whose settings are the defaults, which suit no task in particular; none if none are."""
+    named = [m for m in config.method if _tunable(m.settings) == _tunable(resolve_settings(m.name, {}))]
+    if not named:
+        return []
+    swept = next((m.name for m in named if "client_lr" in m.settings), None)
+    axis = "client_lr=1e-3:10:9log" if swept else "AXIS=VALUES"
+    return [
+        f"at default settings, not tuned for {config.task}: {', '.join(m.shown for m in named)}; "
+        f"tune before comparing: fedsolve sweep {config.task} {swept or named[0].name} --grid {axis}"
+    ]
+
+
+def _tunable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the weighting: it chooses the objective."""
+    return {key: value for key, value in settings.items() if key != "weighting"}

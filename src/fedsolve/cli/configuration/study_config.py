@@ -18,6 +18,7 @@ from fedsolve.cli.configuration.config import (
     parse_as,
     read_toml,
 )
+from fedsolve.cli.configuration.trust import admit
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.studies import rules
 from fedsolve.studies.rules import Rule
@@ -96,14 +97,16 @@ class StudyConfig(Configured):
     claim: list[ClaimSection] = Field(default_factory=list)
 
 
-def load_study(path: Path) -> StudyConfig:
-    """The study in a TOML file, whose claims fit its methods.
+def load_study(path: Path, trust: Sequence[str] | None = None) -> StudyConfig:
+    """The study in a TOML file, whose claims fit its methods; the code that it names is imported.
 
     Raises:
         InvalidInput: as `parse` of a configuration; a claim that names no method of the study, or lacks an argument;
-            an option of a run that a study has elsewhere. The file is named.
+            an option of a run that a study has elsewhere; code that may not run. The file is named.
     """
-    return parse_study(read_toml(path), str(path))
+    config = parse_study(read_toml(path), str(path))
+    admit(config, path, trust)
+    return config
 
 
 def parse_study(table: Mapping[str, Any], origin: str) -> StudyConfig:

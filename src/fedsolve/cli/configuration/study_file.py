@@ -18,14 +18,12 @@ from fedsolve.cli.configuration.settings import (
     with_values,
 )
 from fedsolve.cli.configuration.study_config import StudyConfig, StudyMethod, load_study
-from fedsolve.cli.configuration.trust import admit
 from fedsolve.config.config_objects import inline_toml
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import Selection
 from fedsolve.studies import Method, Problem, Statement, Study
 from fedsolve.studies.pictures import Curves, Maps
-from fedsolve.studies.study import Picture
 from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.task import Task
 
@@ -45,8 +43,7 @@ def study_in(
         InvalidInput: something unknown, ill-typed or empty (the file and the key are named), or code that may not
             run; if it is checked, what does not fit together, or a metric that is not measured.
     """
-    config = load_study(path)
-    admit(config, path, trust)
+    config = load_study(path, trust)
     with _at(path):
         seeds = which_seeds(config.study.seeds)
         one_weighting = with_one_weighting(_as_config(config, config.method)).method
@@ -151,10 +148,10 @@ def _given(config: StudyConfig) -> list[str]:
     return sorted({"sampling" if name == "participation" else name for name in given})
 
 
-def _pictures(problem: Problem, methods: Mapping[str, Method]) -> dict[str, Picture]:
+def _pictures(problem: Problem, methods: Mapping[str, Method]) -> dict[str, Curves | Maps]:
     """Curves, and maps of grids of two axes, those of equal grids side by side."""
     title = describe(problem.metric).title
-    found: dict[str, Picture] = {"curves": Curves(f"{title} by round at the chosen settings.")}
+    found: dict[str, Curves | Maps] = {"curves": Curves(f"{title} by round at the chosen settings.")}
     equal: dict[Any, list[str]] = {}
     for label, method in methods.items():
         if len(method.grid) == 2 and all(_is_number(v) for values in method.grid.values() for v in values):

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedsolve.cli.configuration.config import Config, MethodSection, SweepSection
-from fedsolve.cli.configuration.prepare import Prepared, metrics_of, prepare, run_options
+from fedsolve.cli.configuration.config import Config, MethodSection, RunSection, SweepSection
+from fedsolve.cli.configuration.prepare import (
+    Prepared,
+    metrics_of,
+    prepare,
+    resolve_run,
+    run_options,
+    task_defaults,
+)
 from fedsolve.cli.configuration.settings import (
     build_method,
     checked_grid,
+    resolve_settings,
     which_seeds,
     with_one_weighting,
     with_values,
 )
+from fedsolve.config.config_objects import inline_toml
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.engine.sweep.grid import SweepOptions
 from fedsolve.results.history import Setting
 from fedsolve.results.sweep import Selection
+from fedsolve.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -77,12 +89,17 @@ class PreparedSweep:
         shared: dict[str, Setting] = {k: v for k, v in found.items() if k not in hidden}
         return shared | {"validation": self.section.validation}
 
-    def best(self, values: Mapping[str, Any]) -> Config:
-        """The configuration of the run at one setting, with the first seed."""
-        return best_setting(self.config, values)
+    def command(self, values: Mapping[str, Any]) -> str:
+        """The command that runs one setting, with the first seed."""
+        return _run_command(_run_at(self.config, values), self.run.task, self.grid)
 
 
-def best_setting(config: Config, values: Mapping[str, Any]) -> Config:
+def command_as_written(config: Config, values: Mapping[str, Any]) -> str:
+    """The same of a configuration whose code is not to be imported: all that the file has is written."""
+    return _run_command(_run_at(config, values))
+
+
+def _run_at(config: Config, values: Mapping[str, Any]) -> Config:
     """The configuration of the run at one setting of a sweep, all of whose seeds are named, with the first of them."""
     assert config.sweep is not None
     seeds, swept = config.sweep.seeds, config.method[0]
@@ -90,6 +107,39 @@ def best_setting(config: Config, values: Mapping[str, Any]) -> Config:
     method = swept.model_copy(update={"settings": with_values(swept.settings, values)})
     run = config.run.model_copy(update={"seed": first})
     return config.model_copy(update={"method": [method], "run": run, "sweep": None})
+
+
+def _run_command(config: Config, task: Task | None = None, always: Collection[str] = ()) -> str:
+    """The command `fedsolve run ...` that runs a configuration of one method; settings in `always` are written.
+
+    Without the task nothing is known of defaults: the user's own code is not imported, and all is written.
+    """
+    method = config.method[0]
+    words = ["fedsolve", "run", config.task, method.name]
+    standard = {} if task is None else resolve_settings(method.name, {})
+    for key, value in method.settings.items():
+        if key in always or standard.get(key) != value:
+            words += ["--set", f"{key}={_typed(value)}"]
+    options = {} if task is None else task_defaults(config.task)
+    for key, value in config.task_options.items():
+        if options.get(key) != value and key != "data_dir":
+            words += ["--task-set", f"{key}={_typed(value)}"]
+    if "data_dir" in config.task_options:
+        words += ["--data-dir", str(config.task_options["data_dir"])]
+    given = config.run.model_dump(exclude_none=True, exclude={"chunk"})
+    standard_run = RunSection(rounds=config.run.rounds)
+    run = standard_run if task is None else resolve_run(standard_run, task)
+    usual = run.model_dump(exclude_none=True, exclude={"rounds"})
+    for key, value in given.items():
+        if usual.get(key) != value:
+            words += [f"--{key.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def _typed(value: Any) -> str:
+    """A value as one types it: a word without quotes."""
+    word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value)
+    return value if word and value not in ("true", "false", "nan", "inf") else inline_toml(value)
 
 
 def prepare_sweep(config: Config) -> PreparedSweep:

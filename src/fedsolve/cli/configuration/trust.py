@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedsolve.cli.configuration.config import Configured
 from fedsolve.cli.terminal.console import say
-from fedsolve.config.own_objects import homes
-from fedsolve.config.references import is_reference, load, split_reference
+from fedsolve.config.references import homes, is_reference, load, split_reference
 from fedsolve.core.errors import InvalidInput
 
 

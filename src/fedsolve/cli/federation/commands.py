@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsolve.cli.configuration import requests as arg
+from fedsolve.cli.federation.new import new
 from fedsolve.cli.terminal.console import emit
 from fedsolve.cli.terminal.help import App
 from fedsolve.core.errors import InvalidInput
@@ -16,27 +17,7 @@ federate = App(
     no_args_is_help=True,
     help="Real federations: write an app for Flower, try one on this machine, check certificates and keys.",
 )
-
-
-@federate.command(short_help="Write a small Flower app.")
-def new(
-    folder: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Folder to write; it names the package too.")
-    ],
-    task: Annotated[
-        str, typer.Option(help="A task whose clients are numbered (`fedsolve list tasks`).")
-    ] = "digits",
-    framework: Annotated[
-        str, typer.Option(help="torch (default), jax or sklearn.", show_default=False)
-    ] = "torch",
-    clients: Annotated[
-        int, typer.Option(help="Clients of the federation; default 3.", show_default=False)
-    ] = 3,
-) -> None:
-    """Write a Flower app: the server, the clients, a model and data to replace, and how to run it."""
-    from fedsolve.cli.federation.new import new_command
-
-    new_command(folder, task, framework, clients)
+federate.command(short_help="Write a small Flower app.")(new)
 
 
 @federate.command(short_help="Train on a real federation on this machine.")

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
+import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from fedsolve.cli.commands.runs import print_notes_and_files
 from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, RunSection, to_toml
-from fedsolve.cli.federation.json_lines import JsonLinesTail
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import CLIENTS, write_app
-from fedsolve.cli.terminal.console import emit_json, emit_rich, say
+from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import FLOWER, new_folder
-from fedsolve.cli.terminal.outputs import report_files, write_report
-from fedsolve.cli.terminal.progress import ProgressDisplay, open_display
+from fedsolve.cli.terminal.outputs import print_result, report_files, write_report
+from fedsolve.cli.terminal.progress import Lines, open_display
 from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Interrupted, InvalidInput, Unavailable
 from fedsolve.deploy.flower import check_flower
@@ -26,7 +26,7 @@ from fedsolve.engine.progress import Progress
 from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.interrupt import STOP, Interruptible
-from fedsolve.report.table import result_rows, result_table
+from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders, read_history
 from fedsolve.tasks.catalogue import build
@@ -75,8 +75,7 @@ def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool,
             {"status": "finished", "folder": str(folder), "results": rows, "files": report_files(folder)}
         )
         return
-    emit_rich(result_table(histories))
-    print_notes_and_files([f"{h.label}: {note}" for h in histories for note in h.notes], folder)
+    print_result(histories, [f"note: {h.label}: {note}" for h in histories for note in h.notes], folder)
 
 
 def _run_all(config: Config, folder: Path, port: int | None, interrupt: Any) -> list[History]:
@@ -100,7 +99,7 @@ def _run_one(
     method: MethodSection,
     folder: Path,
     federation: LocalFederation,
-    display: ProgressDisplay,
+    display: Lines,
     interrupt: Any,
 ) -> History:
     """Submit one method, show its rounds as they end, and read its record."""
@@ -137,3 +136,21 @@ def _run_one(
 def _remark(entry: dict[str, Any]) -> str:
     megabytes = (entry["bytes_up"] + entry["bytes_down"]) / 1e6
     return f"{entry['replies']} replies, {entry['rejected']} rejected, {megabytes:.2f} MB, {entry['seconds']:.1f} s"
+
+
+class JsonLinesTail:
+    """The lines that have been added to a file of JSON lines since it was last read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """The new whole lines; none while there is no file."""
+        entries: list[dict[str, Any]] = []
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._position += len(line)
+                    entries.append(json.loads(line))
+        return entries

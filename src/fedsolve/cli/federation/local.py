@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsolve.cli.federation.processes import (
+from fedsolve.cli.processes.local_processes import (
     HOST,
     descendants,
     free_port,

@@ -9,6 +9,9 @@ import keyword
 import re
 from pathlib import Path
 from string import Template
+from typing import Annotated
+
+import typer
 
 import fedsolve
 from fedsolve.cli.terminal.console import emit
@@ -24,8 +27,21 @@ _APP = re.compile("[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?")
 _LONGEST = 32
 
 
-def new_command(folder: Path, task: str, framework: str, clients: int = CLIENTS) -> None:
-    """Write an app into a new folder and say what to do next."""
+def new(
+    folder: Annotated[
+        Path, typer.Argument(metavar="NAME", help="Folder to write; it names the package too.")
+    ],
+    task: Annotated[
+        str, typer.Option(help="A task whose clients are numbered (`fedsolve list tasks`).")
+    ] = "digits",
+    framework: Annotated[
+        str, typer.Option(help="torch (default), jax or sklearn.", show_default=False)
+    ] = "torch",
+    clients: Annotated[
+        int, typer.Option(help="Clients of the federation; default 3.", show_default=False)
+    ] = CLIENTS,
+) -> None:
+    """Write a Flower app: the server, the clients, a model and data to replace, and how to run it."""
     write_app(folder, task, framework, clients)
     emit(f"wrote {folder}: start with {folder / 'README.md'}; your model and data go into "
          f"{folder / package_name(folder) / 'problem.py'}")  # fmt: skip

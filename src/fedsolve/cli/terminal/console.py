@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _WIDE = 200  # columns where no terminal sets a limit
@@ -63,6 +64,18 @@ def emit_rich(renderable: Any) -> None:
     console.print(Segments(seen), end="")
     lines = buffer.getvalue().splitlines()
     _write("\n".join(lines if terminal else [line.rstrip() for line in lines]))
+
+
+def emit_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], unbroken: int = 1) -> None:
+    """Print a table without lines, so many first columns of which are not broken, under its heads if it has some."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(heads))
+    for number, head in enumerate(heads):
+        table.add_column(head, no_wrap=number < unbroken)
+    for row in rows:
+        table.add_row(*row)
+    emit_rich(table)
 
 
 def say(text: str) -> None:

@@ -1,39 +1,49 @@
-"""The folders of runs and comparisons: new ones, the names of their files, and which are finished."""
+"""Where a run, a comparison or a sweep is begun: a new folder with its configuration, and how it goes on."""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedsolve.cli.configuration.config import CONFIG, Config, to_toml
+from fedsolve.cli.configuration.requests import Request
 from fedsolve.cli.configuration.trust import trust_words
+from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
-from fedsolve.engine.sweep.grid import check_seeds
+from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import slug, write_atomically
 from fedsolve.folders.lock import locked
 from fedsolve.folders.run_folder import RUN, SWEEP, occupied
-from fedsolve.results.history import History
-from fedsolve.results.record_files import FAILURE, HISTORY, method_folders, read_history, seed_folder
+from fedsolve.results.record_files import FAILURE, HISTORY
 
-CURVES = "curves.png"
-COMPARISON = "comparison.png"
-CLIENTS = "clients.png"
-FLEET = "fleet.png"
+TRIALS = "lanes"
+"""Where a sweep keeps its checkpoints."""
 FLOWER = "flower"
 """What a real federation of `fedsolve federate demo` leaves beside its runs."""
 
 
-def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
-    """By method, the folder of each of its runs by name: the method's, with the seed where there are several."""
-    labels = [method.shown for method in config.method]
-    places = method_folders(folder, labels) if len(labels) > 1 else [folder]
-    if config.seeds is None:
-        return {label: {label: place} for label, place in zip(labels, places, strict=True)}
-    return {
-        label: {f"{label}, seed {seed}": seed_folder(place, seed) for seed in check_seeds(config.seeds)}
-        for label, place in zip(labels, places, strict=True)
-    }
+@contextlib.contextmanager
+def begun(request: Request, config: Config, stem: str, what: str = "") -> Iterator[Path]:
+    """The folder of what is begun within, with its configuration; as it was found if that is refused.
+
+    Args:
+        request: what was typed: the folder to write or to go on in, and whether words are printed.
+        config: the resolved configuration.
+        stem: the name of a new folder in `runs`, without its number.
+        what: what is begun, in words that are printed; '' for none.
+
+    Raises:
+        InvalidInput: the folder holds a run already, or cannot be made.
+    """
+    folder = request.resume or new_folder(request.out, stem, command_of(config))
+    with undone_if_refused(folder, fresh=request.out is None and request.resume is None):
+        with locked(folder):
+            save_config(folder, config)
+        if what and not request.as_json:
+            say(f"{what}, into {folder}")
+        yield folder
 
 
 def new_folder(out: Path | None, stem: str, command: str) -> Path:
@@ -116,10 +126,10 @@ def _done(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in _files(folder) if path.name in names}
 
 
-def save_config(folder: Path, config: Config, comment: str) -> None:
+def save_config(folder: Path, config: Config) -> None:
     """Write the resolved configuration of a run, a comparison or a sweep into its folder."""
     again = f"run again with: fedsolve {command_of(config)} --config {CONFIG}{trust_words(config, folder)}"
-    write_atomically(folder / CONFIG, to_toml(config, f"{comment}; {again}"))
+    write_atomically(folder / CONFIG, to_toml(config, f"{provenance()}; {again}"))
 
 
 def command_of(config: Config) -> str:
@@ -127,22 +137,7 @@ def command_of(config: Config) -> str:
     return "sweep" if config.sweep is not None else "run" if len(config.method) == 1 else "compare"
 
 
-def read_failure(folder: Path) -> str | None:
-    """Why a run diverged; None if it has not."""
-    try:
-        return (folder / FAILURE).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {folder / FAILURE}: {error}") from None
-
-
-def finished(folder: Path, rounds: int) -> History | None:
-    """The record of a run that has done all its rounds; None where it has not."""
-    history = None if (folder / FAILURE).exists() else read_history(folder)
-    return history if history is not None and history.evaluations["round"][-1] >= rounds else None
-
-
-def ended(folder: Path, rounds: int) -> History | None:
-    """The record of a run that is finished or has diverged; None where it would go on."""
-    return read_history(folder) if read_failure(folder) is not None else finished(folder, rounds)
+def how_to_resume(command: str, folder: Path, config: Config | None = None) -> str:
+    """The command that continues a run or a comparison; with the configuration that ran, what it has to trust."""
+    trusted = "" if config is None else trust_words(config, folder)
+    return f"resume with: fedsolve {command} --resume {shlex.quote(str(folder))}{trusted}"

@@ -76,12 +76,5 @@ def complete_dataset(incomplete: str) -> list[str]:
     return _begin(incomplete, DATASETS)
 
 
-def complete_kind(incomplete: str) -> list[str]:
-    """What `fedsolve list` lists."""
-    from fedsolve.cli.commands.listing import KINDS
-
-    return _begin(incomplete, KINDS)
-
-
 def _begin(incomplete: str, names: Any) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]

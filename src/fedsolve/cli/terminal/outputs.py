@@ -5,21 +5,24 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedsolve.cli.configuration.config import Config
-from fedsolve.cli.terminal.console import say
-from fedsolve.cli.terminal.folders import CLIENTS, COMPARISON, CURVES, FLEET
+from fedsolve.cli.terminal.console import emit, emit_rich, say
 from fedsolve.core.fleets.timeline import Timeline
 from fedsolve.folders.files import write_atomically
 from fedsolve.report import plots
 from fedsolve.report.fleet import CAPTION, waiting
 from fedsolve.report.label_distribution import labels_by_client
 from fedsolve.report.page import PAGE, write_page
+from fedsolve.report.table import result_table
 from fedsolve.results.history import History
 from fedsolve.results.record_files import MODEL
 from fedsolve.tasks.task import Task
+
+_CURVES, _COMPARISON, _CLIENTS, _FLEET = "curves.png", "comparison.png", "clients.png", "fleet.png"
 
 
 def write_report(
@@ -33,16 +36,14 @@ def write_report(
     """The plots and the page of one run or of a comparison."""
     several = len(config.method) > 1
     pictures = {}
-    if importlib.util.find_spec("matplotlib") is None:
-        say("note: no plots, because matplotlib is not installed: install fedsolve[plot]")
-    else:
-        plots.save(plots.comparison(histories), folder / (COMPARISON if several else CURVES))
+    if can_draw():
+        plots.save(plots.comparison(histories), folder / (_COMPARISON if several else _CURVES))
         if timeline is not None:
             pictures[CAPTION] = plots.png(waiting(timeline))
-            write_atomically(folder / FLEET, pictures[CAPTION])
+            write_atomically(folder / _FLEET, pictures[CAPTION])
         if _has_labels(task):
             drawn = plots.png(labels_by_client(task.data, title=f"Labels by client: {task.name}"))
-            write_atomically(folder / CLIENTS, drawn)
+            write_atomically(folder / _CLIENTS, drawn)
             pictures["How many examples of each label every client holds."] = drawn
     named = f"{len(config.method)} methods" if several else config.method[0].shown
     write_page(
@@ -55,12 +56,34 @@ def write_report(
     )
 
 
+def can_draw() -> bool:
+    """Whether plots can be drawn; if not that is said."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return True
+    say("note: no plots, because matplotlib is not installed: install fedsolve[plot]")
+    return False
+
+
 def report_files(folder: Path) -> dict[str, str]:
     """The plots and the page that a folder has, by what they are."""
-    names = {"page": PAGE, "picture": COMPARISON, "curves": CURVES, "fleet": FLEET, "clients": CLIENTS}
+    names = {"page": PAGE, "picture": _COMPARISON, "curves": _CURVES, "fleet": _FLEET, "clients": _CLIENTS}
     names |= {"model": MODEL}
     found = {kind: folder / name for kind, name in names.items()}
     return {kind: str(path) for kind, path in found.items() if path.exists()}
+
+
+def document(status: str, folder: Path, task: str, rounds: int, **facts: Any) -> dict[str, Any]:
+    """What is said of a run or a comparison as one JSON document."""
+    about = {"status": status, "folder": str(folder), "task": task, "rounds": rounds}
+    return {**about, **facts, "files": report_files(folder)}
+
+
+def print_result(histories: Sequence[History], notes: Sequence[str], folder: Path, title: str = "") -> None:
+    """The table of some runs, remarks on them, and where their page and plots are."""
+    if histories:
+        emit_rich(result_table(histories, title=title))
+    lines = [*notes, *(f"{kind:8} {path}" for kind, path in report_files(folder).items())]
+    emit("\n".join(lines))
 
 
 def _has_labels(task: Task) -> bool:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fedsolve.cli.terminal.console import say, visible
 
 if TYPE_CHECKING:
     from fedsolve.engine.progress import Progress
 
-_SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES = 5.0
 _NEVER = float("-inf")
 
 
-class ProgressDisplay(ABC):
-    """Shows several methods; call it with each `Progress`. `last` is the latest of the current method."""
+class Lines:
+    """Progress of several methods as plain lines, at most one every few seconds for a method besides its first.
 
-    last: Progress | None = None
+    Call it with each `Progress`; `last` is the latest of the current method.
+    """
 
-    def __enter__(self) -> ProgressDisplay:
+    last: Any = None
+    _printed = _NEVER
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -32,8 +35,8 @@ class ProgressDisplay(ABC):
         return None
 
     def begin(self, label: str, doing: str = "preparing") -> None:
-        """A method starts; what it does until its first progress."""
-        self.last = None
+        """A method starts: what it does until its first progress, which is shown at once."""
+        self.last, self._printed = None, _NEVER
         self.note(label, doing)
 
     def compiling(self, label: str) -> None:
@@ -45,63 +48,36 @@ class ProgressDisplay(ABC):
         self.last = progress
         self.advance(progress)
 
-    @abstractmethod
+    def where(self) -> str:
+        """How far the current method is, in words."""
+        if self.last is None:
+            return "before its first round ended"
+        return f"after round {self.last.round} of {self.last.rounds}"
+
     def note(self, label: str, text: str) -> None:
         """Say something of a method."""
-
-    @abstractmethod
-    def advance(self, progress: Progress) -> None:
-        """Show how far a method is."""
-
-    @abstractmethod
-    def end(self, label: str, text: str, done: bool = True) -> None:
-        """A method has ended: finished, or not (diverged)."""
-
-
-class Lines(ProgressDisplay):
-    """Plain lines, at most one every few seconds for a method besides its first."""
-
-    def __init__(self) -> None:
-        self._printed = _NEVER
-
-    def begin(self, label: str, doing: str = "preparing") -> None:
-        """A method starts: its first progress is printed at once."""
-        super().begin(label, doing)
-        self._printed = _NEVER
-
-    def note(self, label: str, text: str) -> None:
-        """See `ProgressDisplay`."""
         say(f"{label}: {text}")
 
     def advance(self, progress: Progress) -> None:
-        """See `ProgressDisplay`."""
-        if time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
+        """Show how far a method is."""
+        if time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
             self.note(progress.label, f"round {progress.round} of {progress.rounds}, {progress.line()[-1]}")
 
     def end(self, label: str, text: str, done: bool = True) -> None:
-        """See `ProgressDisplay`."""
+        """A method has ended: finished, or not (diverged)."""
         self.note(label, text)
 
 
-class Bars(ProgressDisplay):
+class Bars(Lines):
     """One bar a method, and one for all together where there are several."""
 
     def __init__(self, labels: Sequence[str], rounds: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import MofNCompleteColumn
 
-        columns = [
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-        ]
         self._rounds = rounds
         self._ended: set[Any] = set()
-        self._progress = RichProgress(*columns, console=Console(stderr=True), refresh_per_second=5)
+        self._progress = rich_progress(20, MofNCompleteColumn())
         self._bars: dict[str, Any] = {
             label: self._progress.add_task(visible(label), total=rounds, note="waiting", start=False)
             for label in labels
@@ -112,7 +88,7 @@ class Bars(ProgressDisplay):
             else None
         )
 
-    def __enter__(self) -> ProgressDisplay:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -125,11 +101,11 @@ class Bars(ProgressDisplay):
         self._progress.start_task(self._bars[label])
 
     def note(self, label: str, text: str) -> None:
-        """See `ProgressDisplay`."""
+        """See `Lines`."""
         self._progress.update(self._bars[label], note=visible(text))
 
     def advance(self, progress: Progress) -> None:
-        """See `ProgressDisplay`."""
+        """See `Lines`."""
         self._move(progress.label, progress.round, progress.line()[-1])
 
     def end(self, label: str, text: str, done: bool = True) -> None:
@@ -146,11 +122,30 @@ class Bars(ProgressDisplay):
             self._progress.update(self._all, completed=total)
 
 
-def open_display(labels: Sequence[str], rounds: int) -> ProgressDisplay:
-    """Bars if standard error is a terminal, else lines."""
-    if sys.stderr.isatty():
-        from rich.console import Console
+def rich_progress(width: int, count: Any) -> Any:
+    """Bars of a width, with what counts beside them, the time and a note."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        if not Console(stderr=True).is_dumb_terminal:
-            return Bars(labels, rounds)
-    return Lines()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=width),
+        count,
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    return Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
+
+
+def has_bars() -> bool:
+    """Whether standard error is a terminal that can show bars."""
+    if not sys.stderr.isatty():
+        return False
+    from rich.console import Console
+
+    return not Console(stderr=True).is_dumb_terminal
+
+
+def open_display(labels: Sequence[str], rounds: int) -> Lines:
+    """What shows the progress of methods of so many rounds."""
+    return Bars(labels, rounds) if has_bars() else Lines()

@@ -1,17 +1,51 @@
-"""Where a run stands by what its folder holds: finished or not, and its record so far."""
+"""The runs of a folder, and where they stand by what it holds: finished or not, and their records so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsolve.cli.terminal.folders import finished, read_failure
+from fedsolve.cli.configuration.config import Config
 from fedsolve.core.errors import InvalidInput
 from fedsolve.engine.records.record import RecordFile
+from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.folders.run_folder import RUN
 from fedsolve.folders.store import read_manifest
 from fedsolve.results.history import History
-from fedsolve.results.record_files import read_history
+from fedsolve.results.record_files import FAILURE, method_folders, read_history, seed_folder
+
+
+def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
+    """By method, the folder of each of its runs by name: the method's, with the seed where there are several."""
+    labels = [method.shown for method in config.method]
+    places = method_folders(folder, labels) if len(labels) > 1 else [folder]
+    if config.seeds is None:
+        return {label: {label: place} for label, place in zip(labels, places, strict=True)}
+    return {
+        label: {f"{label}, seed {seed}": seed_folder(place, seed) for seed in check_seeds(config.seeds)}
+        for label, place in zip(labels, places, strict=True)
+    }
+
+
+def read_failure(folder: Path) -> str | None:
+    """Why a run diverged; None if it has not."""
+    try:
+        return (folder / FAILURE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {folder / FAILURE}: {error}") from None
+
+
+def finished(folder: Path, rounds: int) -> History | None:
+    """The record of a run that has done all its rounds; None where it has not."""
+    history = None if (folder / FAILURE).exists() else read_history(folder)
+    return history if history is not None and history.evaluations["round"][-1] >= rounds else None
+
+
+def ended(folder: Path, rounds: int) -> History | None:
+    """The record of a run that is finished or has diverged; None where it would go on."""
+    return read_history(folder) if read_failure(folder) is not None else finished(folder, rounds)
 
 
 @dataclass(frozen=True)

@@ -2,83 +2,81 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from fedsolve.cli.terminal.console import say, visible
+from fedsolve.cli.terminal.progress import SECONDS_BETWEEN_LINES, Lines, has_bars, rich_progress
+from fedsolve.cli.terminal.progress_file import ProgressFile
 from fedsolve.results.metrics import duration
 
 if TYPE_CHECKING:
     from fedsolve.engine.progress import SweepProgress
 
-_SECONDS_BETWEEN_LINES = 5.0
 
+class SweepLines(Lines):
+    """Progress of a sweep as plain lines, and as the file in its folder that a page follows."""
 
-class SweepLines:
-    """Plain lines, at most one every few seconds. Call it with each `SweepProgress`; `last` is the latest."""
-
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, folder: Path) -> None:
         self.label = label
-        self.last: SweepProgress | None = None
-        self._printed = float("-inf")
-        self._estimated = False
+        self._file = ProgressFile(folder, f"{label}, a sweep")
         self._start: tuple[float, int] | None = None
+        self._estimated = False
         self._noted: set[str] = set()
 
-    def __enter__(self) -> SweepLines:
-        self.note("preparing")
+    def __enter__(self) -> Self:
+        self.begin(self.label)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-    def __call__(self, progress: SweepProgress) -> None:
+    def __call__(self, progress: SweepProgress) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The sweep has come further."""
         if self.last is None:
-            self.begin(progress)
+            self.counted(progress)
         moved = self.last is not None and progress.done > self.last.done
         self.last = progress
         for note in progress.notes:
             if note not in self._noted:
                 self._noted.add(note)
-                self.remark(note)
-        if self._start is None and moved:  # what went before held compilation
-            self._start = time.monotonic(), progress.done
+                self.remark(f"note: {note}")
         if moved:
+            if self._start is None:  # what went before held compilation
+                self._start = time.monotonic(), progress.done
             self.advance(progress)
+        self._file("trial-rounds", progress.done, progress.total)
 
-    def begin(self, progress: SweepProgress) -> None:
-        """All is checked, and it is known how much there is to do: the rounds are compiled."""
-        self.note("compiling")
+    def finished(self) -> None:
+        """The sweep has ended: what it leaves says so."""
+        self._file.remove()
+
+    def where(self) -> str:
+        """Rounds of trials done of all, in words."""
+        if self.last is None:
+            return "no round"
+        return f"{self.last.done:,} of {self.last.total:,} trial-rounds"
+
+    def counted(self, progress: SweepProgress) -> None:
+        """It is known how much there is to do: the rounds are compiled."""
+        self.compiling(self.label)
 
     def remark(self, text: str) -> None:
         """Something to be known of the sweep."""
-        say(f"note: {text}")
+        say(text)
 
-    def note(self, text: str) -> None:
-        """Say how it goes."""
-        say(f"{self.label}: {text}")
-
-    def advance(self, progress: SweepProgress) -> None:
-        """Show how far it is."""
+    def advance(self, progress: SweepProgress) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Show how far it is; as soon as it is known, how long it takes."""
         left = self._left(progress)
-        first = bool(left) and not self._estimated  # how long it takes is said as soon as it is known
-        if first or time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
+        first = bool(left) and not self._estimated
+        if first or time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed, self._estimated = time.monotonic(), bool(left)
-            self.note(f"{how_far(progress)}, {self.standing(progress)}")
+            self.note(self.label, f"{self.where()}, {self.standing(progress)}")
 
     def standing(self, progress: SweepProgress) -> str:
         """Trials that diverged, and the time left."""
         return ", ".join(filter(None, (f"{progress.diverged} diverged", self._left(progress))))
 
     def _left(self, progress: SweepProgress) -> str:
-        if self._start is None:
-            return ""
-        begun, before = self._start
+        begun, before = self._start or (0.0, progress.done)
         if progress.done <= before:
             return ""
         rate = (progress.done - before) / max(time.monotonic() - begun, 1e-9)
@@ -88,57 +86,40 @@ class SweepLines:
 class SweepBar(SweepLines):
     """One bar."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__(label)
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    def __init__(self, label: str, folder: Path) -> None:
+        super().__init__(label, folder)
+        from rich.progress import TextColumn
 
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} trial-rounds", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-        )
-        self._bars = Progress(*columns, console=Console(stderr=True), refresh_per_second=5)
+        count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} trial-rounds", markup=False)
+        self._bars = rich_progress(30, count)
         self._bar = self._bars.add_task(visible(label), total=1, note="")
 
-    def __enter__(self) -> SweepLines:
+    def __enter__(self) -> Self:
         self._bars.start()
         return super().__enter__()
 
     def __exit__(self, *exc: object) -> None:
         self._bars.stop()
 
-    def begin(self, progress: SweepProgress) -> None:
+    def counted(self, progress: SweepProgress) -> None:
         """See `SweepLines`."""
-        super().begin(progress)
+        super().counted(progress)
         self._bars.update(self._bar, completed=progress.done, total=progress.total)
 
     def remark(self, text: str) -> None:
         """See `SweepLines`."""
-        self._bars.console.print(visible(f"note: {text}"), markup=False, highlight=False)
+        self._bars.console.print(visible(text), markup=False, highlight=False)
 
-    def note(self, text: str) -> None:
-        """See `SweepLines`."""
+    def note(self, label: str, text: str) -> None:
+        """See `Lines`."""
         self._bars.update(self._bar, note=visible(text))
 
-    def advance(self, progress: SweepProgress) -> None:
+    def advance(self, progress: SweepProgress) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """See `SweepLines`."""
-        standing = self.standing(progress)
-        self._bars.update(self._bar, completed=progress.done, total=progress.total, note=visible(standing))
+        self.note(self.label, self.standing(progress))
+        self._bars.update(self._bar, completed=progress.done, total=progress.total)
 
 
-def how_far(progress: SweepProgress | None) -> str:
-    """Lane-rounds done of all, in words."""
-    return "no round" if progress is None else f"{progress.done:,} of {progress.total:,} trial-rounds"
-
-
-def open_sweep_display(label: str) -> SweepLines:
-    """A bar if standard error is a terminal, else lines."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        if not Console(stderr=True).is_dumb_terminal:
-            return SweepBar(label)
-    return SweepLines(label)
+def open_sweep_display(label: str, folder: Path) -> SweepLines:
+    """What shows the progress of a sweep in a folder."""
+    return SweepBar(label, folder) if has_bars() else SweepLines(label, folder)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsolve.cli.configuration.config import CONFIG, Config, load
-from fedsolve.cli.terminal.folders import FLOWER, run_folders
+from fedsolve.cli.terminal.folders import FLOWER, TRIALS
 from fedsolve.cli.terminal.progress_file import PROGRESS, Progressed, read_progress
-from fedsolve.cli.terminal.run_status import record_so_far, standing
+from fedsolve.cli.terminal.run_status import record_so_far, run_folders, standing
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.interrupt import STOP
@@ -27,7 +27,7 @@ _DEPTH = 4
 _MOST = 500
 _MOST_BYTES = 2**26
 _SECONDS_BETWEEN = 1.0
-_NOT_RUNS = {FLOWER, "app", "cache", "parts", "lanes", "followed"}
+_NOT_RUNS = {FLOWER, TRIALS, "app", "cache", "parts", "followed"}
 RESULTS = "results.json"
 _TELLING = (CONFIG, HISTORY, RUN.file, FAILURE, PROGRESS, SUMMARY, RESULTS)
 
@@ -93,8 +93,8 @@ class Watched:
         """
         if self.status != "running":
             raise InvalidInput(f"{self.shown} does not run")
-        lanes = self.folder / "lanes"
-        write_atomically((lanes if lanes.is_dir() else self.folder) / STOP, "")
+        trials = self.folder / TRIALS
+        write_atomically((trials if trials.is_dir() else self.folder) / STOP, "")
 
 
 class Folder:
@@ -175,7 +175,7 @@ class Folder:
             except Exception as error:  # one folder takes the page from no other
                 run = self._unreadable(place, error)
             self._known[place] = (stamp, run)
-        if run.status in ("stopped", "waiting") and (held(place) or held(place / "lanes")):
+        if run.status in ("stopped", "waiting") and (held(place) or held(place / TRIALS)):
             return replace(run, status="running")
         return run
 

@@ -222,18 +222,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.closing.wait(seconds)  # it has said something, which no stream asks for
         return False
 
-    def _send(self, page: str, policy: str = _POLICY) -> None:
-        data = page.encode()
-        self.send_response(HTTPStatus.OK)
-        self._headers("text/html; charset=utf-8", policy)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        data = f"{why}\n".encode()
+        self._send(f"{why}\n", status=status, kind="text/plain")
+
+    def _send(
+        self,
+        content: str,
+        policy: str = _POLICY,
+        status: HTTPStatus = HTTPStatus.OK,
+        kind: str = "text/html",
+    ) -> None:
+        data = content.encode()
         self.send_response(status)
-        self._headers("text/plain; charset=utf-8", _POLICY)
+        self._headers(f"{kind}; charset=utf-8", policy)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

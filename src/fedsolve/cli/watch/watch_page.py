@@ -197,7 +197,7 @@ def _details(drawn: Sequence[Watched], histories: Sequence[History], view: View)
     who = {h.label: _cohorts(h) for h in histories if "participants" in h.rounds and len(h.rounds["round"])}
     return "\n".join(
         (
-            section("Side by side", result_html(histories, None)),
+            section("Side by side", result_html(histories)),
             section("Settings", settings_html(histories)),
             section("Who takes part", definitions(who, "facts") if who else ""),
             section("Messages", definitions(said, "facts") if said else ""),

@@ -1,0 +1,88 @@
+"""One method of a configuration, run in its folder with one seed or several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.configuration.prepare import Prepared
+from fedsolve.cli.terminal.progress import Lines
+from fedsolve.cli.terminal.run_status import run_folders
+from fedsolve.core.errors import Diverged
+from fedsolve.engine.multi_seed import run_one, run_seeds
+from fedsolve.engine.result import Result, Results
+from fedsolve.folders.run_folder import RUN
+from fedsolve.report.trackers import Tracker, tracker
+from fedsolve.results.metrics import summary
+from fedsolve.results.seeds import over_seeds
+
+
+def run_method(
+    prepared: Prepared, index: int, folder: Path, display: Lines, track: Sequence[str] = ()
+) -> Results:
+    """Run one method of a configuration in its folder, from its checkpoints if it has some, and record it."""
+    method, algorithm = prepared.config.method[index], prepared.algorithms[index]
+    label = method.shown
+    display.begin(label)
+    places = run_folders(folder, prepared.config.model_copy(update={"method": [method]}))[label].values()
+    resume = any((place / RUN.file).exists() for place in places)
+    task, options = prepared.task, prepared.options
+
+    def tracked(seed: int) -> list[Tracker]:
+        return [tracker(name, folder) for name in track]
+
+    if prepared.seeds is not None:
+        runs = run_seeds(
+            algorithm, task, options, prepared.seeds,
+            out=folder, resume=resume, label=label, progress=display, callbacks_of=tracked,
+        )  # fmt: skip
+    else:
+        try:
+            runs = (
+                run_one(
+                    algorithm, task, options, out=folder, resume=resume, label=label, progress=display,
+                    callbacks=tracked(options.seed),
+                ),
+            )  # fmt: skip
+        except Diverged as error:
+            runs = (Result(None, error.history, failure=str(error)),)
+    results = Results(tuple(_with_settings(run, prepared.settings(method)) for run in runs))
+    for run, place in zip(results.runs, places, strict=True):
+        run.save(place)
+    if results.failures:
+        diverged = "diverged" if len(runs) == 1 else f"{len(results.failures)} of {len(runs)} seeds diverged"
+        display.end(label, diverged, done=False)
+    else:
+        (method_found,) = over_seeds(results.histories)
+        final: dict[str, Any] = {name: x[-1] for name, x in method_found.history.evaluations.items()}
+        display.end(label, f"finished, {summary(final)}")
+    return results
+
+
+def _with_settings(run: Result, settings: dict[str, Any]) -> Result:
+    """A run whose record has the configuration's settings, with its own seed."""
+    own = settings | {"seed": run.history.settings["seed"]}
+    return dataclasses.replace(run, history=dataclasses.replace(run.history, settings=own))
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a tracker that there is not, or whose package is missing, before anything runs."""
+    for name in names:
+        tracker(name, Path())
+
+
+def follow(prepared: Prepared, resume: Path | None) -> int:
+    """What the other processes of a run do: its rounds, and nothing of what is written and printed."""
+    goes_on = resume is not None and (resume / RUN.file).exists()
+    run_one(
+        prepared.algorithms[0],
+        prepared.task,
+        prepared.options,
+        out=resume,
+        resume=goes_on,
+        label=None,
+        progress=None,
+    )
+    return 0

@@ -1,0 +1,104 @@
+"""What is printed of a sweep, finished or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsolve.cli.configuration.config import Config
+from fedsolve.cli.configuration.sweep_prepare import command_as_written, prepare_sweep
+from fedsolve.cli.configuration.trust import imports_document, imports_lines, would_import
+from fedsolve.cli.terminal.console import emit, emit_json, emit_rich
+from fedsolve.cli.terminal.folders import how_to_resume
+from fedsolve.cli.terminal.outputs import can_draw
+from fedsolve.core.errors import Diverged
+from fedsolve.report.sweeps.sweep_page import PAGE, write_report
+from fedsolve.report.sweeps.sweep_table import outcome_lines, setting_rows, setting_table
+from fedsolve.report.sweeps.sweep_words import rule_text
+from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, summary
+
+
+def print_sweep(
+    folder: Path, found: Sweep, command: str, as_json: bool, more: Mapping[str, Any] | None = None
+) -> None:
+    """The ten best settings, what came out, where the files are, and how to run the best again; or a document."""
+    if as_json:
+        emit_json(_document(folder, found, command) | dict(more or {}))
+        return
+    title = f"{found.label} on {found.task}, {found.rounds[-1]} rounds: {rule_text(found)}"
+    emit(title)
+    emit_rich(setting_table(found, 10))
+    lines = [*outcome_lines(found), *(f"note: {note}" for note in found.notes)]
+    lines += [
+        f"{'picture' if path.endswith('.png') else kind:8} {path}" for kind, path in _files(folder).items()
+    ]
+    emit("\n".join(lines + ([f"run it   {command}"] if command else [])))
+
+
+def save_page(folder: Path, found: Sweep, title: str, command: str) -> None:
+    """Write the page and the plots of a sweep."""
+    write_report(folder, found, title=title, command=command, draw=can_draw())
+
+
+def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
+    """What `fedsolve show` prints of a sweep, finished or not."""
+    assert config.sweep is not None
+    if (folder / SUMMARY).exists():
+        found = load(folder)
+        imports = would_import(config)  # which showing it does not do
+        command = ""
+        if not all_diverged(found):
+            best = found.best_settings
+            command = command_as_written(config, best) if imports else prepare_sweep(config).command(best)
+        print_sweep(folder, found, command, as_json, imports_document(config))
+        if imports and not as_json:
+            emit("\n".join(imports_lines(config)))
+        return
+    if as_json:
+        facts: dict[str, Any] = {"status": "unfinished", "folder": str(folder), "task": config.task}
+        facts |= {"label": config.method[0].shown, "rounds": config.run.rounds, "files": {}}
+        emit_json(facts | imports_document(config))
+        return
+    lines = [f"{config.method[0].shown}: unfinished sweep", how_to_resume("sweep", folder)]
+    emit("\n".join(lines + imports_lines(config)))
+
+
+def _document(folder: Path, found: Sweep, command: str) -> dict[str, Any]:
+    """A finished sweep as plain data."""
+    facts = summary(found)
+    best = facts.pop("best")
+    failure = all_diverged(found)
+    return {
+        "status": "diverged" if failure else "finished",
+        "folder": str(folder),
+        **{name: facts[name] for name in ("task", "label", "grid", "seeds", "selection")},
+        "rounds": int(found.rounds[-1]),
+        "best": None if best is None else best | {"command": command},
+        "share_within_5_percent": facts["share_within_5_percent"],
+        "ranking": setting_rows(found),
+        "lanes": facts["lanes"],
+        "lanes_diverged": facts["lanes_diverged"],
+        "seconds": facts["seconds"],
+        "notes": facts["notes"],
+        "error": failure,
+        "files": _files(folder),
+    }
+
+
+def all_diverged(found: Sweep) -> str | None:
+    """What to say if all settings diverged; None if not."""
+    try:
+        found.best  # noqa: B018
+    except Diverged as error:
+        return str(error)
+    return None
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The page, tables and plots that a folder has, by what they are."""
+    names = {"page": PAGE, "lanes": TRIALS, "curves": CURVES, "summary": SUMMARY}
+    found = {kind: folder / name for kind, name in names.items()}
+    found |= {path.stem: path for path in sorted(folder.glob("*.png"))}
+    return {kind: str(path) for kind, path in found.items() if path.exists()}
