@@ -9,17 +9,17 @@ from typing import Unpack, overload
 
 from fedsolve.config.option_docs import takes
 from fedsolve.core.algorithm import Algorithm, name_of
-from fedsolve.core.errors import Diverged, InvalidInput, shown
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.processes import check_alone
-from fedsolve.engine.multi_seed import run_seeds
+from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, shows_options
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
-from fedsolve.engine.run import check_callbacks, check_outside, run_one, save_results, seeds_of
+from fedsolve.engine.run import check_callbacks, check_outside, save_results, seeds_of
 from fedsolve.folders.run_folder import RUN, occupied
-from fedsolve.results.callbacks import Callback, CallbacksOfMethod, CallbacksOfMethodAndSeed
+from fedsolve.results.callbacks import CallbacksOfMethod, CallbacksOfMethodAndSeed
 from fedsolve.results.record_files import method_folders
 from fedsolve.tasks.task import Task
 
@@ -89,7 +89,7 @@ def compare(
     methods = _labelled(algorithms)
     check_outside(out, None)
     chosen, given = seeds_of(seeds, options)
-    made = _callbacks(callbacks, *([] if seeds is None else ["seed"]))
+    made = _callbacks(callbacks, seeds is not None)
     folders = [None] * len(methods) if out is None else method_folders(Path(out), list(methods))
     begun = [folder is not None and any(folder.glob(f"**/{RUN.file}")) for folder in folders]
     if resume and not any(begun):
@@ -98,24 +98,21 @@ def compare(
         raise occupied(Path(out), "comparison")
     check_all_begin(methods.values(), task, given)
     runs: list[Result] = []
-    with writing_config(out, methods, task, given, None if seeds is None else chosen):
+    seeds_of_each = None if seeds is None else chosen
+    with writing_config(out, methods, task, given, seeds_of_each):
         for (label, algorithm), folder, goes_on in zip(methods.items(), folders, begun, strict=True):
             with progress_to(progress, label) as tell:
-                if seeds is not None:
-                    runs += run_seeds(
-                        algorithm, task, given, chosen,
-                        out=folder, resume=goes_on, label=label, progress=tell, callbacks_of=partial(made, label),
-                    )  # fmt: skip
-                    continue
-                try:
-                    runs.append(
-                        run_one(
-                            algorithm, task, given,
-                            out=folder, resume=goes_on, label=label, progress=tell, callbacks=made(label),
-                        )
-                    )  # fmt: skip
-                except Diverged as error:
-                    runs.append(Result(None, error.history, failure=str(error)))
+                runs += run_method(
+                    algorithm,
+                    task,
+                    given,
+                    seeds_of_each,
+                    partial(made, label),
+                    out=folder,
+                    resume=goes_on,
+                    label=label,
+                    progress=tell,
+                )
     results = Results(tuple(runs))
     save_results(results, out, f"{', '.join(methods)} on {task.name}")
     return results
@@ -143,14 +140,14 @@ def _labelled(algorithms: object) -> dict[str, Algorithm]:
     return methods
 
 
-def _callbacks(callbacks: object, *further: str) -> Callable[..., Sequence[Callback]]:
-    """The function of a label, and of what else is named, that makes a run's callbacks; these are checked."""
+def _callbacks(callbacks: object, by_seed: bool) -> CallbacksOfMethodAndSeed:
+    """What makes the callbacks of a run, from its label and, where the user's function takes it, its seed; checked."""
     if callbacks is None:
-        return lambda *of: ()
-    names = ("label", *further)
+        return lambda label, seed: ()
+    names = ("label", "seed") if by_seed else ("label",)
     if not takes(callbacks, names):
         raise InvalidInput(
             f"callbacks = {shown(callbacks)} must be a function of {' and '.join(names)} that makes those of each "
             f"run, such as callbacks=lambda {', '.join(names)}: [...]"
         )
-    return lambda *of: check_callbacks(callbacks(*of))
+    return lambda *of: check_callbacks(callbacks(*of[: len(names)]))

@@ -1,4 +1,4 @@
-"""One method with several seeds: one compiled program, run for each seed with its own start, cohorts and shuffles.
+"""One method with one seed or several: one compiled program, run for each with its own start, cohorts and shuffles.
 
 On a CPU as many seeds run at once as there are cores, each in a thread: XLA alone keeps one core busy with most
 problems. Each has the bits of the run with its seed alone.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import jax
 
@@ -18,14 +19,13 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.compute.keys import run_key, start_params
 from fedsolve.engine.compute.layout import batches_at_once
-from fedsolve.engine.compute.processes import check_alone
+from fedsolve.engine.compute.processes import check_alone, is_first
 from fedsolve.engine.compute.round import start
 from fedsolve.engine.loop import CompileClock
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.engine.prepared_run import PreparedRun
 from fedsolve.engine.progress import Progress, tell_compiling
-from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.result import Result
 from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.folders.interrupt import Interruptible
@@ -33,6 +33,59 @@ from fedsolve.folders.run_folder import RUN, occupied
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, Evaluated, notify_ended
 from fedsolve.results.record_files import seed_folder
 from fedsolve.tasks.task import Task
+
+
+class Where(TypedDict):
+    """Where runs are kept, whether they are resumed, what they are called, and what is told how far they are."""
+
+    out: Path | None
+    resume: bool
+    label: str | None
+    progress: Callable[[Progress], None] | None
+
+
+def run_method(
+    algorithm: Algorithm,
+    task: Task,
+    options: RunOptions,
+    seeds: Sequence[int] | None,
+    callbacks_of: CallbacksOfSeed,
+    **where: Unpack[Where],
+) -> tuple[Result, ...]:
+    """The run with the seed of the options, or those with each of some seeds; one that diverged says why."""
+    if seeds is not None:
+        return run_seeds(algorithm, task, options, seeds, callbacks_of=callbacks_of, **where)
+    try:
+        return (run_one(algorithm, task, options, callbacks=callbacks_of(options.seed), **where),)
+    except Diverged as error:
+        return (Result(None, error.history, failure=str(error)),)
+
+
+def run_one(
+    algorithm: Algorithm,
+    task: Task,
+    options: RunOptions,
+    *,
+    out: str | Path | None,
+    resume: bool,
+    label: str | None,
+    progress: Callable[[Progress], None] | None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """The run with one seed; of its folder it writes the checkpoints alone.
+
+    Of several processes the first one writes, tells and calls back.
+    """
+    if not is_first():
+        progress, callbacks = None, ()
+    result: Result | None = None
+    try:
+        with jax.enable_x64(options.dtype == "float64"), CompileClock() as clock:
+            prepared = prepare(algorithm, task, options, label)
+            result = run_rounds(prepared, out, resume, clock, lambda: False, progress, callbacks)
+        return result
+    finally:
+        notify_ended(callbacks, result)
 
 
 def run_seeds(
@@ -117,7 +170,9 @@ class _SeedRuns:
                 if not self._asked():
                     callbacks = self.callbacks_of(seed)
                     prepared = self.prepared if first else self.with_seed(seed)
-                    result = self._run(prepared, seed, out, resume, callbacks)
+                    one_by_one = [self._alone(callback) for callback in callbacks]
+                    progress = _SeedProgress(self, seed)
+                    result = run_rounds(prepared, out, resume, self.clock, self._asked, progress, one_by_one)
             return result
         except Interrupted:
             self.ended = True
@@ -131,28 +186,6 @@ class _SeedRuns:
             self.compiled.set()
             with self.lock:
                 notify_ended(callbacks, result)
-
-    def _run(
-        self,
-        prepared: PreparedRun,
-        seed: int,
-        out: Path | None,
-        resume: bool,
-        callbacks: Sequence[Callback],
-    ) -> Result:
-        identity = {} if out is None else prepared.identity | prepared.digests()
-        with (
-            Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
-            Interruptible(checkpoints.where) as of_seed,
-        ):
-            return run_rounds(
-                prepared,
-                checkpoints,
-                self.clock,
-                lambda: of_seed.asked or self._asked(),
-                _SeedProgress(self, seed),
-                [self._alone(callback) for callback in callbacks],
-            )
 
     def _alone(self, callback: Callback) -> Callback:
         """A callback that waits for those of the other seeds: what it writes to may be the same for all."""

@@ -6,27 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack, overload
 
-import jax
-
 from fedsolve.config.option_docs import takes
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.checks import check_path
-from fedsolve.core.errors import Diverged, InvalidInput, shown
-from fedsolve.engine.compute.processes import check_same, is_first, report_lost_process, several
-from fedsolve.engine.loop import CompileClock
-from fedsolve.engine.multi_seed import run_seeds
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.engine.compute.processes import is_first
+from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
-from fedsolve.engine.prepare import prepare
 from fedsolve.engine.progress import Progress, progress_to
-from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.configuration import writing_config
 from fedsolve.engine.result import Result, Results
-from fedsolve.engine.run_rounds import run_rounds
 from fedsolve.engine.sweep.grid import check_seeds
-from fedsolve.folders.interrupt import Interruptible
 from fedsolve.report.page import PAGE, write_page
-from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks, notify_ended
-from fedsolve.results.record_files import write_failure
+from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks
 from fedsolve.tasks.task import Task
 
 
@@ -110,76 +102,24 @@ def run(
         writing_config(out, {label or name: algorithm}, task, given, None if seeds is None else chosen),
         progress_to(progress, label or name) as tell,
     ):
-        if seeds is not None:
-            folder = None if out is None else Path(out)
-            results: Result | Results = Results(
-                run_seeds(
-                    algorithm, task, given, chosen,
-                    out=folder, resume=resume, label=label, progress=tell, callbacks_of=callbacks_of,
-                )
-            )  # fmt: skip
-        else:
-            try:
-                results = run_one(
-                    algorithm, task, given,
-                    out=out, resume=resume, label=label, progress=tell, callbacks=callbacks_of(given.seed),
-                )  # fmt: skip
-            except Diverged as error:
-                if out is not None and is_first():
-                    write_failure(Path(out), error.history, str(error))
-                raise
+        runs = run_method(
+            algorithm,
+            task,
+            given,
+            None if seeds is None else chosen,
+            callbacks_of,
+            out=None if out is None else Path(out),
+            resume=resume,
+            label=label,
+            progress=tell,
+        )
+        if seeds is None and runs[0].failure:
+            if out is not None and is_first():
+                runs[0].save(out)
+            Results(runs).check_alive()
+    results = runs[0] if seeds is None else Results(runs)
     save_results(results, out, f"{results.histories[0].label} on {task.name}")
     return results
-
-
-def run_one(
-    algorithm: Algorithm,
-    task: Task,
-    options: RunOptions,
-    *,
-    out: str | Path | None,
-    resume: bool,
-    label: str | None,
-    progress: Callable[[Progress], None] | None,
-    callbacks: Sequence[Callback] = (),
-) -> Result:
-    """The run with one seed; of its folder it writes the checkpoints alone.
-
-    Of several processes the first one writes, tells and calls back.
-    """
-    if not is_first():
-        progress, callbacks = None, ()
-    try:
-        result = _run_one(algorithm, task, options, out, resume, label, progress, callbacks)
-    except BaseException:
-        notify_ended(callbacks, None)
-        raise
-    notify_ended(callbacks, result)
-    return result
-
-
-def _run_one(
-    algorithm: Algorithm,
-    task: Task,
-    options: RunOptions,
-    out: str | Path | None,
-    resume: bool,
-    label: str | None,
-    progress: Callable[[Progress], None] | None,
-    callbacks: Sequence[Callback],
-) -> Result:
-    clock = CompileClock()
-    with jax.enable_x64(options.dtype == "float64"), clock:
-        prepared = prepare(algorithm, task, options, label)
-        known = out is not None or several()
-        identity = prepared.identity | prepared.digests() if known else {}
-        check_same("configuration or data", identity)
-        with (
-            Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
-            Interruptible(checkpoints.where) as interrupt,
-            report_lost_process(checkpoints.where_is_last),
-        ):
-            return run_rounds(prepared, checkpoints, clock, lambda: interrupt.asked, progress, callbacks)
 
 
 def save_results(results: Result | Results, out: str | Path | None, title: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,13 @@ from fedsolve.core.buffers import WithBuffers, bare
 from fedsolve.core.errors import Diverged
 from fedsolve.core.types import Params
 from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_value, rates
-from fedsolve.engine.compute.processes import broadcast_from_first, check_same, local_copy
+from fedsolve.engine.compute.processes import (
+    broadcast_from_first,
+    check_same,
+    local_copy,
+    report_lost_process,
+    several,
+)
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.client_metrics import client_metrics
 from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, without_nonfinite_clients
@@ -25,27 +32,38 @@ from fedsolve.engine.records.checkpoint import Checkpoints
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
 from fedsolve.engine.records.record import Recorder
 from fedsolve.engine.result import Result
+from fedsolve.folders.interrupt import Interruptible
 from fedsolve.results.callbacks import Callback
 from fedsolve.results.clients import ClientMetrics
 
 
 def run_rounds(
     prepared: PreparedRun,
-    checkpoints: Checkpoints,
+    out: str | Path | None,
+    resume: bool,
     clock: CompileClock,
     interrupted: Callable[[], bool],
     progress: Callable[[Progress], None] | None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback],
 ) -> Result:
-    """All rounds from where the checkpoint is, evaluated, recorded and saved on the way.
+    """All rounds from where the checkpoint in a folder is, evaluated, recorded and saved on the way.
 
     Raises:
+        InvalidInput: the folder cannot be used, or holds a run that differs.
         Diverged: a round in which every client's update was not finite, or a last model that is not.
-        Interrupted: `interrupted` said so, after the state was saved.
+        Interrupted: Ctrl-C, or `interrupted` said so, after the state was saved.
     """
-    run = RunRounds(prepared, checkpoints, clock, progress, callbacks)
-    ended = loop(run, clock, interrupted)
-    return run.result(local_copy(run.state), (ended,) if ended else ())
+    known = out is not None or several()
+    identity = prepared.identity | prepared.digests() if known else {}
+    check_same("configuration or data", identity)
+    with (
+        Checkpoints.at(out, identity, resume, prepared.stream) as checkpoints,
+        Interruptible(checkpoints.where) as interrupt,
+        report_lost_process(checkpoints.where_is_last),
+    ):
+        run = RunRounds(prepared, checkpoints, clock, progress, callbacks)
+        ended = loop(run, clock, lambda: interrupt.asked or interrupted())
+        return run.result(local_copy(run.state), (ended,) if ended else ())
 
 
 class RunRounds(RecordedRounds):
