@@ -94,7 +94,7 @@ def fista(
         InvalidInput: psi has no prox, or an argument out of range.
     """
     blocks = Blocks(()) if psi is None else require("fista", psi, "prox", "one with a prox, such as L1(0.1)")
-    return _solve(task, blocks, _fista, iterations, tolerance, weighting, dtype, seed, None)
+    return _solve(task, blocks, _fista, iterations, tolerance, weighting, dtype, seed)
 
 
 def frank_wolfe(
@@ -129,7 +129,7 @@ def frank_wolfe(
         InvalidInput: the set has no `lmo`, or leaves a leaf free; an argument out of range.
     """
     blocks = require("frank_wolfe", constraint, "lmo", "a set, such as L1Ball(10.0)")
-    return _solve(task, blocks, _frank_wolfe, iterations, tolerance, weighting, dtype, seed, blocks)
+    return _solve(task, blocks, _frank_wolfe, iterations, tolerance, weighting, dtype, seed)
 
 
 def alone(task: Task, client: int) -> Task:
@@ -154,7 +154,7 @@ def alone(task: Task, client: int) -> Task:
 
 def _solve(
     task: Task, psi: Any, method: Any, iterations: int, tolerance: float, weighting: Weighting, dtype: str,
-    seed: int, inside: Any,
+    seed: int,
 ) -> Solution:  # fmt: skip
     if not isinstance(task, Task):
         raise InvalidInput(f"task = {shown(task)} must be a fedsolve.Task")
@@ -179,9 +179,9 @@ def _solve(
         params = start_params(task, seed, dtype)
         check_loss(f"the loss of task {task.name}", task.loss, packed.model(params), task.data.examples)
         psi.check(params)
-        if inside is not None:
-            params = inside.project(params) if "project" in inside.operations else params
-            check_start("frank_wolfe", inside, params)
+        if method is _frank_wolfe:
+            params = psi.project(params) if "project" in psi.operations else params
+            check_start("frank_wolfe", psi, params)
         arguments = (
             cast(psi, jnp.dtype(dtype)),
             packed,

@@ -93,12 +93,8 @@ def run_seeds(
     task: Task,
     options: RunOptions,
     seeds: Sequence[int],
-    *,
-    out: Path | None,
-    resume: bool,
-    label: str | None,
-    progress: Callable[[Progress], None] | None,
     callbacks_of: CallbacksOfSeed = lambda seed: (),
+    **where: Unpack[Where],
 ) -> tuple[Result, ...]:
     """The runs with each seed, in order, checkpoints in `out/seed-S`; one that diverged has no model and says why.
 
@@ -109,6 +105,7 @@ def run_seeds(
         Interrupted: Ctrl-C, after each run's state was saved.
     """
     check_alone("a run with several seeds")
+    out, resume, label = where["out"], where["resume"], where["label"]
     folders = [None if out is None else seed_folder(out, seed) for seed in seeds]
     begun = [folder is not None and (folder / RUN.file).exists() for folder in folders]
     if out is not None and ((any(begun) and not resume) or (out / RUN.file).exists()):
@@ -122,7 +119,7 @@ def run_seeds(
                 return _with_seed(prepared, seed)
             return prepare(algorithm, task, replace(options, seed=seed), label)  # with cohorts of its own
 
-        runs = _SeedRuns(prepared, with_seed, len(seeds), clock, interrupt, progress, callbacks_of)
+        runs = _SeedRuns(prepared, with_seed, len(seeds), clock, interrupt, where["progress"], callbacks_of)
         # one at a time where each takes several devices, or as much memory as it may
         alone = prepared.program.mesh.size > 1 or prepared.stream is not None
         at_once = 1 if alone else batches_at_once()
@@ -130,13 +127,13 @@ def run_seeds(
             resumed = [resume and (known or not any(begun)) for known in begun]
             results = list(pool.map(runs.run, seeds, folders, resumed))
     if None in results:
-        where = (
+        saved = (
             "nothing was saved: give out=FOLDER to resume"
             if out is None
             else f"saved in {out}: resume from there"
         )
         raise Interrupted(
-            f"stopped with {len(seeds) - results.count(None)} of {len(seeds)} seeds done; {where}"
+            f"stopped with {len(seeds) - results.count(None)} of {len(seeds)} seeds done; {saved}"
         )
     return tuple(result for result in results if result is not None)
 
