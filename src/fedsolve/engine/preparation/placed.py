@@ -17,8 +17,7 @@ from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.keys import in_run, in_type, on_types, run_key, start_key
 from fedsolve.engine.compute.round import client_state_bytes
 from fedsolve.engine.preparation.requested import Requested
-from fedsolve.engine.streaming.placement import place_clients
-from fedsolve.engine.streaming.population import Population
+from fedsolve.engine.streaming.population import Population, place_clients
 
 
 @dataclass(frozen=True, kw_only=True)

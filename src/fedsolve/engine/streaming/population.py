@@ -1,4 +1,4 @@
-"""A population that is read in parts: what all parts are made of, and some of its clients packed for the device."""
+"""Where clients live: on the device, or on the host and on disk, from where a few at a time are packed for it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedsolve.core import trees
+from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params, replace
 from fedsolve.data.federated import FederatedData
-from fedsolve.engine.compute.clients import PackedClients, Window, on_device
+from fedsolve.engine.checks.sizes import size
+from fedsolve.engine.compute.clients import PackedClients, Window, on_device, pack
+from fedsolve.engine.compute.layout import free_bytes, total_bytes
+from fedsolve.engine.compute.program import MODEL_AXIS
+from fedsolve.engine.options import RunOptions
+from fedsolve.engine.preparation.requested import Requested
 
 T = TypeVar("T")
 
 _FEW = 16
 _ALIGNED = 64  # bytes: what a CPU device takes as it lies
+_DEVICE_SHARE = 4  # of the memory there is: a run's examples and states may take so small a part by default
 WINDOW_BYTES = 2**26
 """What is read at once, about."""
 
@@ -43,6 +50,63 @@ class Population:
     dtype: Any
     frozen: Params
     mesh: Mesh
+
+
+def place_clients(
+    requested: Requested, dtype: Any, state_bytes: int
+) -> tuple[PackedClients, Population | None, str]:
+    """Clients on the device, the population where only some lie there, and what is to be said of it.
+
+    Args:
+        requested: the run.
+        dtype: its floating-point type.
+        state_bytes: of a client's own state.
+
+    Raises:
+        InvalidInput: clients that shall lie on a device without the memory, or that cannot be streamed.
+    """
+    task, options, mesh = requested.task, requested.options, requested.mesh
+    streamed, remark = is_streamed(options, task.data, dtype, state_bytes)
+    frozen = on_device(task.frozen, dtype)
+    if not streamed:
+        return pack(task.data, task.loss, dtype, **options.local_work, frozen=frozen)[0], None, remark
+    if MODEL_AXIS in mesh.shape:
+        raise InvalidInput(
+            "mesh: models that lie in parts train clients on the device: give residency = 'device'"
+        )
+    population = Population(task.data, requested.steps, dtype, frozen, mesh)
+    return first_clients(population), population, remark
+
+
+def is_streamed(options: RunOptions, data: FederatedData, dtype: Any, state_bytes: int) -> tuple[bool, str]:
+    """Whether clients are streamed, as asked, else by their size; and what is to be said of it.
+
+    By the memory that the device has, not by what is free at the moment: so a run that goes on decides alike.
+
+    Args:
+        options: of the run.
+        data: the clients.
+        dtype: the run's floating-point type.
+        state_bytes: of a client's own state.
+
+    Raises:
+        InvalidInput: they shall lie on the device, which has not that much memory free.
+    """
+    on_cpu = jax.default_backend() == "cpu"  # CPU devices of a process share one memory
+    copies = (options.devices or 1) // jax.process_count() if on_cpu else 1
+    examples = copies * data.num_examples * row_bytes(data, dtype)
+    states = copies * data.num_clients * state_bytes
+    sizes = f"{size(examples)} of examples" + (f", {size(states)} of states" if states else "")
+    fit = options.residency is None and examples + states <= total_bytes() // _DEVICE_SHARE
+    if options.residency != "device" and not fit:
+        return True, f"clients are streamed ({sizes})"
+    free = free_bytes()
+    if examples + states > free:
+        raise InvalidInput(
+            f"residency = 'device' needs {size(examples + states)} ({sizes}), and {size(free)} are free: give "
+            "'stream', or take fewer clients"
+        )
+    return False, ""
 
 
 class Packer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Batch, Params, Scalar, Traced, replace, reports
-from fedsolve.core.xla.compiler import compiler_options
+from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import Loss, PackedClients
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState, initial, one_round
@@ -84,6 +84,7 @@ def start(algorithms: Algorithm, params: Params, population: int) -> RunState:
     return jax.tree.map(lambda x: jnp.array(x, copy=True), states)  # buffers of their own: they are donated
 
 
+@partial(compiled, static_argnums=0, donate_argnums=5)
 def advance(
     program: Program,
     algorithms: Algorithm,
@@ -91,50 +92,35 @@ def advance(
     packed: PackedClients,
     keys: Array,
     states: RunState,
-    rounds: int,
+    rounds: Scalar,
 ) -> RunState:
     """`rounds` rounds of every trial in one call; it ends early when all have diverged.
 
     `algorithms` has leading axes (S, L): a rate may react to the evaluations of its own trial.
     """
-    return _compiled_advance()(program, algorithms, sampling, packed, keys, states, jnp.int32(rounds))
+    first = jnp.max(states.round)
+
+    def unfinished(carry: tuple[Scalar, RunState]) -> Traced:
+        return (carry[0] < rounds) & jnp.any(carry[1].failed < 0)
+
+    def one_more(carry: tuple[Scalar, RunState]) -> tuple[Scalar, RunState]:
+        # round and key are common to the settings: so are their cohorts, shuffles and gathered examples
+        done, states = carry
+
+        def of_seed(key: Array, algorithms: Algorithm, states: RunState) -> RunState:
+            def one(algorithm: Algorithm, state: RunState) -> RunState:
+                state = replace(state, round=first + done)
+                new, _ = one_round(program, algorithm, sampling, packed, key, state)
+                return replace(new, failed=jnp.where(state.failed < 0, new.failed, state.failed))
+
+            return _over(one, algorithms, states)
+
+        return done + 1, _over(of_seed, keys, algorithms, states)
+
+    return lax.while_loop(unfinished, one_more, (jnp.int32(0), states))[1]
 
 
-@cache
-def _compiled_advance() -> Any:
-    def all_trials(
-        program: Program,
-        algorithms: Algorithm,
-        sampling: Sampling,
-        packed: PackedClients,
-        keys: Array,
-        states: RunState,
-        rounds: Scalar,
-    ) -> RunState:
-        first = jnp.max(states.round)
-
-        def unfinished(carry: tuple[Scalar, RunState]) -> Traced:
-            return (carry[0] < rounds) & jnp.any(carry[1].failed < 0)
-
-        def one_more(carry: tuple[Scalar, RunState]) -> tuple[Scalar, RunState]:
-            # round and key are common to the settings: so are their cohorts, shuffles and gathered examples
-            done, states = carry
-
-            def of_seed(key: Array, algorithms: Algorithm, states: RunState) -> RunState:
-                def one(algorithm: Algorithm, state: RunState) -> RunState:
-                    state = replace(state, round=first + done)
-                    new, _ = one_round(program, algorithm, sampling, packed, key, state)
-                    return replace(new, failed=jnp.where(state.failed < 0, new.failed, state.failed))
-
-                return _over(one, algorithms, states)
-
-            return done + 1, _over(of_seed, keys, algorithms, states)
-
-        return lax.while_loop(unfinished, one_more, (jnp.int32(0), states))[1]
-
-    return jax.jit(all_trials, static_argnums=0, donate_argnums=5, compiler_options=compiler_options())
-
-
+@partial(compiled, static_argnums=0)
 def evaluate(
     what: EvaluationSpec,
     diagnostics: Any,
@@ -143,50 +129,32 @@ def evaluate(
     owned: dict[str, EvalClients],
     algorithms: Algorithm,
     states: RunState,
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
     """All metrics, each of shape (S, L); `finite` says whether the model is.
 
     `diagnostics` has a leading axis (L,). `held_out` are further examples by name: `name_loss` and so on; `owned`
     those evaluated with their owners' models, with which the loss of `train` is. What the servers report is that of
     the last round, NaN before the first.
     """
-    given = (eval_clients, held_out, owned, algorithms, states)
-    return jax.device_get(_compiled_evaluate()(what, diagnostics, *given))
 
+    def one(diagnostics: Any, algorithm: Algorithm, state: RunState) -> dict[str, Array]:
+        params = algorithm.export(state.server)
+        begun = state.round > 0
+        values = {name: jnp.where(begun, x, jnp.nan) for name, (x, _) in reports(state.server).items()}
+        values["train_loss"] = _train_loss(what.loss, eval_clients, params)
+        values |= measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
+        for part, examples in held_out.items():
+            means = on_all(what.means, eval_clients.model(params), examples)
+            values |= _pooled(part, what.means, means, examples)
+        for part, owners in owned.items():
+            metrics = Metrics(what.loss, ()) if part == "train" else what.means
+            clients = jax.tree.map(lambda x, ids=owners.ids: x[ids], state.clients)
+            own_models = OwnModels(algorithm, clients, owners.rows)
+            means = on_clients(metrics, owners.packed, params, own_models)
+            values |= _pooled(part, metrics, means, owners.packed.examples)
+        return values | {"finite": trees.all_finite(params)}
 
-@cache
-def _compiled_evaluate() -> Any:
-    def all_trials(
-        what: EvaluationSpec,
-        diagnostics: Any,
-        eval_clients: PackedClients,
-        held_out: dict[str, Batch],
-        owned: dict[str, EvalClients],
-        algorithms: Algorithm,
-        states: RunState,
-    ) -> dict[str, Array]:
-        def one(diagnostics: Any, algorithm: Algorithm, state: RunState) -> dict[str, Array]:
-            params = algorithm.export(state.server)
-            begun = state.round > 0
-            values = {name: jnp.where(begun, x, jnp.nan) for name, (x, _) in reports(state.server).items()}
-            values["train_loss"] = _train_loss(what.loss, eval_clients, params)
-            values |= (
-                measured(what.loss, what.uniform, diagnostics, eval_clients, params) if diagnostics else {}
-            )
-            for part, examples in held_out.items():
-                means = on_all(what.means, eval_clients.model(params), examples)
-                values |= _pooled(part, what.means, means, examples)
-            for part, owners in owned.items():
-                metrics = Metrics(what.loss, ()) if part == "train" else what.means
-                clients = jax.tree.map(lambda x, ids=owners.ids: x[ids], state.clients)
-                own_models = OwnModels(algorithm, clients, owners.rows)
-                means = on_clients(metrics, owners.packed, params, own_models)
-                values |= _pooled(part, metrics, means, owners.packed.examples)
-            return values | {"finite": trees.all_finite(params)}
-
-        return _over(lambda states: _over(one, diagnostics, algorithms, states), states)
-
-    return jax.jit(all_trials, static_argnums=0, compiler_options=compiler_options())
+    return _over(lambda states: _over(one, diagnostics, algorithms, states), states)
 
 
 def _train_loss(loss: Loss, packed: PackedClients, params: Params) -> Array:
@@ -198,20 +166,17 @@ def _train_loss(loss: Loss, packed: PackedClients, params: Params) -> Array:
 
 def _pooled(part: str, metrics: Metrics, values: dict[str, Array], examples: Batch) -> dict[str, Array]:
     counts = metrics.counts(examples)
-    return {f"{part}_{name}": pooled(metrics.all[name], v, counts.get(name)) for name, v in values.items()}
+    return {
+        f"{part}_{name}": value
+        for k, v in values.items()
+        for name, value in metrics.by_column(k, pooled(metrics.all[k], v, counts.get(k))).items()
+    }
 
 
+@compiled
 def models(algorithms: Algorithm, states: RunState) -> Params:
     """The exported model of each trial, leading axes (S, L)."""
-    return _compiled_models()(algorithms, states)
-
-
-@cache
-def _compiled_models() -> Any:
-    def all_trials(algorithms: Algorithm, states: RunState) -> Params:
-        return _over(lambda states: _over(lambda a, s: a.export(s.server), algorithms, states), states)
-
-    return jax.jit(all_trials, compiler_options=compiler_options())
+    return _over(lambda states: _over(lambda a, s: a.export(s.server), algorithms, states), states)
 
 
 def _over(function: Callable[..., Any], *arguments: Any) -> Any:

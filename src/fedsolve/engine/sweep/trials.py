@@ -117,7 +117,7 @@ class RunningBatch:
         prepared, algorithms = self.trials.prepared, self.next_methods(metrics, evaluations)
         shared = (prepared.sampling, prepared.packed)
         try:
-            states = advance(prepared.program, algorithms, *shared, self.keys, self.states, rounds)
+            states = advance(prepared.program, algorithms, *shared, self.keys, self.states, jnp.int32(rounds))
         except TypeError:  # a shape or type that changes is said plainly, of the first trial
             algorithm, state = jax.tree.map(lambda x: x[0, 0], (algorithms, self.states))
             first_trial = partial(
@@ -136,7 +136,7 @@ class RunningBatch:
             sets["unseen"] = prepared.unseen.packed.examples
         owned = clients if prepared.algorithm.traits.personal else {}
         given = (clients["train"].packed, sets, owned, self.algorithms, self.states)
-        values = evaluate(self.what, self.diagnostics, *given)
+        values = jax.device_get(evaluate(self.what, self.diagnostics, *given))
         values |= self._on_whole_sets()
         clock = self.trials.prepared.clock(int(np.asarray(self.states.round).max()))
         values |= {name: np.full(self.states.failed.shape, seconds) for name, seconds in clock.items()}
