@@ -171,8 +171,19 @@ class HostLoss:
         return (found, buffers) if self.buffered else found
 
 
+class _Evaluated:
+    """What takes buffers where its module keeps some."""
+
+    buffered: bool
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The arguments beside model and batch."""
+        return ("buffers",) if self.buffered else ()
+
+
 @dataclass(frozen=True)
-class Outputs:
+class Outputs(_Evaluated):
     """The outputs of a module that stays in PyTorch.
 
     Attributes:
@@ -205,11 +216,6 @@ class Outputs:
             found.append((shape, None if t.is_floating_point() else array_of(t).dtype))
         return cls(module, tuple(found), bool(module.buffers))
 
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch."""
-        return ("buffers",) if self.buffered else ()
-
     def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Any:
         """The outputs in evaluation mode, flat: an array, or a tuple where there are several."""
         run, rows = next(iter(params.values())).dtype, len(jax.tree.leaves(batch)[0])
@@ -226,17 +232,12 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class HostValues:
+class HostValues(_Evaluated):
     """A metric of a module that stays in PyTorch, as the value of each example; fields as in `HostLoss`."""
 
     module: Module
     function: Function
     buffered: bool
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """The arguments beside model and batch."""
-        return ("buffers",) if self.buffered else ()
 
     def __call__(self, params: Any, batch: Any, buffers: Any = None) -> Array:
         """The value of each example, shape (n,), in evaluation mode."""

