@@ -11,8 +11,8 @@ import pytest
 import tomli_w
 from cli_small import SMALL
 
-from fedsolve.cli.commands import method
 from fedsolve.cli.terminal.progress import Lines
+from fedsolve.engine import multi_seed
 from fedsolve.folders.files import slug
 from fedsolve.folders.sealed_json import unsealed
 
@@ -81,8 +81,8 @@ def test_an_interrupted_comparison_runs_only_what_is_left(call, config, no_pictu
     shown = call("show", "c", "--json").document
     assert [m["status"] for m in shown["methods"]] == ["finished", "unfinished"]
     labels = []
-    run = method.run_one
-    monkeypatch.setattr(method, "run_one", lambda *a, **k: labels.append(k["label"]) or run(*a, **k))
+    run = multi_seed.run_one
+    monkeypatch.setattr(multi_seed, "run_one", lambda *a, **k: labels.append(k["label"]) or run(*a, **k))
     assert call("compare", "--resume", "c").code == 0
     assert labels == ["FedExP / slow"]
     for name in ("FedAvg", "FedExP-slow"):

@@ -10,11 +10,10 @@ from typing import Any
 from fedsolve.cli.configuration.prepare import Prepared
 from fedsolve.cli.terminal.progress import Lines
 from fedsolve.cli.terminal.run_status import run_folders
-from fedsolve.core.errors import Diverged
-from fedsolve.engine.multi_seed import run_one, run_seeds
+from fedsolve.engine import multi_seed
 from fedsolve.engine.result import Result, Results
 from fedsolve.folders.run_folder import RUN
-from fedsolve.report.trackers import Tracker, tracker
+from fedsolve.report.trackers import tracker
 from fedsolve.results.metrics import summary
 from fedsolve.results.seeds import over_seeds
 
@@ -28,26 +27,17 @@ def run_method(
     display.begin(label)
     places = run_folders(folder, prepared.config.model_copy(update={"method": [method]}))[label].values()
     resume = any((place / RUN.file).exists() for place in places)
-    task, options = prepared.task, prepared.options
-
-    def tracked(seed: int) -> list[Tracker]:
-        return [tracker(name, folder) for name in track]
-
-    if prepared.seeds is not None:
-        runs = run_seeds(
-            algorithm, task, options, prepared.seeds,
-            out=folder, resume=resume, label=label, progress=display, callbacks_of=tracked,
-        )  # fmt: skip
-    else:
-        try:
-            runs = (
-                run_one(
-                    algorithm, task, options, out=folder, resume=resume, label=label, progress=display,
-                    callbacks=tracked(options.seed),
-                ),
-            )  # fmt: skip
-        except Diverged as error:
-            runs = (Result(None, error.history, failure=str(error)),)
+    runs = multi_seed.run_method(
+        algorithm,
+        prepared.task,
+        prepared.options,
+        prepared.seeds,
+        lambda seed: [tracker(name, folder) for name in track],
+        out=folder,
+        resume=resume,
+        label=label,
+        progress=display,
+    )
     results = Results(tuple(_with_settings(run, prepared.settings(method)) for run in runs))
     for run, place in zip(results.runs, places, strict=True):
         run.save(place)
@@ -76,7 +66,7 @@ def check_trackers(names: Sequence[str]) -> None:
 def follow(prepared: Prepared, resume: Path | None) -> int:
     """What the other processes of a run do: its rounds, and nothing of what is written and printed."""
     goes_on = resume is not None and (resume / RUN.file).exists()
-    run_one(
+    multi_seed.run_one(
         prepared.algorithms[0],
         prepared.task,
         prepared.options,
