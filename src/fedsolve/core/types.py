@@ -50,6 +50,11 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
+def later(*, default: Any) -> Any:
+    """A field that older versions lack: at its default it is no part of what a run is known by."""
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
 def reduced(by: str, claim: Claim | None = None) -> Any:
     """A message field reduced over the cohort by `mean` (weighted), `average` (1/|S|) or `max`; see `claimed`."""
     if by not in _REDUCTIONS:

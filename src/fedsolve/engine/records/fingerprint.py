@@ -159,9 +159,13 @@ class _Reader:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """What an object is made of: the fields of a dataclass, else its public attributes."""
+    """What an object is made of: the fields of a dataclass, else its public attributes.
+
+    A field that came `later` counts where it is not at its default: older records have none.
+    """
     if is_dataclass(value):
-        return {f.name: getattr(value, f.name, None) for f in fields(value)}
+        given = {f: getattr(value, f.name, None) for f in fields(value)}
+        return {f.name: x for f, x in given.items() if not f.metadata.get("later") or x is not f.default}
     return {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
 
 

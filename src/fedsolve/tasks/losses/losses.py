@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from jaxtyping import Array
 
 from fedsolve.core.checks import check_number
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Params
+from fedsolve.core.types import Params, later
 from fedsolve.data.examples import SparseRows
 from fedsolve.data.names import check_column
 from fedsolve.tasks.loss_arguments import asked
+from fedsolve.tasks.losses.class_weights import ClassWeighted
 from fedsolve.tasks.models.models import Affine, dense_rows
 from fedsolve.tasks.targets import Classes, Tags, Targets, TwoSides, first_wrong
 from fedsolve.tasks.task import Examples
@@ -77,14 +78,20 @@ class Pooled(OfOutputs):
 
 
 @dataclass(frozen=True)
-class CrossEntropy(OfOutputs):
+class CrossEntropy(ClassWeighted, OfOutputs):
     """Mean of -log softmax(model(x))[y]: logits (n, classes), labels (n,), in nats.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+        class_weights: a number for each class, at least 0; the loss is then the weighted mean, divided by the sum of
+            the weights, as PyTorch's. None: all examples count alike.
+
+    Raises:
+        InvalidInput: weights that are no such numbers; when it is used, not one for each of the model's outputs.
     """
 
     model: Model
+    class_weights: Sequence[float] | np.ndarray | None = later(default=None)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         """A class for each of the model's outputs."""
@@ -94,7 +101,8 @@ class CrossEntropy(OfOutputs):
         """-log softmax(outputs)[y] of each example."""
         logits = outputs.T  # sums over the first axis are the fast ones on a CPU
         is_label = y == jnp.arange(logits.shape[0])[:, None]
-        return jax.nn.logsumexp(logits, axis=0) - jnp.sum(jnp.where(is_label, logits, 0), axis=0)
+        own = jax.nn.logsumexp(logits, axis=0) - jnp.sum(jnp.where(is_label, logits, 0), axis=0)
+        return self.weighted(own, is_label)
 
 
 @dataclass(frozen=True)
@@ -117,16 +125,21 @@ class SquaredError(OfOutputs):
 
 
 @dataclass(frozen=True)
-class Logistic(OfOutputs):
+class Logistic(ClassWeighted, OfOutputs):
     """Mean of log(1 + exp(-(2 y - 1) m)), m = model(x): margins (n,), labels 0 or 1 (n,), in nats.
 
     A label of -1 is taken for 0.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
+        class_weights: the weights of labels 0 and 1, as of `CrossEntropy`; None: all examples count alike.
+
+    Raises:
+        InvalidInput: weights that are no two such numbers.
     """
 
     model: Model
+    class_weights: Sequence[float] | np.ndarray | None = later(default=None)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         """Two sides."""
@@ -135,7 +148,8 @@ class Logistic(OfOutputs):
     def of(self, outputs: Array, y: Array) -> Array:
         """log(1 + exp(-m)) of each example of label 1, log(1 + exp(m)) of label 0."""
         check_shapes(outputs, y)
-        return jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))  # neither overflows nor cancels
+        own = jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))  # neither overflows nor cancels
+        return self.weighted(own, jnp.stack([y <= 0, y > 0]))
 
 
 @dataclass(frozen=True)
@@ -185,6 +199,11 @@ class Ridge:
 
     def __post_init__(self) -> None:
         check_number("l2", self.l2, at_least=0)
+        if hasattr(self.loss, "of_sums"):
+            raise InvalidInput(
+                f"Ridge adds its penalty to means over examples, and {type(self.loss).__name__} has class_weights: "
+                "leave them out, or take weight_decay of the method in place of Ridge"
+            )
 
     @property
     def asks(self) -> frozenset[str]:
