@@ -28,6 +28,7 @@ _NAMESPACES = {
     "flower": "deploy.flower",
     "frank_wolfe": "methods.frank_wolfe",
     "geometry": "geometry",
+    "metrics": "tasks.metrics",
     "privacy": "methods.privacy",
     "robust": "methods.robust",
     "sampling": "core.sampling",

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsolve.core.errors import check_known
 
-_HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2")
+_HIGHER_IS_BETTER = ("accuracy", "precision", "recall", "f1", "auc", "r2", "sensitivity", "specificity")
 
 
 def higher_is_better(name: str) -> bool:
@@ -17,7 +17,8 @@ def higher_is_better(name: str) -> bool:
     >>> higher_is_better("test_accuracy"), higher_is_better("train_loss")
     (True, False)
     """
-    return any(word in _HIGHER_IS_BETTER for word in name.split("_"))
+    words = name.split("_")
+    return "error" not in words and any(word in _HIGHER_IS_BETTER for word in words)
 
 
 def signed(metric: str, evaluations: Mapping[str, np.ndarray], whose: str) -> np.ndarray:

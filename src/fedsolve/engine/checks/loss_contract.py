@@ -108,7 +108,7 @@ def _doubled(functions: Mapping[str, Function], params: Params, rows: Batch) -> 
     """The functions of sums that change when every example is given twice, with what was seen."""
     differences = {}
     for name, f in functions.items():
-        if isinstance(f, _Added):
+        if isinstance(f, _Added) and not hasattr(f.function, "columns"):  # counts double, and may
             once, twice = jax.device_get(_compiled_sums()(f.function, params, rows))
             if np.isfinite(once) and not abs(once - twice) <= 1e-3 * abs(once):
                 words = f"{once:.4g} on {len(jax.tree.leaves(rows)[0])} examples, {twice:.4g} with each of them twice"

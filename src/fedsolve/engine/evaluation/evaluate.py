@@ -63,7 +63,7 @@ def evaluate(
         for name, examples in sets.items():
             columns |= _compiled_held_out(metrics, clients.frozen, name, examples, both)
     columns = {name: float(value) for name, value in columns.items()}
-    columns |= client_percentiles(metrics.all, means, parts > 0)
+    columns |= client_percentiles(metrics.columns, means, parts > 0)
     return columns if part == "train" else as_part(part, columns)
 
 
@@ -77,7 +77,7 @@ def each_client(
     rows = [(block.clients.ids, *means_of(metrics, block.clients, model, models(block))) for block in blocks]
     ids, counts, means, parts = (np.concatenate(column) for column in zip(*rows, strict=True))
     means = np.where(parts > 0, means, np.nan)
-    return ids, counts, dict(zip(metrics.all, means.T, strict=True))
+    return ids, counts, dict(zip(metrics.columns, means.T, strict=True))
 
 
 def means_of(
@@ -85,7 +85,7 @@ def means_of(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """How many examples each client has, shape (clients,), every metric of its own, and over how many parts.
 
-    The last two are of shape (clients, metrics), in the order of `metrics.all`.
+    The last two are of shape (clients, columns), in the order of `metrics.columns`.
     """
     alone = jax.tree.map(lambda a: jnp.asarray(a)[None], model)
     _, _, means, parts = _compiled_of_clients(metrics, clients.packed, alone, own)
@@ -159,9 +159,10 @@ def _pool_all(
 ) -> dict[str, Array]:
     """The metrics of two stacked models on all examples, from those by example, (2, examples, ...)."""
     return {
-        f"{part}_{k}{s}": pool(metrics.all[k], v[i], counts.get(k))
+        f"{part}_{name}{s}": value
         for k, v in values.items()
         for i, s in _ITERATES
+        for name, value in metrics.by_column(k, pool(metrics.all[k], v[i], counts.get(k))).items()
     }
 
 

@@ -30,7 +30,8 @@ class Metrics:
 
     A metric with a method `counts(batch)`, shape (n,), is a mean over the parts of all examples together, of which each
     example's value is the mean over so many: tokens, not sequences. A loss or metric with a method `of_sums` follows
-    from the sums of what the examples add (`fedsolve.tasks.losses.sums`). Any other loss is a mean over examples.
+    from the sums of what the examples add (`fedsolve.tasks.losses.sums`); one with `columns` gives a number for each
+    of them (`fedsolve.tasks.metrics`). Any other loss is a mean over examples.
     """
 
     loss: Callable[[Params, Batch], Scalar]
@@ -40,6 +41,18 @@ class Metrics:
     def all(self) -> dict[str, Callable[[Params, Batch], Scalar]]:
         """The loss first, then the others."""
         return {"loss": self.loss, **dict(self.others)}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the numbers that they give, in the order of `all`."""
+        return [name + suffix for name, f in self.all.items() for suffix in getattr(f, "columns", ("",))]
+
+    def by_column(self, name: str, value: Any) -> dict[str, Any]:
+        """What a metric gives, shape (), or (columns,) where it has columns, by their names."""
+        suffixes = getattr(self.all[name], "columns", None)
+        if suffixes is None:
+            return {name: value}
+        return {name + suffix: x for suffix, x in zip(suffixes, value, strict=True)}
 
     def counts(self, examples: Batch) -> dict[str, Array]:
         """Of those that are means over parts of examples: how many parts each example has, shape (examples,)."""

@@ -14,6 +14,8 @@ from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.losses.sums import nothing_counts
 
+_AT_ONCE = 2**20
+"""Examples that are counted together: sums of more ones are rounded in float32."""
 _BETTER_SMALL = {"loss", "error", "bits"}
 """Words of a metric's name that say it is better small."""
 
@@ -25,20 +27,30 @@ def pooled(function: Any, values: Array, counts: Array | None) -> Array:
         function: the loss or metric; one with `of_sums` makes the value of the sums.
         values: the examples' own, shape (examples,), or what each adds, (examples, k).
         counts: how many parts each example has, shape (examples,); None where they count alike.
+
+    Returns:
+        Shape (); of a function with `columns` (columns,).
     """
-    of_sums = getattr(function, "of_sums", None)
-    if of_sums is not None:
-        return of_sums(jnp.sum(values, axis=0))
+    if hasattr(function, "totals"):
+        return function.of_sums(sums_of_all(function, values))
+    if hasattr(function, "of_sums"):
+        return function.of_sums(jnp.sum(values, axis=0))
     if counts is None:
         return jnp.mean(values)
     counts = counts.astype(values.dtype)
     return jnp.sum(jnp.where(counts > 0, values * counts, 0)) / jnp.sum(counts)
 
 
+def sums_of_all(function: Any, each: Array) -> Array:
+    """The sums of a metric of `fedsolve.tasks.metrics` over all examples, shape (width,)."""
+    part = jnp.arange(len(each)) // _AT_ONCE
+    return jnp.sum(function.totals(each, part, -(-len(each) // _AT_ONCE)), axis=0)
+
+
 def client_values(
     metrics: Metrics, values: Mapping[str, Array], counts: Mapping[str, Array], packed: PackedClients
 ) -> tuple[Array, Array]:
-    """The clients' own values of every metric, and over how much each is a mean: (clients, metrics) both.
+    """The clients' own values of every metric, and over how much each is a mean: (clients, columns) both.
 
     Args:
         metrics: the loss and the others.
@@ -57,23 +69,38 @@ def client_values(
         means = _totals_by_client(jnp.where(parts > 0, each * parts, 0), packed) / sizes
         columns |= {name: (means[:, i], sizes[:, i]) for i, name in enumerate(plain)}
     for name in functions.keys() - plain:
-        columns[name] = _of_sums(functions[name], _totals_by_client(values[name], packed), packed)
-    means, sizes = zip(*(columns[name] for name in functions), strict=True)
+        found = _of_sums(functions[name], values[name], packed)
+        own, totals = (metrics.by_column(name, x.T) for x in found)
+        columns |= {column: (own[column], totals[column]) for column in own}
+    means, sizes = zip(*(columns[name] for name in metrics.columns), strict=True)
     return jnp.stack(means, axis=1), jnp.stack(sizes, axis=1)
 
 
 def _totals_by_client(values: Array, packed: PackedClients) -> Array:
     """The sums of each client's examples, (clients, k), of values (examples, k)."""
-    clients = packed.counts.shape[0]
-    owner = jnp.repeat(jnp.arange(clients), packed.counts, total_repeat_length=len(values))
-    return jax.ops.segment_sum(values, owner, clients, indices_are_sorted=True)
+    owner = _owners(packed, len(values))
+    return jax.ops.segment_sum(values, owner, packed.counts.shape[0], indices_are_sorted=True)
 
 
-def _of_sums(function: Any, totals: Array, packed: PackedClients) -> tuple[Array, Array]:
-    """The clients' values from their sums, and over how much each is a mean: 0 where nothing counts."""
+def _owners(packed: PackedClients, rows: int) -> Array:
+    """The place of each row's client, shape (rows,)."""
+    return jnp.repeat(jnp.arange(packed.counts.shape[0]), packed.counts, total_repeat_length=rows)
+
+
+def _of_sums(function: Any, each: Array, packed: PackedClients) -> tuple[Array, Array]:
+    """The clients' values from their sums, and over how much each is a mean: 0 where nothing counts.
+
+    Both are of shape (clients,), of a function with `columns` (clients, columns).
+    """
+    if hasattr(function, "totals"):
+        totals = function.totals(each, _owners(packed, len(each)), packed.counts.shape[0])
+    else:
+        totals = _totals_by_client(each, packed)
     values = jax.vmap(function.of_sums)(totals)
     size = getattr(function, "size", None)
     sizes = packed.counts.astype(values.dtype) if size is None else jax.vmap(size)(totals)
+    if values.ndim > 1:
+        sizes, totals = sizes[:, None], totals[:, None]
     return values, jnp.where(nothing_counts(values, totals), 0, sizes)
 
 

@@ -1,0 +1,225 @@
+"""A metric that follows from sums over examples: what examples add, their sums, and the columns that these make."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from fedsolve.core.checks import check_flag
+from fedsolve.core.errors import InvalidInput
+from fedsolve.core.types import Batch, Params
+from fedsolve.tasks.loss_arguments import asked, call
+
+_MOST = 2.0**53
+"""Sums up to which examples are counted exactly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumMetric(ABC):
+    """A metric of a model's outputs and the targets.
+
+    Attributes:
+        weighted: whether examples count by their weights, the third field of a batch (x, y, weight); else alike.
+
+    Class attributes:
+        columns: what the names of its columns have behind the metric's name.
+    """
+
+    weighted: bool = False
+    columns: ClassVar[tuple[str, ...]] = ("",)
+
+    def __post_init__(self) -> None:
+        check_flag("weighted", self.weighted)
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many sums there are."""
+
+    @abstractmethod
+    def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
+        """What is to be known of each example.
+
+        Args:
+            outputs: the model's, one row for each example.
+            targets: shape (n,) or (n, 1).
+            weights: at least 0, shape (n,); None where all count alike.
+
+        Returns:
+            Floats (n, c).
+
+        Raises:
+            InvalidInput: outputs or targets of another shape.
+        """
+
+    @abstractmethod
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The sums over the examples of each group, such as a client.
+
+        Args:
+            each: as `each` gives it, (n, c).
+            group: the number of each example's group, shape (n,).
+            groups: how many there are.
+
+        Returns:
+            Floats (groups, width).
+        """
+
+    @abstractmethod
+    def of_sums(self, sums: Array) -> Array:
+        """The columns of any examples.
+
+        Args:
+            sums: over them, shape (width,).
+
+        Returns:
+            Shape (columns,); NaN where nothing counts, as sensitivity without positives.
+        """
+
+    @abstractmethod
+    def counted(self, sums: np.ndarray) -> np.ndarray:
+        """Weights of examples that sums stand for, in each of the ways in which the sums count them."""
+
+    def check_sums(self, sums: np.ndarray, examples: int) -> None:
+        """Raise `InvalidInput` unless sums are some over at most so many examples."""
+        if sums.shape != (self.width,):
+            raise InvalidInput(f"{sums.size} sums, not the {self.width} of {self!r}")
+        if not np.isfinite(sums).all() or (sums < 0).any():
+            wrong = sums[~np.isfinite(sums) | (sums < 0)][0]
+            raise InvalidInput(f"a sum of {wrong:.6g}, not a number of at least 0")
+        counted = float(np.max(self.counted(sums)))
+        if counted > (_MOST if self.weighted else examples):
+            raise InvalidInput(f"sums over {counted:.6g} examples, of {examples}")
+
+
+def describe(metric: SumMetric) -> dict[str, Any]:
+    """A metric as plain data.
+
+    >>> from fedsolve.tasks.metrics import AUC
+    >>> describe(AUC(50))
+    {'metric': 'AUC', 'weighted': False, 'bins': 50, 'scale': 1.0}
+    """
+    return {"metric": type(metric).__name__, **dataclasses.asdict(metric)}
+
+
+def described(data: object) -> SumMetric:
+    """The metric that `describe` describes.
+
+    Raises:
+        InvalidInput: data that are none.
+    """
+    from fedsolve.tasks import metrics
+
+    fields = dict(data) if isinstance(data, Mapping) else {}
+    name = fields.pop("metric", None)
+    if name not in metrics.__all__ or not all(isinstance(key, str) for key in fields):
+        raise InvalidInput(f"no metric of fs.metrics is described by {str(data)[:80]!r}")
+    kind: Any = getattr(metrics, str(name))
+    if set(fields) != {f.name for f in dataclasses.fields(kind)}:
+        raise InvalidInput(f"{name} has no such fields: {', '.join(sorted(fields))[:80]}")
+    return kind(**fields)
+
+
+@dataclass(frozen=True)
+class OnModel:
+    """A metric of a model's outputs as one of parameters and a batch, as tasks have them.
+
+    Attributes:
+        metric: of outputs and targets.
+        model: (params, inputs) -> outputs.
+    """
+
+    metric: SumMetric
+    model: Callable[..., Any]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The metric's."""
+        return self.metric.columns
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """Buffers where the model takes them."""
+        return asked(self.model, "the model") & {"buffers"}
+
+    @property
+    def of(self) -> Callable[[Array, Array], Array]:
+        """`each` from outputs and targets; an `AttributeError` where weights are due, too."""
+        if self.metric.weighted:
+            raise AttributeError("of")
+        return self.metric.each
+
+    def each(self, params: Params, batch: Batch, buffers: Any = None) -> Array:
+        """What is to be known of each example, (n, c)."""
+        needed = 3 if self.metric.weighted else 2
+        if not isinstance(batch, tuple | list) or len(batch) < needed:
+            raise InvalidInput(
+                f"{self.metric!r} takes examples ({', '.join(('x', 'y', 'weight')[:needed])}): give a client's arrays "
+                "as such a tuple"
+            )
+        outputs = call(self.model, params, batch[0], buffers=buffers)[0]
+        return self.metric.each(outputs, batch[1], batch[2] if self.metric.weighted else None)
+
+    def totals(self, each: Array, group: Array, groups: int) -> Array:
+        """The metric's sums by group."""
+        return self.metric.totals(each, group, groups)
+
+    def of_sums(self, sums: Array) -> Array:
+        """The metric's columns."""
+        return self.metric.of_sums(sums)
+
+    def __call__(self, params: Params, batch: Batch, buffers: Any = None) -> Array:
+        """The first column of a batch, shape ()."""
+        each = self.each(params, batch, buffers)
+        return self.of_sums(self.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0])[0]
+
+
+def on_model(metrics: Any, model: Callable[..., Any] | None, remedy: str) -> Any:
+    """Metrics by name with those of `fs.metrics` put on a model; anything else as it is.
+
+    Raises:
+        InvalidInput: there is such a metric and no model; the remedy is named.
+    """
+    if not isinstance(metrics, Mapping) or not any(isinstance(m, SumMetric) for m in metrics.values()):
+        return metrics
+    if model is None:
+        name = next(name for name, m in metrics.items() if isinstance(m, SumMetric))
+        raise InvalidInput(f"metric {name} = {metrics[name]!r} takes the model's outputs: give {remedy}")
+    return {name: OnModel(m, model) if isinstance(m, SumMetric) else m for name, m in metrics.items()}
+
+
+def scores_of(outputs: Array, targets: Array, what: str) -> tuple[Array, Array]:
+    """The score for the second of two classes, shape (n,), and whether that is the example's class."""
+    if outputs.ndim == 2 and outputs.shape[1] == 2:
+        score = outputs[:, 1] - outputs[:, 0]
+    elif outputs.size == outputs.shape[0]:
+        score = outputs.reshape(-1)
+    else:
+        raise InvalidInput(
+            f"{what} is a metric of two classes: the model has outputs of shape {outputs.shape}, not (n,), (n, 1) or "
+            "(n, 2)"
+        )
+    return score, labels_of(outputs, targets, what) > 0
+
+
+def labels_of(outputs: Array, targets: Array, what: str) -> Array:
+    """The targets, shape (n,)."""
+    if targets.size != outputs.shape[0]:
+        raise InvalidInput(
+            f"{what} takes one label an example: targets have shape {targets.shape} for {outputs.shape[0]} examples"
+        )
+    return targets.reshape(-1)
+
+
+def columns_of_each(score: Array, other: Array, weights: Array | None) -> Array:
+    """Three numbers of each example, (n, 3); the last is its weight."""
+    dtype = score.dtype if jnp.issubdtype(score.dtype, jnp.floating) else jnp.zeros(()).dtype
+    weight = jnp.ones(len(score), dtype) if weights is None else weights.reshape(-1)
+    return jnp.stack([score.astype(dtype), other.astype(dtype), weight.astype(dtype)], axis=1)
