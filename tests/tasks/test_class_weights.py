@@ -1,4 +1,4 @@
-"""Weights of classes: losses against NumPy, and the objective of PyTorch's weighted loss, in simulation and on nodes."""
+"""Weights of classes: losses against NumPy, and the objective of PyTorch's weighted loss, in runs and on nodes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_one_weight_for_each_class():
     task = fs.Task.from_arrays(fs.tasks.CrossEntropy(MODEL, (1, 2)), START, CLIENTS)
     with pytest.raises(fs.InvalidInput, match="are 2 for 3 classes: give a number for each"):
         run(task)
-    with pytest.raises(fs.InvalidInput, match="Ridge adds its penalty to means .* weight_decay"):
+    with pytest.raises(fs.InvalidInput, match=r"Ridge adds its penalty to means .* weight_decay"):
         fs.tasks.Ridge(fs.tasks.Logistic(MODEL, (1, 2)), 0.1)
 
 

@@ -43,16 +43,13 @@ Privacy = Literal["", "central", "local"]
 T = TypeVar("T")
 _REDUCTIONS = ("mean", "average", "max")
 _MARK = "_fedsolve_module"
+LATER = {"later": True}
+"""Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A field that is part of the program: changing its value compiles anew."""
     return dataclasses.field(default=default, metadata={"static": True})
-
-
-def later(*, default: Any) -> Any:
-    """A field that older versions lack: at its default it is no part of what a run is known by."""
-    return dataclasses.field(default=default, metadata={"later": True})
 
 
 def reduced(by: str, claim: Claim | None = None) -> Any:

@@ -161,7 +161,7 @@ class _Reader:
 def _parts(value: Any) -> dict[str, Any]:
     """What an object is made of: the fields of a dataclass, else its public attributes.
 
-    A field that came `later` counts where it is not at its default: older records have none.
+    A field that came later (`LATER`) counts where it is not at its default: older records have none.
     """
     if is_dataclass(value):
         given = {f: getattr(value, f.name, None) for f in fields(value)}

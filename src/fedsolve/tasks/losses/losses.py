@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from fedsolve.core.checks import check_number
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.types import Params, later
+from fedsolve.core.types import LATER, Params
 from fedsolve.data.examples import SparseRows
 from fedsolve.data.names import check_column
 from fedsolve.tasks.loss_arguments import asked
@@ -91,7 +91,7 @@ class CrossEntropy(ClassWeighted, OfOutputs):
     """
 
     model: Model
-    class_weights: Sequence[float] | np.ndarray | None = later(default=None)
+    class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         """A class for each of the model's outputs."""
@@ -139,7 +139,7 @@ class Logistic(ClassWeighted, OfOutputs):
     """
 
     model: Model
-    class_weights: Sequence[float] | np.ndarray | None = later(default=None)
+    class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
         """Two sides."""

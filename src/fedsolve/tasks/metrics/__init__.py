@@ -2,9 +2,9 @@
 
     task = fs.Task.from_arrays(loss, w, clients, predict=f, metrics={"auc": fs.metrics.AUC()})
 
-A metric takes outputs and targets. Sums of several batches, clients or devices are added up; the metric is then computed
-of the total. So simulations and federations give the same numbers, whatever the batches, and clients have values of
-their own.
+A metric takes outputs and targets. Sums of several batches, clients or devices are added up; the metric is then
+computed of the total. So simulations and federations give the same numbers, whatever the batches, and clients have
+values of their own.
 """
 
 from fedsolve.tasks.metrics.auc import AUC
