@@ -42,7 +42,7 @@ _NAMESPACES = {
 _NAMES = {
     "core.algorithm": "Algorithm Cohort",
     "core.errors": "Diverged FedsolveError Interrupted InvalidInput",
-    "core.oracle": "Oracle",
+    "core.oracle": "Oracle WrappedOracle",
     "config.build": "build",
     "data.examples": "Examples SparseRows",
     "data.federated": "FederatedData",
@@ -52,6 +52,7 @@ _NAMES = {
     "engine.sweep.sweep": "sweep",
     "methods.server.fedopt": "FedOpt",
     "methods.wrappers.personal": "Personal",
+    "methods.wrappers.wrapper": "Wrapper",
     "tasks.task": "Task",
 }
 # where names went that stood here before

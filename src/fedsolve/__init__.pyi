@@ -17,6 +17,7 @@ from fedsolve.core.errors import FedsolveError as FedsolveError
 from fedsolve.core.errors import Interrupted as Interrupted
 from fedsolve.core.errors import InvalidInput as InvalidInput
 from fedsolve.core.oracle import Oracle as Oracle
+from fedsolve.core.oracle import WrappedOracle as WrappedOracle
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.examples import SparseRows as SparseRows
 from fedsolve.data.federated import FederatedData as FederatedData
@@ -73,8 +74,10 @@ from fedsolve.methods.wrappers.personal import Personal as Personal
 from fedsolve.methods.wrappers.proximal import FedProx as FedProx
 from fedsolve.methods.wrappers.proximal import Proximal as Proximal
 from fedsolve.methods.wrappers.subgradient import Subgradient as Subgradient
+from fedsolve.methods.wrappers.wrapper import Wrapper as Wrapper
 from fedsolve.report import trackers as trackers
 from fedsolve.results import callbacks as callbacks
+from fedsolve.tasks import metrics as metrics
 from fedsolve.tasks.task import Task as Task
 
 systems = _systems

@@ -190,7 +190,13 @@ class Algorithm(ABC):
 
         Returns:
             A pytree of the model's structure.
+
+        Raises:
+            InvalidInput: a broadcast without a field `params`, of a method that does not define `model`.
         """
+        if not hasattr(broadcast, "params"):
+            own = f"{name_of(self)} broadcasts {of_type(broadcast)}"
+            raise InvalidInput(f"{own} without a field `params`: define {type(self).__name__}.model")
         return broadcast.params
 
     def check(self, sampling: Any, population: int) -> None:
@@ -238,9 +244,23 @@ def round_of(broadcast: Any) -> Scalar:
     Raises:
         InvalidInput: a method that does not send it.
     """
-    part = broadcast
-    while not hasattr(part, "round"):
+    return _field("broadcast", broadcast, "round")
+
+
+def client_update_of(message: Any) -> Params:
+    """The client update in a message, the field `delta`, wherever wrappers have put it.
+
+    Raises:
+        InvalidInput: a method that does not send it.
+    """
+    return _field("message", message, "delta")
+
+
+def _field(kind: str, whole: Any, name: str) -> Any:
+    """A field of a broadcast or message, or of what its fields `inner` hold."""
+    part = whole
+    while not hasattr(part, name):
         if not hasattr(part, "inner"):
-            raise InvalidInput(f"{of_type(broadcast)} has no field `round`: give the broadcast one")
+            raise InvalidInput(f"{of_type(part)} has no field `{name}`: give the {kind} one")
         part = part.inner
-    return part.round
+    return getattr(part, name)

@@ -104,10 +104,12 @@ class Oracle(ABC):
 
 @dataclass(frozen=True)
 class WrappedOracle(Oracle):
-    """Another oracle's loss with a term added: `extra` is the term, `change` adds its gradient.
+    """Another oracle whose losses have a term added (`extra`) and whose gradients are changed (`change`).
 
-    Minibatches, losses alone and all examples are treated alike, so that a line search, a full gradient and a
-    reported loss are all of the objective that the wrapper makes.
+    A subclass defines one of the two or both. A term in the loss needs both: `change` adds its gradient. To scale
+    gradients, `change` alone returns them scaled; a line search then compares losses with gradients that are not
+    theirs. Minibatches and all examples are treated alike, so that a line search, a full gradient and a reported loss
+    are all of the objective that the wrapper makes. To change gradients of minibatches alone, use `map_gradient`.
 
     Args:
         inner: the oracle that is wrapped; steps, examples and randomness are its own.
@@ -116,12 +118,27 @@ class WrappedOracle(Oracle):
     inner: Oracle
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """The inner gradient and that of the term."""
-        raise NotImplementedError
+        """The inner gradient, and that of the term added to it; as it is by default.
+
+        Args:
+            params: the model, where the gradient was taken.
+            gradient: the inner oracle's, of the model's shapes.
+
+        Returns:
+            A gradient of the same structure, shapes and types.
+        """
+        return gradient
 
     def extra(self, params: Params) -> Scalar:
-        """The term."""
-        raise NotImplementedError
+        """The term, shape (), 0 by default.
+
+        Args:
+            params: the model.
+
+        Returns:
+            What is added to every loss.
+        """
+        return 0.0
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient, term included, on the minibatch of a local step."""

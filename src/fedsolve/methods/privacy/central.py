@@ -118,6 +118,7 @@ class DifferentialPrivacy(Wrapper):
     """
 
     title: ClassVar[str] = "DP"
+    parts: ClassVar[tuple[type, ...]] = (PrivateServer, PrivateBroadcast, PrivateMessage)
     inner: Algorithm
     noise_multiplier: Scalar
     clip_norm: Scalar
@@ -210,13 +211,9 @@ class DifferentialPrivacy(Wrapper):
         inner = self.inner.broadcast(server.inner, cohort)
         return inner if self.clipping == "fixed" else PrivateBroadcast(inner, server.clipping.clip_norm)
 
-    def init_client(self, broadcast: Any) -> Any:
-        """Clients keep nothing."""
-        return self.inner.init_client(self._inner(broadcast))
-
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work; clipped if clients clip."""
-        message, client = self.inner.train(self._inner(broadcast), client, oracle)
+        message, client = self.inner.train(self.inner_part(broadcast), client, oracle)
         bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
         return (self._clipped(broadcast, message) if self.at == "client" else message), client
 
@@ -268,21 +265,10 @@ class DifferentialPrivacy(Wrapper):
         """
         return renyi_epsilon(self.renyi, rounds, self.delta)
 
-    def model(self, broadcast: Any) -> Params:
-        """The inner method's."""
-        return self.inner.model(self._inner(broadcast))
-
-    def export(self, server: PrivateServer) -> Params:
-        """The inner model."""
-        return self.inner.export(server.inner)
-
     def _clipped(self, broadcast: Any, message: Any) -> PrivateMessage:
         clip_norm = self.clip_norm if self.clipping == "fixed" else broadcast.clip_norm
         clipped, within = clip(message, clip_norm, bounds_of(self.inner, message, clip_norm, self.scalars))
         return PrivateMessage(clipped, () if self.clipping == "fixed" else within)
-
-    def _inner(self, broadcast: Any) -> Any:
-        return broadcast if self.clipping == "fixed" else broadcast.inner
 
     def _check_population(self, population: Any) -> None:
         if trees.is_not_traced(population) and int(population) != self.population:

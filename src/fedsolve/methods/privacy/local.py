@@ -147,6 +147,7 @@ class LocalDifferentialPrivacy(Wrapper):
     """
 
     title: ClassVar[str] = "LocalDP"
+    parts: ClassVar[tuple[type, ...]] = (LocallyPrivateServer,)
 
     inner: Algorithm
     clip_norm: Scalar
@@ -192,10 +193,6 @@ class LocalDifferentialPrivacy(Wrapper):
         zero = jnp.zeros((), trees.dtype_of(params))
         return LocallyPrivateServer(inner, zero, zero)
 
-    def broadcast(self, server: LocallyPrivateServer, cohort: Cohort) -> Any:
-        """The inner broadcast."""
-        return self.inner.broadcast(server.inner, cohort)
-
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work, clipped, with noise."""
         if oracle.key is None:
@@ -221,7 +218,3 @@ class LocalDifferentialPrivacy(Wrapper):
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         """As it came."""
         return message, client
-
-    def export(self, server: LocallyPrivateServer) -> Params:
-        """The inner model."""
-        return self.inner.export(server.inner)

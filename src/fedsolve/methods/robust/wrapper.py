@@ -63,6 +63,7 @@ class Robust(Wrapper):
     """
 
     title: ClassVar[str] = "Robust"
+    parts: ClassVar[tuple[type, ...]] = (RobustServer,)
     inner: Algorithm
     reduction: Annotated[Any, Reduction] = given(converter=_reduction)
 
@@ -90,10 +91,6 @@ class Robust(Wrapper):
         """The inner server."""
         return RobustServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
 
-    def broadcast(self, server: RobustServer, cohort: Cohort) -> Any:
-        """The inner broadcast."""
-        return self.inner.broadcast(server.inner, cohort)
-
     def update(self, server: RobustServer, message: Any, cohort: Cohort) -> RobustServer:
         """The inner update, unless too few messages were reduced."""
         enough = cohort.size >= self.reduction.fewest
@@ -101,10 +98,6 @@ class Robust(Wrapper):
         return RobustServer(
             trees.where(enough, after, server.inner), jnp.where(enough, 0, 1).astype(server.too_few.dtype)
         )
-
-    def export(self, server: RobustServer) -> Params:
-        """The inner model."""
-        return self.inner.export(server.inner)
 
 
 def fewest_messages(algorithm: Algorithm) -> Scalar:

@@ -81,6 +81,7 @@ class KeepsBuffers(Wrapper):
     title: ClassVar[str] = "buffers"
     mutates_buffers: ClassVar[bool] = True
     around_all: ClassVar[bool] = True
+    parts: ClassVar[tuple[type, ...]] = (BesideServer, BesideBroadcast, BesideMessage)
     inner: Algorithm
     initial: Buffers
 
@@ -112,10 +113,6 @@ class KeepsBuffers(Wrapper):
         """The inner broadcast, and the buffers."""
         return BesideBroadcast(self.inner.broadcast(server.inner, cohort), server.buffers)
 
-    def init_client(self, broadcast: BesideBroadcast) -> Any:
-        """The inner client."""
-        return self.inner.init_client(broadcast.inner)
-
     def enrol(self, broadcast: BesideBroadcast, params: Params) -> Any:
         """The inner client."""
         return self.inner.enrol(broadcast.inner, params)
@@ -130,23 +127,12 @@ class KeepsBuffers(Wrapper):
         message, client = self.inner.train(broadcast.inner, client, oracle.remembering(memory))
         return BesideMessage(message, memory.read()), client
 
-    def receive(
-        self, broadcast: BesideBroadcast, message: BesideMessage, client: Any
-    ) -> tuple[BesideMessage, Any]:
-        """What the inner method makes of its part."""
-        inner, client = self.inner.receive(broadcast.inner, message.inner, client)
-        return BesideMessage(inner, message.buffers), client
-
     def update(self, server: BesideServer, message: BesideMessage, cohort: Cohort) -> BesideServer:
         """The inner update, and the mean of the buffers that came."""
         came = trees.where(
             cohort.size >= fewest_messages(self.inner), message.buffers.rounded(), server.buffers
         )
         return BesideServer(self.inner.update(server.inner, message.inner, cohort), came)
-
-    def model(self, broadcast: BesideBroadcast) -> Params:
-        """The model that the inner broadcast stands for."""
-        return self.inner.model(broadcast.inner)
 
     def export(self, server: BesideServer) -> WithBuffers:
         """The inner model with the buffers."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Unpack
 import jax
 
 from fedsolve.core import trees
-from fedsolve.core.algorithm import Algorithm, Cohort, name_of
+from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
 from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import is_one_of
 from fedsolve.core.errors import InvalidInput
@@ -105,6 +105,7 @@ class ControlVariates(Wrapper):
     """
 
     title: ClassVar[str] = "SCAFFOLD"
+    parts: ClassVar[tuple[type, ...]] = (ScaffoldServer, ScaffoldBroadcast, ScaffoldClient, ScaffoldMessage)
     only_mean: ClassVar[str] = "c must stay the mean of all clients' c_i"
     inner: Algorithm
     _: KW_ONLY
@@ -162,10 +163,10 @@ class ControlVariates(Wrapper):
         if self.option == "I":  # c_i+ = grad f_i(w)
             change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
         else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
-            rate_sum: Any = self.local.rate_sum(oracle.steps, broadcast.inner.round)
+            rate_sum: Any = self.local.rate_sum(oracle.steps, round_of(broadcast))
             per = -1 / rate_sum
             change = jax.tree.map(
-                lambda d, c: (per * d - c).astype(c.dtype), message.delta, broadcast.control
+                lambda d, c: (per * d - c).astype(c.dtype), client_update_of(message), broadcast.control
             )
         return ScaffoldMessage(message, change), ScaffoldClient(inner, trees.add(client.control, change))
 
@@ -182,14 +183,6 @@ class ControlVariates(Wrapper):
         inner, followed = self.inner.receive(broadcast.inner, message.inner, client.inner)
         control = trees.add(client.control, message.control_delta)
         return ScaffoldMessage(inner, message.control_delta), ScaffoldClient(followed, control)
-
-    def model(self, broadcast: ScaffoldBroadcast) -> Params:
-        """The inner method's."""
-        return self.inner.model(broadcast.inner)
-
-    def export(self, server: ScaffoldServer) -> Params:
-        """The inner model."""
-        return self.inner.export(server.inner)
 
 
 @by_name("SCAFFOLD")

@@ -51,6 +51,7 @@ class Ditto(OwnModels):
     """
 
     title: ClassVar[str] = "Ditto"
+    parts: ClassVar[tuple[type, ...]] = (DittoClient,)
     inner: Algorithm
     _: KW_ONLY
     lam: Scalar = 0.1
@@ -71,11 +72,6 @@ class Ditto(OwnModels):
         drawn = ProximalOracle(oracle, self.inner.model(broadcast), self.lam)
         personal = SGD(self.personal_lr).solve(client.personal, drawn, round_of(broadcast)).params
         return message, DittoClient(inner, personal)
-
-    def receive(self, broadcast: Any, message: Any, client: DittoClient) -> tuple[Any, DittoClient]:
-        """What the inner method makes of a message."""
-        message, inner = self.inner.receive(broadcast, message, client.inner)
-        return message, DittoClient(inner, client.personal)
 
     def own_model(self, model: Params, client: DittoClient) -> Params:
         """v_i."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import jax
 
-from fedsolve.core.algorithm import Algorithm, Cohort, round_of
+from fedsolve.core.algorithm import Algorithm, round_of
 from fedsolve.core.building.build_record import by_name, class_by_name
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
@@ -69,6 +69,7 @@ class Personal(OwnModels):
             models; patterns that are none, match no leaf, or all; a rate or a number of passes out of its range.
     """
 
+    parts: ClassVar[tuple[type, ...]] = (PersonalServer, PersonalClient)
     inner: Algorithm
     leaves: str | tuple[str, ...] = static()
     _: KW_ONLY
@@ -102,10 +103,6 @@ class Personal(OwnModels):
         shared, personal = split(params, self.leaves)
         return PersonalServer(self.inner.init(shared), personal)
 
-    def broadcast(self, server: PersonalServer, cohort: Cohort) -> Any:
-        """The inner broadcast: nothing of personal leaves."""
-        return self.inner.broadcast(server.inner, cohort)
-
     def init_client(self, broadcast: Any) -> PersonalClient:
         """Refused: what a client begins with is not in a broadcast."""
         raise InvalidInput("a client begins with personal leaves of its own copy of the model: call enrol")
@@ -127,15 +124,6 @@ class Personal(OwnModels):
         personal = SGD(self.personal_lr).solve(client.personal, first, round).params
         message, inner = self.inner.train(broadcast, client.inner, PartOracle(oracle, personal))
         return message, PersonalClient(inner, personal)
-
-    def receive(self, broadcast: Any, message: Any, client: PersonalClient) -> tuple[Any, PersonalClient]:
-        """What the inner method makes of a message; personal leaves are not in it."""
-        message, inner = self.inner.receive(broadcast, message, client.inner)
-        return message, PersonalClient(inner, client.personal)
-
-    def update(self, server: PersonalServer, message: Any, cohort: Cohort) -> PersonalServer:
-        """The inner update."""
-        return PersonalServer(self.inner.update(server.inner, message, cohort), server.personal)
 
     def export(self, server: PersonalServer) -> Params:
         """The shared leaves with the initial personal ones."""

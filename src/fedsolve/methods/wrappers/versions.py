@@ -24,13 +24,13 @@ class VersionsServer:
 
 @module
 class Versions:
-    """What a client's work begins from: the last broadcasts, the newest, its update, and who began at which.
+    """What a client's work begins from: the last broadcasts, the newest (`inner`), its update, and who began at which.
 
     `ids` and `versions` have shape (size,), as `Cohort.started`; a client finds its own version by its number.
     """
 
     sent: Any
-    newest: Any
+    inner: Any
     round: Scalar
     ids: Any
     versions: Any
@@ -46,6 +46,7 @@ class KeepsVersions(Wrapper):
     """
 
     title: ClassVar[str] = "versions"
+    parts: ClassVar[tuple[type, ...]] = (VersionsServer, Versions)
     inner: Any  # pyright: ignore[reportIncompatibleVariableOverride] (one with `train_from`)
     depth: int = static()
 
@@ -68,31 +69,19 @@ class KeepsVersions(Wrapper):
         ids, versions = cohort.started or ((), ())  # nobody has begun where clients are only enrolled
         return Versions(self._with(server.sent, newest, cohort.round), newest, cohort.round, ids, versions)
 
-    def init_client(self, broadcast: Any) -> Any:
-        """The inner client."""
-        return self.inner.init_client(broadcast.newest)
-
     def train(self, broadcast: Versions, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work from the broadcast that this client began with."""
         version = broadcast.versions[jnp.argmax(broadcast.ids == oracle.client)]
         then = jax.tree.map(
             lambda x: lax.dynamic_index_in_dim(x, version % self.depth, keepdims=False), broadcast.sent
         )
-        return self.inner.train_from(then, broadcast.newest, broadcast.round - version, client, oracle)
+        return self.inner.train_from(then, broadcast.inner, broadcast.round - version, client, oracle)
 
     def update(self, server: VersionsServer, message: Any, cohort: Cohort) -> VersionsServer:
         """The inner update; this update's broadcast stays for those who are still at work with it."""
         newest = self.inner.broadcast(server.inner, cohort)
         sent = self._with(server.sent, newest, cohort.round)
         return VersionsServer(self.inner.update(server.inner, message, cohort), sent)
-
-    def model(self, broadcast: Versions) -> Params:
-        """The newest model."""
-        return self.inner.model(broadcast.newest)
-
-    def export(self, server: VersionsServer) -> Params:
-        """The inner model."""
-        return self.inner.export(server.inner)
 
     def _with(self, sent: Any, newest: Any, round: Scalar) -> Any:
         """The last broadcasts, the newest in its row."""

@@ -8,18 +8,20 @@ from fedsolve.core.algorithm import Algorithm, Cohort, name_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.traits import Traits, declares, merge_traits
-from fedsolve.core.types import Params
+from fedsolve.core.types import Params, replace
 
 
 class Wrapper(Algorithm):
     """A method around another. Methods and traits that a subclass does not define are the inner method's.
 
-    A subclass that keeps or sends more than `inner` (a server state, a message of its own) defines the methods that
-    make it and take it apart; all others see the inner method's parts as they are.
+    A subclass that keeps or sends more than `inner` has classes of its own for that, each with the inner method's part
+    in a field `inner`, and names them in `parts`. It defines the methods that make them; all others find the inner
+    method's part there, and put the next one in its place.
 
     Attributes:
         inner: the method that is wrapped.
         title: what the wrapper puts before the inner method's name.
+        parts: the wrapper's own classes of server state, broadcast, client state and message.
 
     Raises:
         InvalidInput: `inner` is no method.
@@ -27,6 +29,7 @@ class Wrapper(Algorithm):
 
     inner: Algorithm
     title: ClassVar[str]
+    parts: ClassVar[tuple[type, ...]] = ()
     around_all: ClassVar[bool] = (
         False  # whether it also goes around methods whose clients have models of their own
     )
@@ -66,31 +69,34 @@ class Wrapper(Algorithm):
 
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
         """The inner broadcast."""
-        return self.inner.broadcast(server, cohort)
+        return self.inner.broadcast(self.inner_part(server), cohort)
 
     def init_client(self, broadcast: Any) -> Any:
         """The inner client."""
-        return self.inner.init_client(broadcast)
+        return self.inner.init_client(self.inner_part(broadcast))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work."""
-        return self.inner.train(broadcast, client, oracle)
+        """The inner local work; a client's part of the wrapper stays."""
+        message, trained = self.inner.train(self.inner_part(broadcast), self.inner_part(client), oracle)
+        return message, self._renewed(client, trained)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """What the inner method makes of a message."""
-        return self.inner.receive(broadcast, message, client)
+        """What the inner method makes of a message; the wrapper's parts stay."""
+        received, followed = self.inner.receive(*map(self.inner_part, (broadcast, message, client)))
+        return self._renewed(message, received), self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """The inner update."""
-        return self.inner.update(server, message, cohort)
+        """The inner update; the server's part of the wrapper stays."""
+        updated = self.inner.update(self.inner_part(server), self.inner_part(message), cohort)
+        return self._renewed(server, updated)
 
     def model(self, broadcast: Any) -> Params:
         """The model that the inner broadcast stands for."""
-        return self.inner.model(broadcast)
+        return self.inner.model(self.inner_part(broadcast))
 
     def export(self, server: Any) -> Params:
         """The inner model."""
-        return self.inner.export(server)
+        return self.inner.export(self.inner_part(server))
 
     def check(self, sampling: Any, population: int) -> None:
         """The inner method's check of a run."""
@@ -99,6 +105,14 @@ class Wrapper(Algorithm):
     def diagnostics(self) -> tuple[Any, ...]:
         """The inner method's."""
         return self.inner.diagnostics()
+
+    def inner_part(self, part: Any) -> Any:
+        """What the inner method has of a server state, broadcast, client state or message."""
+        return part.inner if isinstance(part, self.parts) else part
+
+    def _renewed(self, part: Any, inner: Any) -> Any:
+        """A part with the inner method's next one in it."""
+        return replace(part, inner=inner) if isinstance(part, self.parts) else inner
 
 
 class OwnModels(Wrapper):
