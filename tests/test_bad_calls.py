@@ -170,6 +170,8 @@ def test_what_was_meant_is_named(tmp_path):
     fs.run(fs.FedAvg(0.1), TASK, rounds=1, out=tmp_path / "run")
     for call, error, words in (
         (run(round=2), TypeError, r"run\(\) got .* 'round': did you mean 'rounds'\?"),
+        (run(num_rounds=2), TypeError, r"run\(\) got .* 'num_rounds': did you mean 'rounds'\?"),
+        (lambda: fs.FedAvg(learning_rate=0.1), fs.InvalidInput, "'learning_rate': did you mean 'client_lr'"),
         (lambda: fs.tasks.digits(num_client=3), TypeError, r"digits\(\) got .* 'num_client'"),
         (run(algorithm=fs.FedAvg), fs.InvalidInput, "not <function FedAvg>$"),
         (

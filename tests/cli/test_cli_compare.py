@@ -126,14 +126,13 @@ def test_labels_that_make_the_same_folder_are_kept_apart(call, no_pictures):
 def test_methods_that_minimise_different_objectives_are_told_apart():
     """The note names who weighs how; with one weighting for all there is none."""
     import fedsolve as fs
-    from fedsolve.cli.configuration.config import parse
-    from fedsolve.cli.configuration.settings import objectives
+    from fedsolve.config.weighting import different_objectives
 
-    config = parse({"task": "digits", "method": [{"name": "FedAvg"}, {"name": "FedExP"}]}, "here")
-    (note,) = objectives(config, (fs.FedAvg(), fs.FedExP()))
+    (note,) = different_objectives({"FedAvg": fs.FedAvg(), "FedExP": fs.FedExP()}, "--weighting uniform")
     assert "FedExP minimise the mean loss over clients" in note
     assert "FedAvg over examples; one for all: --weighting uniform" in note
-    assert objectives(config, (fs.FedAvg(weighting="uniform"), fs.FedExP())) == []
+    same = {"FedAvg": fs.FedAvg(weighting="uniform"), "FedExP": fs.FedExP()}
+    assert different_objectives(same, "--weighting uniform") == []
 
 
 def test_one_weighting_for_all_is_kept_for_resuming_and_for_each_method(call, no_pictures):

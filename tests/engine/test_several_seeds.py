@@ -54,6 +54,40 @@ def test_each_seed_has_the_bits_of_its_run_alone():
         found["FedAv"]
 
 
+def test_methods_with_different_objectives_are_noted_and_can_have_one(tmp_path):
+    """The note of the command line; `weighting` gives the bits of methods that were built with it."""
+    methods = [fs.FedAvg(0.1), fs.FedExP(0.1), fs.FedProx(0.1)]
+    found = fs.compare(methods, TASK, **OPTIONS, out=tmp_path / "c")
+    (note,) = found.notes
+    assert note == (
+        "different objectives: FedExP minimise the mean loss over clients (weighting uniform), FedAvg, FedProx over "
+        "examples; one for all: weighting='uniform'"
+    )
+    assert "different objectives: FedExP" in (tmp_path / "c" / "page.html").read_text()
+    alike = fs.compare(methods, TASK, weighting="uniform", **OPTIONS)
+    assert alike.notes == ()
+    assert_same(alike["FedAvg"].runs[0], run(fs.FedAvg(0.1, weighting="uniform")))
+    assert_same(alike["FedProx"].runs[0], run(fs.FedProx(0.1, weighting="uniform")))
+    unnamed = fs.Proximal(fs.FedOpt(fs.client.SGD(0.1), fs.server.ServerSGD(), weighting="examples"), 0.1)
+    other = fs.compare([fs.FedExP(0.1), unnamed], TASK, weighting="uniform", **OPTIONS)
+    assert_equal_models(other.runs[1], alike["FedProx"].runs[0])
+    for method, weighting, words in (
+        (fs.FedExP(0.1), "equal", "weighting = 'equal' must be 'uniform' or 'examples'"),
+        (
+            fs.FedDyn(0.1),
+            "examples",
+            "FedDyn cannot weigh clients by 'examples', it is 'uniform' alone: .* give ",
+        ),
+        (fs.FedExP(0.1, weighting="examples"), "uniform", "FedExP: weighting = 'examples' does not go with "),
+    ):
+        with pytest.raises(fs.InvalidInput, match=words):
+            fs.compare([fs.FedAvg(0.1), method], TASK, weighting=weighting, **OPTIONS)
+
+
+def assert_equal_models(one, other):
+    np.testing.assert_array_equal(one.params["w"], other.params["w"])
+
+
 def test_results_side_by_side():
     slow = run(fs.FedAvg(0.01), seeds=2, label="slow")
     found = run().compare(slow, run(seed=3))

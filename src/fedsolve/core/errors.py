@@ -69,12 +69,14 @@ def check_known(kind: str, name: object, known: Collection[str]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like `name`, or else the shortest that has it as a word; None if there is none.
 
-    >>> nearest("cleint_lr", ["client_lr", "server_lr"]), nearest("lr", ["server_lr", "clip_norm"])
+    >>> nearest("cleint_lr", ["client_lr", "server_lr"]), nearest("learning_rate", ["server_lr", "clip_norm"])
     ('client_lr', 'server_lr')
     """
-    folded = {n.lower(): n for n in known}
-    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
-    near = near or sorted((n for n in folded if name.lower() in n.split("_")), key=lambda n: (len(n), n))
+    folded, asked = {n.lower(): n for n in known}, name.lower()
+    if asked not in folded and not any("learning_rate" in n for n in folded):
+        asked = asked.replace("learning_rate", "lr")
+    near = difflib.get_close_matches(asked, folded, n=1, cutoff=0.5)
+    near = near or sorted((n for n in folded if asked in n.split("_")), key=lambda n: (len(n), n))
     return folded[near[0]] if near else None
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Unpack, overload
 
 from fedsolve.config.option_docs import takes
+from fedsolve.config.weighting import different_objectives, with_weighting
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Weighting
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, shows_options
@@ -29,6 +31,7 @@ def compare(
     algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
     task: Task,
     *,
+    weighting: Weighting | None = None,
     seeds: None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -43,6 +46,7 @@ def compare(
     algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
     task: Task,
     *,
+    weighting: Weighting | None = None,
     seeds: int | Sequence[int],
     out: str | Path | None = None,
     resume: bool = False,
@@ -57,6 +61,7 @@ def compare(
     algorithms: Mapping[str, Algorithm] | Sequence[Algorithm],
     task: Task,
     *,
+    weighting: Weighting | None = None,
     seeds: int | Sequence[int] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -70,6 +75,8 @@ def compare(
         algorithms: the methods, under the labels that tables show, or as a list under their names.
         task: the problem.
         **options: those of a run, as `fedsolve.engine.options.RunOptions` has them.
+        weighting: how all methods weigh clients, `uniform` or by `examples`, so that they minimise one objective;
+            None for each method's own.
         seeds: how many (0, 1, ...), or which, in place of `seed`.
         out: folder for a page of all, and in it a folder for each method with what `fedsolve.run` leaves there.
         resume: continue what `out` holds; methods and seeds that it lacks begin.
@@ -78,15 +85,19 @@ def compare(
             `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
 
     Returns:
-        The runs, by method and seed. One that diverged has no model, and its `failure` says why.
+        The runs, by method and seed. One that diverged has no model, and its `failure` says why. Where methods weigh
+        clients differently, `notes` says which minimise which objective.
 
     Raises:
-        InvalidInput: arguments that do not fit, two methods of one label, or a folder that holds other runs.
+        InvalidInput: arguments that do not fit, two methods of one label, a method that cannot have `weighting`,
+            or a folder that holds other runs.
         Diverged: all of them diverged.
         Interrupted: Ctrl-C, after the state was saved in `out`.
     """
     check_alone("a comparison")
     methods = _labelled(algorithms)
+    if weighting is not None:
+        methods = {label: with_weighting(label, method, weighting) for label, method in methods.items()}
     check_outside(out, None)
     chosen, given = seeds_of(seeds, options)
     made = _callbacks(callbacks, seeds is not None)
@@ -113,7 +124,7 @@ def compare(
                     label=label,
                     progress=tell,
                 )
-    results = Results(tuple(runs))
+    results = Results(tuple(runs), tuple(different_objectives(methods, "weighting='uniform'")))
     save_results(results, out, f"{', '.join(methods)} on {task.name}")
     return results
 

@@ -8,8 +8,7 @@ that the command line's help does not wait for it.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Required, TypedDict, TypeVar, cast
@@ -287,10 +286,16 @@ def shows_options(
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             for former in renamed.keys() & kwargs.keys():
                 raise InvalidInput(f"{former} is called {renamed[former]} now: give {renamed[former]}")
+            if name := next((name for name in kwargs if name not in signature.parameters), None):
+                near = nearest(name, signature.parameters)
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                    + (f": did you mean '{near}'?" if near else "")
+                )
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
+                raise TypeError(f"{function.__name__}() {error}") from None
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -298,13 +303,6 @@ def shows_options(
         return call
 
     return decorate
-
-
-def _meant(given: Iterable[str], signature: inspect.Signature) -> str:
-    """The argument that was meant by the first one that is not there; '' where all are."""
-    known = signature.parameters
-    near = next((nearest(name, known) for name in given if name not in known), None)
-    return f": did you mean '{near}'?" if near else ""
 
 
 RunOptions.__doc__ = with_lines(RunOptions.__doc__ or "", list(fields(RunOptions)))

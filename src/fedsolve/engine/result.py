@@ -211,12 +211,14 @@ class Results(Finished):
 
     Attributes:
         runs: one for each method and seed.
+        notes: on all of them together, such as that the methods minimise different objectives.
 
     Raises:
         InvalidInput: no runs, what is none, or two methods under one label.
     """
 
     runs: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", tuple(self.runs))

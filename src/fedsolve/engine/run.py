@@ -131,7 +131,7 @@ def save_results(results: Result | Results, out: str | Path | None, title: str) 
     """
     if out is not None and is_first():
         results.save(out)
-        notes = results.failures if isinstance(results, Results) else ()
+        notes = results.failures + results.notes if isinstance(results, Results) else ()
         write_page(Path(out) / PAGE, results.histories, title=title, notes=notes)
     if isinstance(results, Results):
         results.check_alive()

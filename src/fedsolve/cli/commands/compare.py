@@ -10,13 +10,14 @@ from fedsolve.cli.commands.method import check_trackers, run_method
 from fedsolve.cli.configuration.config import Config
 from fedsolve.cli.configuration.prepare import Prepared, prepare
 from fedsolve.cli.configuration.requests import CompareRequest
-from fedsolve.cli.configuration.settings import objectives, untuned
+from fedsolve.cli.configuration.settings import untuned
 from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import begun, how_to_resume, save_config
 from fedsolve.cli.terminal.outputs import document, print_result, write_report
 from fedsolve.cli.terminal.progress import Lines, open_display
 from fedsolve.cli.terminal.run_status import ended, read_failure, run_folders
 from fedsolve.cli.watch.commands import watched
+from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.folders.lock import locked
@@ -53,7 +54,8 @@ def compare_command(config: Config, request: CompareRequest) -> int:
             outcomes = _run_all(prepared, folder, track)
         histories = [history for outcome in outcomes.values() for history in outcome.histories]
         notes = [f"{run}: {why}" for outcome in outcomes.values() for run, why in outcome.failures.items()]
-        notes += untuned(config) + objectives(config, prepared.algorithms)
+        methods = {m.shown: a for m, a in zip(config.method, prepared.algorithms, strict=True)}
+        notes += untuned(config) + different_objectives(methods, "--weighting uniform")
         write_report(folder, config, prepared.task, histories, notes)
     diverged = [label for label, outcome in outcomes.items() if outcome.failures]
     if request.as_json:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from fedsolve.cli.configuration.config import Config, MethodSection, RunSection
 from fedsolve.cli.configuration.settings import build_method, resolve_settings, with_one_weighting
+from fedsolve.config.weighting import check_weighs
 from fedsolve.core.algorithm import Algorithm
-from fedsolve.core.errors import InvalidInput
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.engine.compute.keys import start_key
@@ -73,12 +73,8 @@ def prepare(config: Config) -> Prepared:
     seeds = None if config.seeds is None else check_seeds(config.seeds)
     algorithms = tuple(map(build_method, config.method))
     for method, algorithm in zip(config.method, algorithms, strict=True):
-        own = algorithm.traits.weighting
-        if config.weighting not in (None, own):
-            raise InvalidInput(
-                f"{method.shown} cannot weigh clients by {config.weighting!r}, it is {own!r} alone: "
-                f"leave the method out or give --weighting {own}"
-            )
+        if config.weighting is not None:
+            check_weighs(method.shown, algorithm, config.weighting, "--weighting {}")
     mesh = mesh_of(config.run.devices, config.run.mesh)
     devices = mesh.size if config.run.mesh is None else None
     task = build_task(config.task, **config.task_options)

@@ -12,6 +12,7 @@ from fedsolve.config.build import arguments, build
 from fedsolve.config.config_objects import from_plain
 from fedsolve.config.references import is_reference
 from fedsolve.config.signature_types import checked, choices, given_types
+from fedsolve.config.weighting import check_one_weighting
 from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.core.schedules import Schedule
@@ -148,27 +149,10 @@ def with_one_weighting(config: Config) -> Config:
     methods = []
     for method in config.method:
         own = method.settings.get("weighting", config.weighting)
-        if own != config.weighting:
-            raise InvalidInput(
-                f"{method.shown}: weighting = {own!r} does not go with weighting = {config.weighting!r} for all: "
-                "give one of them"
-            )
+        check_one_weighting(method.shown, own, config.weighting)
         taken = {"weighting": own} if "weighting" in arguments(method.name) else {}
         methods.append(method.model_copy(update={"settings": method.settings | taken}))
     return config.model_copy(update={"method": methods})
-
-
-def objectives(config: Config, algorithms: Sequence[Algorithm]) -> list[str]:
-    """One line if the methods minimise different objectives, as they weigh clients differently; none if they do not."""
-    by: dict[str, list[str]] = {}
-    for method, algorithm in zip(config.method, algorithms, strict=True):
-        by.setdefault(algorithm.traits.weighting, []).append(method.shown)
-    if len(by) < 2:
-        return []
-    return [
-        f"different objectives: {', '.join(by['uniform'])} minimise the mean loss over clients (weighting uniform), "
-        f"{', '.join(by['examples'])} over examples; one for all: --weighting uniform"
-    ]
 
 
 def untuned(config: Config) -> list[str]:
