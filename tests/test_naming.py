@@ -11,6 +11,7 @@ import fedsolve as fs
 from fedsolve.config.build import arguments, build, example_of
 from fedsolve.config.catalogue import ALGORITHMS, WRAPPERS
 from fedsolve.config.naming import named
+from fedsolve.core.algorithm import name_of
 from fedsolve.core.building.build_record import Made, record_of
 from fedsolve.core.types import module
 from fedsolve.engine.records.identity import describe
@@ -30,8 +31,15 @@ def test_every_method_of_the_catalogue_is_built_again(name):
     settings = example_of(name) | {key: value for key, value in OTHER.items() if key in arguments(name)}
     method = build(name, settings)
     found = named(method)
-    assert found is not None
+    assert found is not None, (
+        f"no name and settings build {name} again: put @by_name({name!r}) on its function, and on a wrapper's class "
+        f"@class_by_name({name!r}); give its settings types that a configuration can write"
+    )
     assert describe(build(*found)) == describe(method)
+    if name in ALGORITHMS:
+        assert name_of(method) == name, (
+            f"tables call {name} {name_of(method)}: give a FedOpt name={name!r}, a wrapper a `title` equal to {name!r}"
+        )
 
 
 def test_objects_are_told_as_a_configuration_writes_them():

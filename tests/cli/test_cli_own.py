@@ -66,6 +66,20 @@ start = fs.FedAvg(0.25)
 class Gentle(fs.Proximal):
     inner: fs.Algorithm = fs.FedAvg(0.1)
     mu: float = 0.3
+
+
+@module
+class Around(fs.Wrapper):
+    title = "Around"
+    inner: fs.Algorithm
+    factor: float = 1.0
+
+    def train(self, broadcast, client, oracle):
+        return self.inner.train(broadcast, client, oracle.map_gradient(lambda w, g: self.factor * g))
+
+
+def Around2(inner: fs.Algorithm, factor: float = 2.0) -> fs.Algorithm:
+    return Around(inner, factor)
 """
 
 
@@ -106,6 +120,10 @@ def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monk
     cited = call("cite", "r0")
     assert cited.code == 0
     assert "bradbury2018jax" in cited.out
+    assert cited.err == (
+        "note: your own code is not imported, and no paper of it is known: the task mine:thermometers, "
+        "the algorithm mine:Careful; add its BibTeX\n"
+    )
 
 
 def test_what_a_reference_may_be(own):
@@ -114,6 +132,10 @@ def test_what_a_reference_may_be(own):
     assert float(found.inner.local.lr) == 0.2
     assert fs.build(f"{own}:Gentle", {"mu": 0.5}).mu == 0.5
     assert float(fs.build(f"{own}:start").local.lr) == 0.25
+    found = fs.build(f"{own}:Around+{own}:Halved", {"client_lr": 0.4, "factor": 3.0})
+    assert (found.factor, float(found.inner.local.lr), found.name) == (3.0, 0.2, "Around")
+    found = fs.build(f"FedProx+{own}:Around2+FedExP", {"mu": 0.5})
+    assert (found.mu, found.inner.factor, found.inner.inner.name) == (0.5, 2.0, "FedExP")
     task = fs.tasks.build(f"{own}:line", clients=5, scale=2)
     np.testing.assert_array_equal(task.data.counts, [4] * 5)
 
@@ -122,7 +144,7 @@ WRONG = [
     (
         "{m}:lin",
         {},
-        "unknown name in {m} 'lin': did you mean 'line'? Known: Gentle, Halved, asks, exits, helper, lies, line, ",
+        "unknown name in {m} 'lin': did you mean 'line'? Known: Around, Around2, Gentle, Halved, asks, exits, helper, lies, line, ",
     ),
     ("{m}:", {}, "task '{m}:' must be written module:name, such as mine:task"),
     ("{m}:a:b", {}, "must be written module:name"),
@@ -177,6 +199,10 @@ def test_what_is_wrong_with_a_method_is_one_line(call, own):
         (f"{own}:Gentle", ("--set", "inner=FedAvg"), f"{own}:Gentle: inner = 'FedAvg' must be an Algorithm"),
         (f"{own}:Halved", ("--set", "lr=1"), f"unknown setting of {own}:Halved 'lr'"),
         (f"{own}:Halved", ("--set", "client_lr=-1"), "client_lr = -0.5 must be finite and > 0"),
+        (f"{own}:Halved+FedAvg", (), f"{own}:Halved has no argument `inner`, the method that it wraps"),
+        (f"{own}:Around", (), f"{own}:Around wraps a method: write {own}:Around+FedAvg, or another"),
+        (f"{own}:Around+FedAvgg", (), "did you mean 'FedAvg'?"),
+        (f"{own}:Around+{own}:Around+FedAvg", (), f"{own}:Around comes twice"),
         (f"{own}:asks", (), f"{own}:asks needs rows, which has no default: give --set rows=..."),
     ]:
         ended = call("run", "digits", method, *setting)

@@ -103,7 +103,11 @@ def test_no_file_reaches_the_standard_library(call, command):
 def test_a_module_elsewhere_is_imported_by_name_alone(call, own, command, monkeypatch):
     """Not from the current path, not from what is installed; the line says what to type."""
     monkeypatch.syspath_prepend(str(Path("home").resolve()))
-    for parts in ({"task": f"{own}:small"}, {"task": "digits", "method": f"SCAFFOLD+{own}:Slow"}):
+    for parts in (
+        {"task": f"{own}:small"},
+        {"task": "digits", "method": f"SCAFFOLD+{own}:Slow"},
+        {"task": "digits", "method": f"{own}:Slow+FedAvg"},
+    ):
         write(command, **parts)
         ended = call(*COMMANDS[command])
         assert ended.code == 2

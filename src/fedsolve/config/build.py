@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedsolve.config.catalogue import WRAPPERS, Entry, current_name, entry, split_name
+from fedsolve.config.catalogue import Entry, current_name, entry, split_name, wrapper_entry
 from fedsolve.config.config_objects import from_plain, inline_toml
 from fedsolve.config.references import construct, is_reference
 from fedsolve.config.signature_types import Argument, arguments_of
@@ -23,7 +23,7 @@ def arguments(name: str) -> dict[str, Argument]:
     """
     wrapper, inner = split_name(name)
     if wrapper:
-        return arguments(inner) | own_arguments(WRAPPERS[wrapper])
+        return arguments(inner) | own_arguments(wrapper_entry(wrapper))
     return dict(arguments_of(entry(inner).build))
 
 
@@ -33,10 +33,10 @@ def own_arguments(wrapper: Entry) -> dict[str, Argument]:
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method by name, or the user's own as `module:Class`; `SCAFFOLD+X`, `DP+X` and so on wrap any method X.
+    """A method by name, or the user's own as `module:Class`; `SCAFFOLD+X`, `mine:Wrapper+X` wrap any method X.
 
     Args:
-        name: of the catalogue (`fedsolve list algorithms`), former ones too.
+        name: of the catalogue (`fedsolve list algorithms`), former ones too, or `module:Class`.
         settings: the arguments by name. An object (a penalty, a set, a reduction, a schedule) may also be given as a
             configuration file writes it: `{"name": "L1", "weight": 0.1}`.
 
@@ -63,6 +63,8 @@ def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
 
 def _lacks(name: str, key: str) -> str:
     """What to say of an argument without a default that was not given."""
+    if key == "inner":
+        return f"{name} wraps a method: write {name}+FedAvg, or another method in its place"
     example = example_of(name)
     if key not in example:
         return f"{name} needs {key}, which has no default: give --set {key}=..."
@@ -76,17 +78,25 @@ def _lacks(name: str, key: str) -> str:
 def _build(name: str, settings: dict[str, Any]) -> Algorithm:
     wrapper, inner = split_name(name)
     if wrapper:
-        around = WRAPPERS[wrapper]
+        around = wrapper_entry(wrapper)
         own = {key: settings.pop(key) for key in own_arguments(around) if key in settings}
-        return around.wrap(_build(inner, settings), **own)
+        built = _build(inner, settings)
+        if is_reference(wrapper):
+            return _construct(wrapper, around.wrap, {"inner": built, **own})
+        return around.wrap(built, **own)
     if is_reference(inner):
-        from fedsolve.core.algorithm import Algorithm
-
-        return construct("algorithm", inner, Algorithm, entry(inner).build, settings)
+        return _construct(inner, entry(inner).build, settings)
     try:
         return entry(inner).build(**settings)
     except TypeError as error:
         raise InvalidInput(f"{inner}: {error}") from None
+
+
+def _construct(name: str, builder: Callable[..., Any], settings: Mapping[str, Any]) -> Algorithm:
+    """A user's own method from its class or function."""
+    from fedsolve.core.algorithm import Algorithm
+
+    return construct("algorithm", name, Algorithm, builder, settings)
 
 
 def example_of(name: str) -> dict[str, Any]:
@@ -97,7 +107,7 @@ def example_of(name: str) -> dict[str, Any]:
     """
     wrapper, inner = split_name(name)
     if wrapper:
-        return {**example_of(inner), **WRAPPERS[wrapper].example}
+        return {**example_of(inner), **wrapper_entry(wrapper).example}
     return dict(entry(inner).example)
 
 
@@ -106,5 +116,5 @@ def citations(name: str) -> tuple[str, ...]:
     wrapper, inner = split_name(name)
     if wrapper:
         around = () if current_name(name) == wrapper else citations(inner)
-        return (*WRAPPERS[wrapper].papers, *around)
+        return (*wrapper_entry(wrapper).papers, *around)
     return () if is_reference(inner) else entry(inner).papers

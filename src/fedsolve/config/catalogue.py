@@ -7,6 +7,7 @@ command line read it. A new method is one row here and one entry of `bibliograph
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -315,8 +316,23 @@ def entry(name: str) -> Entry:
     return ALGORITHMS.find(current_name(name))
 
 
+def wrapper_entry(name: str) -> Entry:
+    """The wrapper of the catalogue with that name, or the user's own as `module:Class`.
+
+    Args:
+        name: of a wrapper, or `module:Class`.
+
+    Returns:
+        Its row; of a user's own one without a summary of papers.
+
+    Raises:
+        InvalidInput: an unknown name (with the nearest match).
+    """
+    return _Own(name, "", "your own") if is_reference(name) else WRAPPERS.find(name)
+
+
 class _Own(Entry):
-    """A user's own method."""
+    """A user's own method or wrapper."""
 
     @property
     def build(self) -> Callable[..., Any]:
@@ -325,12 +341,22 @@ class _Own(Entry):
 
         return load("algorithm", self.home, Algorithm)
 
+    @property
+    def wrap(self) -> Callable[..., Algorithm]:
+        """The same, which takes the method that it wraps; `InvalidInput` if it takes none."""
+        found = self.build
+        if "inner" not in inspect.signature(found).parameters:
+            raise InvalidInput(
+                f"{self.home}+ needs a wrapper, and {self.home} has no argument `inner`, the method that it wraps"
+            )
+        return found
+
 
 def split_name(name: str) -> tuple[str, str]:
     """The outermost wrapper of a name and what it wraps; '' and the name where it has none.
 
     Args:
-        name: such as `SCAFFOLD+FedAdam`; a wrapper alone stands around `FedAvg`.
+        name: such as `SCAFFOLD+FedAdam` or `mine:Wrapper+FedAdam`; one of the catalogue alone stands around `FedAvg`.
 
     Returns:
         The wrapper's name and the rest, which may begin with a wrapper again.
@@ -344,7 +370,7 @@ def split_name(name: str) -> tuple[str, str]:
     wrapper, plus, inner = name.partition("+")
     if name in ALGORITHMS and ALGORITHMS[name].home == ALGORITHMS[name].wrapper:
         return name, "FedAvg"
-    if plus:
+    if plus and not is_reference(wrapper):
         WRAPPERS.find(wrapper)
     if plus and wrapper in inner.split("+"):
         shown = name if len(name) < 80 else name[:76] + " ..."

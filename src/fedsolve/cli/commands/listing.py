@@ -205,9 +205,13 @@ def cite(
 ) -> None:
     """Print the BibTeX of what a run uses: methods, task, partition and JAX."""
     from fedsolve.cli.configuration.config import load
+    from fedsolve.cli.configuration.trust import references_of
     from fedsolve.config.bibliography import BIBTEX
 
-    emit("\n\n".join(BIBTEX[key] for key in keys_of(load(config))))
+    loaded = load(config)
+    emit("\n\n".join(BIBTEX[key] for key in keys_of(loaded)))
+    if own := [f"the {kind} {reference}" for reference, kind in references_of(loaded).items()]:
+        say(f"note: your own code is not imported, and no paper of it is known: {', '.join(own)}; add its BibTeX")
 
 
 def keys_of(config: Config) -> list[str]:

@@ -14,7 +14,7 @@ from fedsolve.core.errors import InvalidInput
 
 def references_of(config: Configured) -> dict[str, str]:
     """Every `module:name` in a configuration, and whether it is a task or an algorithm."""
-    methods = (method.name.rpartition("+")[2] for method in config.method)
+    methods = (part for method in config.method for part in method.name.split("+"))
     named = {config.task: "task", **dict.fromkeys(methods, "algorithm")}
     return {name: kind for name, kind in named.items() if is_reference(name)}
 
@@ -49,7 +49,7 @@ def admit(config: Configured, origin: Path, trust: Sequence[str] | None, typed: 
             hands on what another module wrote; an object that gives no task or method.
     """
     trusted = check_trust(trust or ())
-    own = {name.rpartition("+")[2] for name in typed}
+    own = {part for name in typed for part in name.split("+")}
     for reference, kind in references_of(config).items():
         if reference not in own:
             _admit(kind, reference, origin, trusted)
