@@ -106,10 +106,10 @@ class Oracle(ABC):
 class WrappedOracle(Oracle):
     """Another oracle whose losses have a term added (`extra`) and whose gradients are changed (`change`).
 
-    A subclass defines one of the two or both. A term in the loss needs both: `change` adds its gradient. To scale
-    gradients, `change` alone returns them scaled; a line search then compares losses with gradients that are not
-    theirs. Minibatches and all examples are treated alike, so that a line search, a full gradient and a reported loss
-    are all of the objective that the wrapper makes. To change gradients of minibatches alone, use `map_gradient`.
+    A term in the loss needs both: `change` adds its gradient. To scale gradients, define `change` alone; a line search
+    then compares losses with gradients that are not theirs. Minibatches and all examples are treated alike, so that a
+    line search, a full gradient and a reported loss are all of the objective that the wrapper makes. To change
+    gradients of minibatches alone, use `map_gradient`.
 
     Args:
         inner: the oracle that is wrapped; steps, examples and randomness are its own.
@@ -118,7 +118,7 @@ class WrappedOracle(Oracle):
     inner: Oracle
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """The inner gradient, and that of the term added to it; as it is by default.
+        """The inner gradient with that of the term added to it, or scaled.
 
         Args:
             params: the model, where the gradient was taken.
@@ -127,7 +127,7 @@ class WrappedOracle(Oracle):
         Returns:
             A gradient of the same structure, shapes and types.
         """
-        return gradient
+        raise NotImplementedError
 
     def extra(self, params: Params) -> Scalar:
         """The term, shape (), 0 by default.
