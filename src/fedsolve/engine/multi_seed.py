@@ -231,5 +231,6 @@ def _with_seed(prepared: PreparedRun, seed: int) -> PreparedRun:
         params=params,
         key=run_key(seed),
         state=start(prepared.algorithm, params, task.data.num_clients, prepared.program.mesh),
+        options=replace(prepared.options, seed=seed),
         identity=prepared.identity | {"seed": seed},
     )

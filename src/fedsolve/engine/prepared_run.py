@@ -20,6 +20,7 @@ from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.compute.program import Program
 from fedsolve.engine.compute.round import RunState, compiled_advance, on_all_devices, one_round
 from fedsolve.engine.evaluation.run_evaluation import RunEvaluation
+from fedsolve.engine.options import RunOptions
 from fedsolve.engine.reacting import changes, reacted, reacts
 from fedsolve.engine.records.fingerprint import arrays_digest, code_digest, function_name
 from fedsolve.engine.records.identity import versions
@@ -36,8 +37,7 @@ class PreparedRun(RunEvaluation):
     Attributes, beside those of its evaluation:
         sampling: with all numbers in the run's type.
         label: the method's name in tables.
-        rounds: of the whole run.
-        eval_every: rounds between evaluations.
+        options: of the run, with every default filled in.
         program: what is static in a compiled round.
         packed: all clients' examples; of a few where clients are streamed.
         shared: the same on every device that trains, here and in other processes.
@@ -50,8 +50,7 @@ class PreparedRun(RunEvaluation):
 
     sampling: Sampling
     label: str
-    rounds: int
-    eval_every: int
+    options: RunOptions
     program: Program
     packed: PackedClients
     shared: PackedClients
@@ -62,9 +61,19 @@ class PreparedRun(RunEvaluation):
     remarks: tuple[str, ...]
 
     @property
+    def rounds(self) -> int:
+        """Rounds of the whole run."""
+        return self.options.rounds
+
+    @property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        return self.options.eval_every or self.options.rounds
+
+    @property
     def dtype(self) -> Any:
         """The run's floating-point type."""
-        return jnp.dtype(self.identity["dtype"])
+        return jnp.dtype(self.options.dtype)
 
     @property
     def settings(self) -> dict[str, Any]:
