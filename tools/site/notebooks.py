@@ -52,7 +52,7 @@ def executed(name: str) -> Path:
         notebook.metadata = nbformat.from_dict(
             {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
         )
-        os.environ |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+        os.environ |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "TQDM_DISABLE": "1"}
         with tempfile.TemporaryDirectory() as folder:  # what it writes is its own
             config = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})  # no port is opened
             patience = {"timeout": _SECONDS, "startup_timeout": _SECONDS}

@@ -80,7 +80,7 @@ def compare(
         seeds: how many (0, 1, ...), or which, in place of `seed`.
         out: folder for a page of all, and in it a folder for each method with what `fedsolve.run` leaves there.
         resume: continue what `out` holds; methods and seeds that it lacks begin.
-        progress: True for a line on standard error, or a function, called after each compiled call.
+        progress: as `fedsolve.run` takes it: by default a line in a terminal and a bar in a notebook.
         callbacks: a function of a method's label that makes those of its run, as `fedsolve.run` takes them, such as
             `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
 

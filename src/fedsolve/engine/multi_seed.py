@@ -119,7 +119,7 @@ def run_seeds(
                 return _with_seed(prepared, seed)
             return prepare(algorithm, task, replace(options, seed=seed), label)  # with cohorts of its own
 
-        runs = _SeedRuns(prepared, with_seed, len(seeds), clock, interrupt, where["progress"], callbacks_of)
+        runs = _SeedRuns(prepared, with_seed, seeds, clock, interrupt, where["progress"], callbacks_of)
         # one at a time where each takes several devices, or as much memory as it may
         alone = prepared.program.mesh.size > 1 or prepared.stream is not None
         at_once = 1 if alone else batches_at_once()
@@ -144,13 +144,15 @@ class _SeedRuns:
 
     prepared: PreparedRun
     with_seed: Callable[[int], PreparedRun]
-    count: int
+    seeds: Sequence[int]
     clock: CompileClock
     interrupt: Interruptible
     progress: Callable[[Progress], None] | None
     callbacks_of: CallbacksOfSeed
     compiled: threading.Event = field(default_factory=threading.Event)
-    rounds: dict[int, int] = field(default_factory=dict)
+    latest: dict[int, Progress] = field(default_factory=dict)
+    over: set[int] = field(default_factory=set)
+    """Seeds whose runs have ended, with all rounds or before."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
     """Whether one of them was interrupted or failed: the others need not go on."""
@@ -182,6 +184,7 @@ class _SeedRuns:
         finally:
             self.compiled.set()
             with self.lock:
+                self.over.add(seed)
                 notify_ended(callbacks, result)
 
     def _alone(self, callback: Callback) -> Callback:
@@ -200,10 +203,12 @@ class _SeedRuns:
         """One of them has come further."""
         self.compiled.set()
         with self.lock:
-            self.rounds[seed] = at.round
+            self.latest[seed] = at
             if self.progress is not None:
-                done, total = sum(self.rounds.values()), self.count * at.rounds
-                self.progress(replace(at, round=done, rounds=total, remark=f"seed {seed}"))
+                done = {seed: each.round for seed, each in self.latest.items()}
+                by_seed = tuple(at.rounds if s in self.over else done.get(s, 0) for s in self.seeds)
+                first = next((s for s, n in zip(self.seeds, by_seed, strict=True) if n < at.rounds), seed)
+                self.progress(replace(self.latest.get(first, at), by_seed=by_seed))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-"""How far a run or a sweep is, and the line on standard error that shows it from Python, rewritten in a terminal.
+"""How far a run or a sweep is, and what shows it from Python: a line in a terminal, a bar in a notebook.
 
-fs.run(method, task, rounds=500, progress=True)
 FedAvg: round 320 of 500, test accuracy 93.1 %, training loss 0.21, 160 a second, 1 s left
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,22 +20,57 @@ from fedsolve.results.metrics import duration, summary
 
 _SECONDS_REWRITTEN = 0.2
 _SECONDS_BETWEEN_LINES = 5.0
+SECONDS_OF_ESTIMATE = 2.0
+"""Rounds are timed for so long before the time left is told: the first of them may wait for a compilation."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: rounds done and to do, the latest evaluation, and more in words (a federation's replies)."""
+    """Where a run stands, or of several seeds the first of those that have not ended.
+
+    Attributes:
+        label: the method's name.
+        round, rounds: done and to do.
+        metrics: the latest evaluation.
+        remark: more in words (a federation's replies).
+        by_seed: of several seeds the rounds that each has done, in order; empty for one.
+    """
 
     label: str
     round: int
     rounds: int
     metrics: dict[str, float]
     remark: str = ""
+    by_seed: tuple[int, ...] = ()
 
-    def line(self) -> tuple[str, int, int, str]:
-        """Label, rounds done and to do, and all else in words."""
-        words = ", ".join(part for part in (summary(self.metrics), self.remark) if part)
-        return self.label, self.round, self.rounds, words
+    @property
+    def done(self) -> int:
+        """Rounds done, of all seeds together."""
+        return sum(self.by_seed) if self.by_seed else self.round
+
+    @property
+    def total(self) -> int:
+        """Rounds to do, of all seeds together."""
+        return self.rounds * max(1, len(self.by_seed))
+
+    @property
+    def where(self) -> str:
+        """The round, after the seed where there are several.
+
+        >>> Progress("FedAvg", 10, 40, {}, by_seed=(40, 10, 0)).where
+        'seed 2 of 3, round 10 of 40'
+        """
+        where = f"round {self.round:,} of {self.rounds:,}"
+        if not self.by_seed:
+            return where
+        ended = [done >= self.rounds for done in self.by_seed]
+        seed = len(ended) if all(ended) else 1 + ended.index(False)
+        return f"seed {seed} of {len(ended)}, {where}"
+
+    @property
+    def words(self) -> str:
+        """The latest evaluation and the remark."""
+        return ", ".join(part for part in (summary(self.metrics), self.remark) if part)
 
 
 @dataclass(frozen=True)
@@ -54,9 +90,15 @@ class SweepProgress:
     diverged: int
     notes: tuple[str, ...] = ()
 
-    def line(self) -> tuple[str, int, int, str]:
-        """Label, rounds done and to do of all trials, and all else in words."""
-        return self.label, self.done, self.total, f"{self.diverged} diverged" if self.diverged else ""
+    @property
+    def where(self) -> str:
+        """Rounds of all trials."""
+        return f"round {self.done:,} of {self.total:,}, all trials together"
+
+    @property
+    def words(self) -> str:
+        """How many trials diverged."""
+        return f"{self.diverged} diverged" if self.diverged else ""
 
 
 @dataclass
@@ -74,10 +116,6 @@ class ProgressLine:
     _written: float = float("-inf")
     _width: int = field(default=0)
 
-    def __call__(self, at: Any) -> None:
-        """Show a run's or a sweep's progress."""
-        self.show(*at.line())
-
     def begin(self, label: str) -> None:
         """Data are read and everything is checked first."""
         self._write(f"{label}: preparing")
@@ -86,23 +124,21 @@ class ProgressLine:
         """All is checked; the rounds are compiled, which takes seconds."""
         self._write(f"{label}: compiling")
 
-    def show(self, label: str, done: int, total: int, words: str) -> None:
-        """What runs is so far; the rate is told once there are two looks at it."""
-        now = time.monotonic()
+    def __call__(self, at: Progress | SweepProgress) -> None:
+        """Show a run's or a sweep's progress; rate and time left once rounds were timed for a while."""
+        now, over = time.monotonic(), at.done >= at.total
         if self._begun is None:  # the first call holds the compilation
-            self._begun = (now, done)
+            self._begun = (now, at.done)
         wait = _SECONDS_REWRITTEN if self.rewritten else _SECONDS_BETWEEN_LINES
-        if done < total and now - self._written < wait:
+        if not over and now - self._written < wait:
             return
         self._written = now
         since, first = self._begun
-        parts = [f"{label}: round {done:,} of {total:,}", words]
-        if done > first and now > since:
-            rate = (done - first) / (now - since)
-            parts += [
-                f"{rate:.3g} a second",
-                f"{duration((total - done) / rate)} left" if done < total else "done",
-            ]
+        parts = [f"{at.label}: {at.where}", at.words]
+        if at.done > first and now > since and (over or now - since >= SECONDS_OF_ESTIMATE):
+            rate = (at.done - first) / (now - since)
+            left = "done" if over else f"{duration((at.total - at.done) / rate)} left"
+            parts += [f"{rate:.3g} a second", left]
         self._write(", ".join(part for part in parts if part))
 
     def end(self) -> None:
@@ -120,31 +156,84 @@ class ProgressLine:
         self.stream.flush()
 
 
+class ProgressBar:
+    """A bar of tqdm in a notebook, which also tells rate and time left."""
+
+    def __init__(self) -> None:
+        from tqdm.notebook import tqdm
+
+        self._bar: Any = tqdm(total=1, unit=" rounds")
+        self._counting = False
+
+    def begin(self, label: str) -> None:
+        """Data are read and everything is checked first."""
+        self._bar.set_description(f"{label}: preparing")
+
+    def compiling(self, label: str) -> None:
+        """All is checked; the rounds are compiled, which takes seconds."""
+        self._bar.set_description(f"{label}: compiling")
+
+    def __call__(self, at: Progress | SweepProgress) -> None:
+        """Show a run's or a sweep's progress."""
+        if not self._counting:  # the clock starts behind the compilation
+            self._bar.reset(at.total)
+            self._counting = True
+        self._bar.set_description(f"{at.label}: {at.where}", refresh=False)
+        self._bar.set_postfix_str(at.words, refresh=False)
+        self._bar.update(at.done - self._bar.n)
+        self._bar.refresh()
+
+    def end(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()
+
+
 @contextlib.contextmanager
 def progress_to(progress: Any, label: str) -> Iterator[Callable[[Any], None] | None]:
-    """What is called with the progress of a run: the function given, one that writes the line for True, or None.
+    """What is called with the progress of a run, if anything.
 
     Args:
-        progress: as a user gave it.
+        progress: as a user gave it: None for what suits where standard error goes, True to show it anywhere, False for
+            nothing, or a function.
         label: the run's name, until its first progress tells it.
 
     Raises:
         InvalidInput: `progress` is something else.
     """
-    if progress is None or progress is False or (progress is True and not is_first()):
-        yield None
-    elif progress is True:
-        live = sys.stderr.isatty() or "ipykernel" in sys.modules
-        line = ProgressLine(sys.stderr, live)
-        try:
-            line.begin(label)
-            yield line
-        finally:
-            line.end()
-    elif callable(progress):
+    if callable(progress):
         yield cast(Callable[[Any], None], progress)
-    else:
-        raise InvalidInput(f"progress = {shown(progress)} must be True or a function")
+        return
+    if progress is not None and not isinstance(progress, bool):
+        raise InvalidInput(f"progress = {shown(progress)} must be True, False or a function")
+    display = _display(asked=progress is True) if progress is not False and is_first() else None
+    if display is None:
+        yield None
+        return
+    try:
+        display.begin(label)
+        yield display
+    finally:
+        display.end()
+
+
+def _display(asked: bool) -> ProgressLine | ProgressBar | None:
+    """A bar in a notebook, a line in a terminal; where nobody watches, lines if they were asked for.
+
+    tqdm's TQDM_DISABLE in the environment silences what was not asked for.
+    """
+    if os.environ.get("TQDM_DISABLE") and not asked:
+        return None
+    if in_notebook():
+        widgets = all(importlib.util.find_spec(name) is not None for name in ("tqdm", "ipywidgets"))
+        return ProgressBar() if widgets else ProgressLine(sys.stdout, True)
+    live = sys.stderr.isatty()
+    return ProgressLine(sys.stderr, live) if live or asked else None
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
 
 
 def tell_compiling(progress: object, label: str) -> None:

@@ -79,8 +79,9 @@ def run(
             be as it was, but `rounds` may grow. Another `eval_every` is refused where a rate that reacts or a callback
             that may end the run follows from it; elsewhere it is noted in the record, and so are other callbacks.
         label: the method's name in tables; default its name.
-        progress: True for a line on standard error with rate and time left, or a function, called after each compiled
-            call; with several seeds, rounds are those of all.
+        progress: None for a line with rate and time left in a terminal, a bar in a notebook (with `fedsolve[notebook]`)
+            and nothing elsewhere; True for lines elsewhere too; False for nothing; or a function, called with a
+            `fedsolve.engine.progress.Progress` after each compiled call.
         callbacks: called in order after each evaluation, that of the initial model too, such as
             `fs.callbacks.EarlyStopping`; the first that returns words ends the run there, with them among its notes.
             A resumed run calls them for the last evaluation that it finds. With `seeds` a function of the seed that

@@ -52,7 +52,7 @@ class Lines:
         """How far the current method is, in words."""
         if self.last is None:
             return "before its first round ended"
-        return f"after round {self.last.round} of {self.last.rounds}"
+        return f"after {self.last.where}"
 
     def note(self, label: str, text: str) -> None:
         """Say something of a method."""
@@ -62,7 +62,7 @@ class Lines:
         """Show how far a method is."""
         if time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = time.monotonic()
-            self.note(progress.label, f"round {progress.round} of {progress.rounds}, {progress.line()[-1]}")
+            self.note(progress.label, f"{progress.where}, {progress.words}")
 
     def end(self, label: str, text: str, done: bool = True) -> None:
         """A method has ended: finished, or not (diverged)."""
@@ -106,7 +106,8 @@ class Bars(Lines):
 
     def advance(self, progress: Progress) -> None:
         """See `Lines`."""
-        self._move(progress.label, progress.round, progress.line()[-1])
+        seed = f"{progress.where.split(',')[0]}, " if progress.by_seed else ""
+        self._move(progress.label, progress.done, f"{seed}{progress.words}")
 
     def end(self, label: str, text: str, done: bool = True) -> None:
         """The bar is full if the method finished; it stands still either way."""

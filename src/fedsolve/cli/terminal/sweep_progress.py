@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from fedsolve.cli.terminal.console import say, visible
 from fedsolve.cli.terminal.progress import SECONDS_BETWEEN_LINES, Lines, has_bars, rich_progress
 from fedsolve.cli.terminal.progress_file import ProgressFile
+from fedsolve.engine.progress import SECONDS_OF_ESTIMATE
 from fedsolve.results.metrics import duration
 
 if TYPE_CHECKING:
@@ -77,9 +78,10 @@ class SweepLines(Lines):
 
     def _left(self, progress: SweepProgress) -> str:
         begun, before = self._start or (0.0, progress.done)
-        if progress.done <= before:
+        spent = time.monotonic() - begun
+        if progress.done <= before or spent < SECONDS_OF_ESTIMATE:
             return ""
-        rate = (progress.done - before) / max(time.monotonic() - begun, 1e-9)
+        rate = (progress.done - before) / spent
         return f"about {duration((progress.total - progress.done) / rate)} left"
 
 

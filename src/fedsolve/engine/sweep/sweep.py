@@ -59,7 +59,8 @@ def sweep(
         out: folder that keeps what is finished, so that the sweep can be interrupted and resumed.
         resume: continue what `out` holds.
         label: the method's name in tables.
-        progress: True for a line on standard error, or a function, called with a `SweepProgress`.
+        progress: as `fedsolve.run` takes it, by default a line in a terminal and a bar in a notebook; a function is
+            called with a `SweepProgress`.
 
     Returns:
         All evaluations of all trials, metrics of shape (settings, seeds, evaluations), and the best setting
