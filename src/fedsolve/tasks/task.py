@@ -19,6 +19,7 @@ from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.methods.wrappers.buffers import keeps_buffers
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.sums import Whole
+from fedsolve.tasks.metrics.sum_metric import on_model
 from fedsolve.tasks.task_checks import (
     check_data,
     check_diagnostics,
@@ -117,6 +118,8 @@ class Task:
         )
 
     def __post_init__(self) -> None:
+        model = getattr(self.loss, "model", None)
+        object.__setattr__(self, "metrics", on_model(self.metrics, model, "a loss of fs.tasks"))
         held_out = {"test": self.test, "validation": self.validation}
         check_data(self.data, **held_out)
         check_owners(self.data, self.validation, self.validation_clients)
@@ -239,6 +242,7 @@ class Task:
         data = clients if isinstance(clients, FederatedData) else FederatedData.from_clients(clients)
         refuse_state(params)
         leaves = split_leaves(params, freeze)
+        metrics = on_model(metrics, getattr(loss, "model", None), "a loss of fs.tasks")
         trained, wrap = leaves.trained, leaves.wrap
         return cls(
             name=name,

@@ -15,6 +15,7 @@ from fedsolve.data.federated import FederatedData, as_arrays, first_bad_row
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
 from fedsolve.tasks.leaves import with_frozen
 from fedsolve.tasks.losses.sums import Whole
+from fedsolve.tasks.metrics.sum_metric import SumMetric
 from fedsolve.tasks.targets import first_wrong, refuse, targets_of
 
 _AVERAGED = "_averaged"
@@ -202,5 +203,5 @@ def _check_named(metrics: Any) -> None:
             name.endswith(_AVERAGED) and name.removesuffix(_AVERAGED) in {"loss", *metrics}
         ):
             raise InvalidInput(f"a metric is named '{name}', as another number of every run is: rename it")
-        if not callable(function) and not hasattr(function, "score"):
+        if not callable(function) and not isinstance(function, Whole | SumMetric):
             raise InvalidInput(f"metric {name} = {shown(function)} must be a function of (params, batch)")

@@ -180,8 +180,9 @@ class Worker:
 
 def _in_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
     """The metrics in the order in which they were asked for: their names do not travel back."""
+    names = tuple(name for name in names if name not in metrics.sums)
     means, counts = ({name: kind[name] for name in names} for kind in (metrics.means, metrics.counts))
-    return PartMetrics(metrics.examples, means, counts)
+    return PartMetrics(metrics.examples, means, counts, metrics.sums)
 
 
 @contextmanager

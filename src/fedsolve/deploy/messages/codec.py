@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedsolve.core.errors import InvalidInput, with_article
 from fedsolve.deploy.messages.fact_checks import check_request
-from fedsolve.deploy.messages.message import PARTS, Fact, Part, PartMetrics, Reply, Request
+from fedsolve.deploy.messages.message import PARTS, Fact, Part, PartMetrics, Reply, Request, Sums
 from fedsolve.deploy.messages.records import (
     buffer_bytes,
     check_refusal,
@@ -23,10 +24,14 @@ from fedsolve.deploy.messages.records import (
     write_buffers,
 )
 from fedsolve.deploy.messages.sanitize import reading, sanitize
+from fedsolve.tasks.metrics.sum_metric import describe, described
 
 FACTS_BYTES = 64 * 1024
 """Room for facts about a message."""
-_METRICS = {"examples": int, "means": list, "counts": list}
+_SUMS_BYTES = 512 * 1024
+"""Room for the sums of metrics."""
+_MEANS = {"means": list, "counts": list}
+_SUMS = {"summed": list, "kinds": list, "sums": list}
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
 AnyReply = TypeVar("AnyReply", bound=Reply)
@@ -49,7 +54,8 @@ class Expected:
     @property
     def record_bytes(self) -> int:
         """Bytes of the longest record."""
-        return self.message_bytes + buffer_bytes(self.buffers) + FACTS_BYTES
+        sums = _SUMS_BYTES if self.metrics else 0
+        return self.message_bytes + buffer_bytes(self.buffers) + FACTS_BYTES + sums
 
 
 def to_record(message: Request | Reply) -> RecordDict:
@@ -142,13 +148,46 @@ def _metrics_to_record(metrics: PartMetrics) -> ConfigRecord:
     means, counts = list(metrics.means.values()), [metrics.counts[name] for name in metrics.means]
     if not all(isinstance(n, int) for n in counts):  # a list holds values of one type
         counts = [float(n) for n in counts]
-    return ConfigRecord({"examples": metrics.examples, "means": means, "counts": counts})
+    facts: dict[str, Any] = {"examples": metrics.examples}
+    if means:  # a record takes no empty list
+        facts |= {"means": means, "counts": counts}
+    if metrics.sums:
+        facts["summed"] = list(metrics.sums)
+        facts["kinds"] = [json.dumps(describe(sums.metric)) for sums in metrics.sums.values()]
+        facts["sums"] = np.concatenate([sums.values for sums in metrics.sums.values()]).tolist()
+    return ConfigRecord(facts)
 
 
 def _record_to_metrics(record: RecordDict, part: str, names: Collection[str]) -> PartMetrics:
-    facts = facts_of(record, part, _METRICS)
+    has_sums = "sums" in record.config_records[part]
+    has_means = "means" in record.config_records[part] or not has_sums
+    types = {"examples": int} | (_MEANS if has_means else {}) | (_SUMS if has_sums else {})
+    facts: dict[str, Any] = {kind: [] for kind in _MEANS} | facts_of(record, part, types)
+    sums = _record_to_sums(facts["summed"], facts["kinds"], facts["sums"]) if has_sums else {}
+    if others := set(sums) - set(names):
+        raise InvalidInput(f"it has sums of {sanitize(sorted(others))}, which were not asked for")
+    names = [name for name in names if name not in sums]
     for kind in ("means", "counts"):
         if len(facts[kind]) != len(names):
-            raise InvalidInput(f"it has {len(facts[kind])} {kind} where {len(names)} metrics were asked for")
+            raise InvalidInput(
+                f"it has {len(facts[kind])} {kind} where {len(names) + len(sums)} metrics were asked for"
+                + (f" and it has sums of {len(sums)}" if sums else "")
+            )
     means, counts = (dict(zip(names, facts[kind], strict=True)) for kind in ("means", "counts"))
-    return PartMetrics(facts["examples"], means, counts)
+    return PartMetrics(facts["examples"], means, counts, sums)
+
+
+def _record_to_sums(names: list[Any], kinds: list[Any], values: list[Any]) -> dict[str, Sums]:
+    """Sums by name; of each metric as many as it has."""
+    if len(names) != len(kinds) or len(set(names)) < len(names):
+        raise InvalidInput(f"it has sums of {sanitize(names, 80)} and {len(kinds)} kinds of metrics")
+    if not all(type(value) is float for value in values):
+        raise InvalidInput("its sums are no floating-point numbers")
+    metrics = [described(json.loads(kind)) for kind in kinds]
+    ends = np.cumsum([metric.width for metric in metrics])
+    if not len(ends) or ends[-1] != len(values):
+        raise InvalidInput(
+            f"it has {len(values)} sums, and its metrics have {int(ends[-1]) if len(ends) else 0}"
+        )
+    pieces = np.split(np.array(values, np.float64), ends[:-1])
+    return {name: Sums(*pair) for name, *pair in zip(names, metrics, pieces, strict=True)}

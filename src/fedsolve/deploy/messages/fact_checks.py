@@ -23,6 +23,7 @@ MOST_EXAMPLES = 2**31 - 1
 """The largest number of examples that is believed of a client: simulations count in 32 bits, too."""
 MOST_METRICS = 32
 _MOST = 2**31 - 1
+_MORE = 2  # times the examples that it trains on: a loader may leave some out
 _MOST_COUNT = 2**53
 """Parts of examples, such as tokens, that are counted exactly."""
 
@@ -76,8 +77,14 @@ def check_train_reply(reply: TrainReply, experiment: str, round: int, client: in
     check_examples(reply.examples)
 
 
-def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest) -> None:
-    """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed."""
+def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest, declared: int | None = None) -> None:
+    """Raise `InvalidInput` unless a reply is one to this request, and every number of it can be believed.
+
+    Args:
+        reply: what a client measured.
+        request: what it was asked.
+        declared: the training examples by which it counts in training; None if it never said.
+    """
     check_addressed(reply, request.experiment, request.round, request.client)
     if reply.steps != request.steps:
         raise InvalidInput(f"it is of {sanitize(reply.steps)} steps, not of {request.steps}")
@@ -85,6 +92,15 @@ def check_evaluate_reply(reply: EvaluateReply, request: EvaluateRequest) -> None
         raise InvalidInput("it lacks train: what the client measured on the examples that it trains on")
     for part, metrics in reply.parts.items():
         check_examples(metrics.examples)
+        if part == "train" and declared is not None and metrics.examples > _MORE * declared:
+            raise InvalidInput(
+                f"it measures {metrics.examples:,} training examples, and it trains on {declared:,}"
+            )
+        for name, sums in metrics.sums.items():
+            try:
+                sums.metric.check_sums(sums.values, metrics.examples)
+            except InvalidInput as error:
+                raise InvalidInput(f"its {part} {name} has {error}") from None
         for name, mean in metrics.means.items():
             _check_mean(f"{part} {name}", mean, metrics.counts[name], metrics)
 

@@ -10,9 +10,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+
+from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 PARTS = ("train", "validation")
 """The examples that a client measures a model on: those that it trains on, and those that it holds out."""
@@ -146,6 +148,18 @@ class TrainReply(Reply):
     buffers: dict[str, np.ndarray] = field(metadata=_BUFFERS)
 
 
+class Sums(NamedTuple):
+    """What a client's examples add up to in a metric of `fs.metrics`.
+
+    Attributes:
+        metric: which, with its settings.
+        values: the sums, shape (metric.width,).
+    """
+
+    metric: SumMetric
+    values: np.ndarray
+
+
 @dataclass(frozen=True)
 class PartMetrics:
     """Metrics of a model on one part of a client's examples.
@@ -156,11 +170,13 @@ class PartMetrics:
         counts: what each is a mean over, by name: the examples, or parts of them where a metric counts these (tokens),
             an int; the sum of their weights, a float, of a weighted mean; NaN of what is no mean, such as F1, whose
             values of several clients make no value of all their examples.
+        sums: of metrics of `fs.metrics`, by name, which are not among the means.
     """
 
     examples: int
     means: Mapping[str, float]
     counts: Mapping[str, float]
+    sums: Mapping[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from fedsolve.engine.compute.client_oracle import ClientOracle, client_oracle
 from fedsolve.engine.compute.clients import LocalWork, Loss, PackedClients, local_work
 from fedsolve.engine.compute.groups import of_client, works_by_size
 from fedsolve.tasks.leaves import with_frozen
+from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model
 from fedsolve.tasks.task import Task
 from fedsolve.tasks.task_checks import check_metrics as check_named
 from fedsolve.tasks.task_checks import check_targets
@@ -46,7 +47,9 @@ class JaxOracle(LocalProblem):
         epochs: passes over the examples in a round, >= 1; or
         local_steps: local steps of a round, >= 1; exactly one of the two.
         metrics: further ones, name -> (params, batch) -> scalar, as `fs.Task` has them: what the client can measure a
-            model by beside `loss`. One that is no mean over examples is computed on all of them in one piece.
+            model by beside `loss`. One that is no mean over examples is computed on all of them in one piece; one of
+            `fs.metrics` takes the outputs of `predict`.
+        predict: the model's function, (params, inputs) -> outputs; None for that of a loss of `fs.tasks`.
         validation: examples that the client holds out, of the fields of `examples`; None for none.
         matmul_dtype: "bfloat16" for products of local training as `fs.run` has them under that name.
 
@@ -69,10 +72,12 @@ class JaxOracle(LocalProblem):
         batch_size: int | None,
         epochs: int | None = None,
         local_steps: int | None = None,
-        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        metrics: Mapping[str, Callable[..., Any] | SumMetric] | None = None,
+        predict: Callable[..., Any] | None = None,
         validation: Batch | None = None,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> None:
+        metrics = on_model(metrics, predict or getattr(loss, "model", None), "JaxOracle(predict=f)")
         check_named({} if metrics is None else metrics, {})
         data = FederatedData.from_clients([examples], ["this client"])
         work, steps = local_work(

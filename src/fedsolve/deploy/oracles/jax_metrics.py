@@ -14,12 +14,12 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.types import Batch, Params
 from fedsolve.data.federated import FederatedData
-from fedsolve.deploy.messages.message import PartMetrics
+from fedsolve.deploy.messages.message import PartMetrics, Sums
 from fedsolve.engine.checks.preflight import check_metrics
 from fedsolve.engine.compute.clients import Loss, PackedClients, on_device
 from fedsolve.engine.evaluation.blocks import EvalClients
 from fedsolve.engine.evaluation.dataset_metrics import OnWholeSets
-from fedsolve.engine.evaluation.evaluate import means_of
+from fedsolve.engine.evaluation.evaluate import means_of, sums_of
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.task import Task
 
@@ -59,7 +59,11 @@ class LocalMetrics:
             InvalidInput: a metric that fails, or gives no real number.
         """
         means, whole = self._split(names)
-        metrics = Metrics(self._loss, tuple(means.items()))
+        summed = {name: means.pop(name) for name in list(means) if hasattr(means[name], "totals")}
+        metrics, of_sums = (
+            Metrics(self._loss, tuple(means.items())),
+            Metrics(self._loss, tuple(summed.items())),
+        )
         columns = {name: k for k, name in enumerate(metrics.all) if name in names}
         measured = {}
         for part, examples in sets.items():
@@ -71,7 +75,9 @@ class LocalMetrics:
                 for column, value in whole(arrays, {part: examples.examples}, True).items():
                     name = column.removeprefix(f"{part}_")
                     values[name], sizes[name] = value, _NO_COUNT if math.isfinite(value) else 0.0
-            measured[part] = PartMetrics(int(count[0]), values, sizes)
+            totals = sums_of(of_sums, examples, jax.tree.map(jnp.asarray, model)) if summed else {}
+            sums = {n: Sums(summed[n].metric, np.asarray(x, np.float64)) for n, x in totals.items()}
+            measured[part] = PartMetrics(int(count[0]), values, sizes, sums)
         return measured
 
     def _split(self, names: Collection[str]) -> tuple[dict[str, Callable[..., Any]], OnWholeSets]:

@@ -19,13 +19,14 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
-from fedsolve.deploy.messages.message import PartMetrics
+from fedsolve.deploy.messages.message import PartMetrics, Sums
 from fedsolve.deploy.oracles.callback import Host
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
 from fedsolve.engine.compute.client_oracle import own_key
 from fedsolve.pytorch.translation.arrays import assign, buffers, parameters
+from fedsolve.tasks.metrics.sum_metric import SumMetric, refuse_weighted
 from fedsolve.tasks.task_checks import check_metrics as check_named
 
 __all__ = ["TorchOracle", "TorchRound", "assign", "buffers", "parameters"]
@@ -58,7 +59,8 @@ class TorchOracle(LocalProblem):
         epochs: passes over the loader in a round, >= 1; 1 unless `steps` are given; or
         steps: local steps of a round, >= 1, each on one batch.
         metrics: further ones, name -> (outputs, targets) -> tensor of shape (), which the client can measure a model by
-            beside `loss`, each on all of its examples; None for the accuracy where targets are classes.
+            beside `loss`, each on all of its examples, or one of `fs.metrics`; None for the accuracy where targets are
+            classes.
         validation: a loader of examples that the client holds out, in the form of `loader`; None for none.
         device: where the module computes, such as "cpu" or "cuda:1"; None for CUDA if there is one, else the CPU.
         exact_loss: False if losses at one step cannot be compared (a module with random numbers of its own); methods
@@ -77,7 +79,7 @@ class TorchOracle(LocalProblem):
         *,
         epochs: int | None = None,
         steps: int | None = None,
-        metrics: Mapping[str, Callable[[Any, Any], Tensor]] | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Tensor] | SumMetric] | None = None,
         validation: Loader | None = None,
         device: str | torch.device | None = None,
         exact_loss: bool = True,
@@ -90,6 +92,7 @@ class TorchOracle(LocalProblem):
         self._module = Evaluations(module, loss, batches, target)
         self._module.try_out()
         check_named({} if metrics is None else metrics, {})
+        refuse_weighted(metrics or {})
         self._loss, self._given_metrics = loss, metrics
         self._sets = {"train": batches} | (
             {} if validation is None else {"validation": Minibatches(validation)}
@@ -105,7 +108,7 @@ class TorchOracle(LocalProblem):
         return tuple(self._functions)
 
     @cached_property
-    def _functions(self) -> dict[str, Callable[[Any, Any], Tensor]]:
+    def _functions(self) -> dict[str, Callable[[Any, Any], Tensor] | SumMetric]:
         given = self._given_metrics
         return {"loss": self._loss, **(self._module.default_metrics() if given is None else given)}
 
@@ -140,8 +143,10 @@ class TorchOracle(LocalProblem):
         measured = {}
         for part, batches in self._sets.items():
             values, examples = self._module.measure(tensors, functions, batches)
-            means, counts = ({name: pair[k] for name, pair in values.items()} for k in (0, 1))
-            measured[part] = PartMetrics(examples, means, counts)
+            sums = {name: value for name, value in values.items() if isinstance(value, Sums)}
+            pairs = {name: value for name, value in values.items() if name not in sums}
+            means, counts = ({name: pair[k] for name, pair in pairs.items()} for k in (0, 1))
+            measured[part] = PartMetrics(examples, means, counts, sums)
         return measured
 
 

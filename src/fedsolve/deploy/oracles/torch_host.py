@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from fedsolve.core.checks import check_same
 from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.deploy.messages.message import Sums
 from fedsolve.deploy.oracles.torch_batches import Minibatches, num_examples, to_device
-from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, kind_of, loss_of_all
+from fedsolve.deploy.oracles.torch_metrics import Function, Measuring, Summing, kind_of, loss_of_all
 from fedsolve.pytorch.callback.batch_losses import are_classes, value_or_zero
 from fedsolve.pytorch.callback.seeds import seed_of, seeded
 from fedsolve.pytorch.comparison.judged import Judged, failure
@@ -24,6 +25,7 @@ from fedsolve.pytorch.translation.arrays import (
     substituted,
     trainable,
 )
+from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 Tensors = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
@@ -114,9 +116,12 @@ class Evaluations:
         return gradient
 
     def measure(
-        self, params: Tensors, functions: Mapping[str, Function], batches: Minibatches
-    ) -> tuple[dict[str, tuple[float, float]], int]:
-        """Metrics of all examples in evaluation mode, each with what it is a mean over, and the number of examples."""
+        self, params: Tensors, functions: Mapping[str, Function | SumMetric], batches: Minibatches
+    ) -> tuple[dict[str, tuple[float, float] | Sums], int]:
+        """Metrics of all examples in evaluation mode, and the number of examples.
+
+        Each is a value with what it is a mean over; of a metric of `fs.metrics` its sums.
+        """
         measuring, examples = {}, 0
         key, (values, dtype) = b"measure", self._on_device(params)
         with substituted(self._module, self._params | self._buffers, values | self._copies(dtype)):
@@ -127,8 +132,10 @@ class Evaluations:
                     outputs, weight = self._module(x), num_examples(batch)
                     for name, function in functions.items():
                         if name not in measuring:
-                            measuring[name] = Measuring(
-                                name, function, self._kind(name, function, outputs, y)
+                            measuring[name] = (
+                                Summing(function)
+                                if isinstance(function, SumMetric)
+                                else Measuring(name, function, self._kind(name, function, outputs, y))
                             )
                         measuring[name].add(outputs, y, weight)
                     examples += weight

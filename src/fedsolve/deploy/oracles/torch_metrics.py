@@ -13,9 +13,11 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from fedsolve.deploy.messages.message import Sums
 from fedsolve.pytorch.callback.batch_losses import value_or_zero
 from fedsolve.pytorch.comparison.judged import Judged, failure, judged
 from fedsolve.pytorch.translation.on_sums import wide
+from fedsolve.tasks.metrics.sum_metric import SumMetric
 
 MOST_ROWS = 31  # on which a metric is tested
 
@@ -61,6 +63,26 @@ class Measuring:
             return self._function(outputs, targets)
         except Exception as error:  # whatever the user's code raises
             raise failure(self._name, error, outputs, targets) from error
+
+
+class Summing:
+    """The sums of one metric of `fs.metrics` over some examples, batch after batch."""
+
+    def __init__(self, metric: SumMetric) -> None:
+        self._metric, self._each = metric, []
+
+    def add(self, outputs: Any, targets: Any, examples: int) -> None:
+        """Take in a batch."""
+        with jax.enable_x64(True):
+            flat, y = wide(outputs, targets)
+            self._each.append(self._metric.each(jnp.asarray(flat), jnp.asarray(y)))
+
+    def result(self) -> Sums:
+        """The sums over all."""
+        with jax.enable_x64(True):
+            each = jnp.concatenate(self._each)
+            sums = self._metric.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0]
+            return Sums(self._metric, np.asarray(sums))
 
 
 def kind_of(name: str, function: Function, outputs: Any, targets: Any, dtype: torch.dtype) -> Judged:

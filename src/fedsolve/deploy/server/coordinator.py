@@ -49,6 +49,7 @@ class Coordinator:
         state: what is carried from round to round; a checkpoint replaces it.
         method: the method, and the shapes of its messages.
         signature: shapes and types of the model's leaves.
+        declared: the examples of each client by which it last counted, where the method weighs by examples.
 
     Raises:
         InvalidInput: a method that cannot be told to clients, or a sampling that does not fit.
@@ -72,6 +73,7 @@ class Coordinator:
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
+        self.declared: dict[int, int] = {}
         self.method, server = ServerMethod.prepare(algorithm, params, self.population)
         self._given, self._first = algorithm, self.method.algorithm
         self._method_spec, self.signature = to_spec(algorithm), signature(params)
@@ -185,7 +187,8 @@ class Coordinator:
             InvalidInput: why it does not count.
         """
         check_train_reply(reply, self.experiment, self.state.round, client)
-        weight = float(reply.examples) if self.algorithm.traits.weighting == "examples" else 1.0
+        by_examples = self.algorithm.traits.weighting == "examples"
+        weight = float(reply.examples) if by_examples else 1.0
         with self.precision():
             sent = decode_reply(reply, self.method.zero_message)
             received = self.method.receive(self._round[1], sent, self.state.tracked_state(client))
@@ -200,6 +203,8 @@ class Coordinator:
             )
         check_buffer_values(self.state.buffers, reply.buffers)
         self._reply_store.put(client, received)
+        if by_examples:
+            self.declared[client] = reply.examples
         parts = part_norms(received[0], reply.buffers) if self._compares_norms else {}
         return Accepted(weight, norm, parts, reply.buffers)
 

@@ -50,10 +50,13 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
-        super().__init__(grid, "evaluate", settings.round_seconds, settings.grace, read_metrics, log)
+        super().__init__(grid, "evaluate", settings.round_seconds, settings.grace, self._read, log)
         self._first, self._save = first, save
         self._times = 0
         self._last: EvaluationResult | None = None
+
+    def _read(self, request: EvaluateRequest, record: RecordDict) -> Metrics:
+        return read_metrics(request, record, self._coordinator.declared.get(request.client))
 
     def evaluate(self, steps: int = 0, solver: Any = None) -> EvaluationResult:
         """What clients measure of the present model, after so many local steps of a solver.
@@ -173,13 +176,13 @@ class Evaluation:
         return metrics
 
 
-def read_metrics(request: EvaluateRequest, record: RecordDict) -> Metrics:
-    """What a client answered to a request, checked.
+def read_metrics(request: EvaluateRequest, record: RecordDict, declared: int | None = None) -> Metrics:
+    """What a client answered to a request, checked; `declared` are the examples that it trains on, None if unknown.
 
     Raises:
         InvalidInput: why it does not count, whatever it is made of.
     """
     with reading("the answer"):
         reply = record_to_reply(EvaluateReply, record, Expected(metrics=request.metrics))
-        check_evaluate_reply(reply, request)
+        check_evaluate_reply(reply, request, declared)
         return reply.parts

@@ -6,13 +6,16 @@ No Flower here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fedsolve.deploy.messages.message import PARTS, PartMetrics
+from fedsolve.deploy.messages.message import PARTS, PartMetrics, Sums
 from fedsolve.engine.evaluation.pooling import as_part, client_percentiles
 from fedsolve.methods.robust.outliers import FACTOR, usual_norm
 from fedsolve.results.clients import ClientMetrics
@@ -46,23 +49,22 @@ class EvaluationResult:
         """
         result: dict[str, float] = {MEASURED: len(self.answers)}
         for part in PARTS:
-            clients, _, means, counts = self._arrays(part)
-            if not clients and part != "train":
+            measured = self._measured(part)
+            if not measured and part != "train":
                 continue
-            known = _known(counts)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                pooled = (np.where(known, means, 0.0) * counts).sum(0) / counts.sum(0)
-            columns = {f"train_{name}": float(x) for name, x in zip(self.metrics, pooled, strict=True)}
-            columns |= client_percentiles(self.metrics, means, known)
+            found = self._columns(measured)
+            columns = {f"train_{column.name}": column.pooled for column in found}
+            own, known = (np.stack([getattr(c, kind) for c in found], axis=1) for kind in ("own", "known"))
+            columns |= client_percentiles([column.name for column in found], own, known)
             result |= columns if part == "train" else as_part(part, columns)
         return result
 
     def clients(self, part: str) -> ClientMetrics:
         """Each client's own metrics on its examples of a part, in the order of numbers."""
-        clients, examples, means, counts = self._arrays(part)
-        values = np.where(_known(counts), means, np.nan)
-        names = tuple(f"client {client}" for client in clients)
-        return ClientMetrics(names, examples, dict(zip(self.metrics, values.T, strict=True)))
+        measured = self._measured(part)
+        columns = {c.name: np.where(c.known, c.own, np.nan) for c in self._columns(measured)}
+        examples = np.array([metrics.examples for metrics in measured.values()], np.int64)
+        return ClientMetrics(tuple(f"client {client}" for client in measured), examples, columns)
 
     def line(self, part: str) -> dict[str, Any]:
         """The same as plain data, a line of the file that `fedsolve.results.clients.read_client_metrics` reads."""
@@ -70,23 +72,60 @@ class EvaluationResult:
         numbers = {"examples": clients.examples, "metrics": clients.metrics}
         return {"round": self.round, "steps": self.steps, "part": part, "names": clients.names, **numbers}
 
-    def _arrays(self, part: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-        """The clients that have such examples, how many, and every metric with its count, (clients, metrics) both."""
-        clients = sorted(client for client, parts in self.answers.items() if part in parts)
-        measured = [self.answers[client][part] for client in clients]
-        shape = (len(clients), len(self.metrics))
-        means, counts = (
-            np.array([[getattr(x, kind)[name] for name in self.metrics] for x in measured], float).reshape(
-                shape
-            )
-            for kind in ("means", "counts")
-        )
-        return clients, np.array([x.examples for x in measured], np.int64), means, counts
+    def _measured(self, part: str) -> dict[int, PartMetrics]:
+        """What the clients that have examples of a part measured, by number."""
+        return {client: parts[part] for client, parts in sorted(self.answers.items()) if part in parts}
+
+    def _columns(self, measured: Mapping[int, PartMetrics]) -> list[_Column]:
+        answers = list(measured.values())
+        by_metric = [
+            _of_sums(name, [answer.sums[name] for answer in answers])
+            if answers and name in answers[0].sums
+            else [_of_means(name, answers)]
+            for name in self.metrics
+        ]
+        return [column for columns in by_metric for column in columns]
 
 
-def _known(counts: np.ndarray) -> np.ndarray:
-    """Where there is a value: a mean over something, or what is no mean (NaN)."""
-    return (counts > 0) | np.isnan(counts)
+class _Column(NamedTuple):
+    """One number that clients measured.
+
+    Attributes:
+        name: of the metric, with what it adds where it gives several.
+        pooled: the value of all examples.
+        own: each client's own, shape (clients,).
+        known: where there is one, shape (clients,).
+    """
+
+    name: str
+    pooled: float
+    own: np.ndarray
+    known: np.ndarray
+
+
+def _of_means(name: str, answers: Sequence[PartMetrics]) -> _Column:
+    """A mean over something, or what is no mean, whose values of several clients make none (NaN)."""
+    own, counts = (
+        np.array([x[name] for x in column], float)
+        for column in ([a.means for a in answers], [a.counts for a in answers])
+    )
+    known = (counts > 0) | np.isnan(counts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        pooled = float((np.where(known, own, 0.0) * counts).sum() / counts.sum())
+    return _Column(name, pooled, own, known)
+
+
+def _of_sums(name: str, sums: Sequence[Sums]) -> list[_Column]:
+    """The columns of a metric of `fs.metrics`, from each client's sums."""
+    metric, values = sums[0].metric, np.stack([one.values for one in sums])
+    with jax.enable_x64(True):
+        of_sums = jax.vmap(metric.of_sums)
+        own = np.asarray(of_sums(jnp.asarray(values)))
+        pooled = np.asarray(of_sums(jnp.asarray(values.sum(0))[None]))[0]
+    return [
+        _Column(name + suffix, float(pooled[i]), own[:, i], ~np.isnan(own[:, i]))
+        for i, suffix in enumerate(metric.columns)
+    ]
 
 
 def find_metric_outliers(
@@ -104,6 +143,7 @@ def find_metric_outliers(
     outliers: dict[int, str] = {}
     for part in PARTS:
         of_part = {client: parts[part] for client, parts in sorted(answers.items()) if part in parts}
+        outliers |= _far_examples(part, of_part) | _other_kinds(part, of_part)
         for name in {name: None for measured in of_part.values() for name in measured.means}:
             sizes = {client: abs(measured.means[name]) for client, measured in of_part.items()}
             known = {client: x for client, x in sizes.items() if x < math.inf}
@@ -117,6 +157,33 @@ def find_metric_outliers(
                         f"its {part} {name} is {of_part[client].means[name]:.6g}, in size more than {FACTOR:,.0f} "
                         f"times the {usual:.6g} that is usual"
                     )
+    return outliers
+
+
+def _far_examples(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
+    """The clients that claim far more examples than is usual, each with the reason."""
+    if not measured:
+        return {}
+    sizes = sorted(metrics.examples for metrics in measured.values())
+    usual = sizes[(len(sizes) - 1) // 2]
+    return {
+        client: f"it claims {metrics.examples:,} {part} examples, more than {FACTOR:,.0f} times the usual {usual:,.0f}"
+        for client, metrics in measured.items()
+        if metrics.examples > FACTOR * usual
+    }
+
+
+def _other_kinds(part: str, measured: Mapping[int, PartMetrics]) -> dict[int, str]:
+    """The clients that have another metric under a name than most, each with the reason."""
+    outliers = {}
+    for name in {name: None for metrics in measured.values() for name in (*metrics.means, *metrics.sums)}:
+        kinds = {c: repr(m.sums[name].metric) if name in m.sums else "a mean" for c, m in measured.items()}
+        [(most, _)] = Counter(kinds.values()).most_common(1)
+        outliers |= {
+            client: f"its {part} {name} is {kind}, that of most clients {most}: give all the same"
+            for client, kind in kinds.items()
+            if kind != most
+        }
     return outliers
 
 

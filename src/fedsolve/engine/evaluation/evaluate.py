@@ -22,7 +22,7 @@ from fedsolve.core.xla.compiler import compiled
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.evaluation.blocks import Block, Blocks, EvalClients
 from fedsolve.engine.evaluation.example_metrics import Metrics, OwnModels, on_all, on_clients
-from fedsolve.engine.evaluation.pooling import as_part, client_percentiles, client_values, pooled
+from fedsolve.engine.evaluation.pooling import as_part, client_percentiles, client_values, pooled, sums_of_all
 from fedsolve.tasks.leaves import with_frozen
 
 Models = Callable[[Block], OwnModels | None]
@@ -92,6 +92,13 @@ def means_of(
     counts, means, parts = (np.asarray(a) for a in jax.device_get((clients.packed.counts, means, parts)))
     length = len(clients.ids)  # what follows is padding
     return counts[:length], means[:length], parts[:length]
+
+
+@partial(compiled, static_argnums=0)
+def sums_of(metrics: Metrics, packed: PackedClients, model: Params) -> dict[str, Array]:
+    """The sums over all clients' examples of the metrics of `fs.metrics` among some, by name, shape (width,) each."""
+    values = on_all(metrics, packed.model(model), packed.examples)
+    return {name: sums_of_all(f, values[name]) for name, f in metrics.all.items() if hasattr(f, "totals")}
 
 
 def middle(last: Params, previous: Params) -> Params:

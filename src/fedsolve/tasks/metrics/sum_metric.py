@@ -195,6 +195,16 @@ def on_model(metrics: Any, model: Callable[..., Any] | None, remedy: str) -> Any
     return {name: OnModel(m, model) if isinstance(m, SumMetric) else m for name, m in metrics.items()}
 
 
+def refuse_weighted(metrics: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` if a metric takes weights of examples, where a batch has none."""
+    for name, metric in metrics.items():
+        if isinstance(metric, SumMetric) and metric.weighted:
+            raise InvalidInput(
+                f"metric {name} = {metric!r} takes weights of examples, and a batch is (inputs, targets): leave "
+                "weighted out"
+            )
+
+
 def scores_of(outputs: Array, targets: Array, what: str) -> tuple[Array, Array]:
     """The score for the second of two classes, shape (n,), and whether that is the example's class."""
     if outputs.ndim == 2 and outputs.shape[1] == 2:
