@@ -1,4 +1,4 @@
-"""The one interface of every method: written once, run by the compiled engine and by messages."""
+"""The interface of every method: a method is written once and runs in the compiled engine and over messages."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ client took part learns as much as without sampling."""
 
 @module
 class Cohort:
-    """What the server knows of a round besides the reduced message.
+    """Facts about a round that the server knows besides the reduced message.
 
     Attributes:
         round: number of the round, from 0 (a traced integer in a run).
-        size: |S|: in `broadcast` the clients drawn, in `update` those whose message was used; 0 where nobody was.
+        size: |S|: in `broadcast` the clients drawn, in `update` those whose message was used; 0 where there was none.
         population: N, all clients, at least 1.
-        key: the server's own randomness of the round, for noise that it adds; None where there is none.
-        started: on a clock on which clients begin with models of different age, (ids, versions): whose messages
-            the update takes, and the round whose broadcast each began with; None where all have this round's.
+        key: the server's own random key of the round, for noise that it adds; None where there is none.
+        started: (ids, versions) in simulated time, where clients begin with models of different age: the clients
+            whose messages the update uses, and the round whose broadcast each began with; None where all clients
+            have this round's.
     """
 
     round: Scalar
@@ -36,7 +37,9 @@ class Cohort:
 
 
 class Algorithm(ABC):
-    """A federated method. It never sees data, a model or a framework: only an oracle.
+    """Base class of all federated methods.
+
+    A method sees a client through an oracle only: no data, no model, no framework.
 
     Concrete classes are modules: frozen dataclasses whose hyper-parameters are leaves. Servers,
     broadcasts, clients and messages are modules of their own; a message's fields say how they are
@@ -49,7 +52,7 @@ class Algorithm(ABC):
 
     @property
     def traits(self) -> Traits:
-        """What the method requests, as it declares it.
+        """The traits that the method declares: what it requests from the engine.
 
         Raises:
             InvalidInput: a trait under a name of an earlier version.
@@ -59,14 +62,14 @@ class Algorithm(ABC):
     if not TYPE_CHECKING:  # editors know traits by the record alone
 
         def __getattr__(self, name: str) -> Any:
-            """A trait that the method does not declare itself: its default, or the inner method's."""
+            """The default of a trait that the method does not declare itself, or the inner method's."""
             if name in TRAITS and not declares(self, name):
                 return getattr(self.traits, name)
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @abstractmethod
     def init(self, params: Params) -> Any:
-        """What the server keeps before the first round: a module whose scalars marked `reported` are logged.
+        """The server's state before the first round: a module whose scalars marked `reported` are logged.
 
         Args:
             params: the initial model.
@@ -80,10 +83,10 @@ class Algorithm(ABC):
 
     @abstractmethod
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
-        """What travels down in a round, the same to every client of the cohort.
+        """The message that the server sends to every client of the cohort in a round.
 
         Args:
-            server: what it keeps.
+            server: the server's state.
             cohort: of the round: its number, the clients drawn, the population.
 
         Returns:
@@ -92,7 +95,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init_client(self, broadcast: Any) -> Any:
-        """A client's own state before it ever takes part; `()` if it keeps none.
+        """A client's state before it first takes part; `()` if clients keep none.
 
         `broadcast` is that of the first round, whenever the client joins: all clients start alike.
 
@@ -105,24 +108,24 @@ class Algorithm(ABC):
 
     @abstractmethod
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """One client's local work.
+        """Run one client's local work.
 
         Args:
-            broadcast: what travelled down.
-            client: its own state, from `init_client` or the last round that it took part in.
+            broadcast: the server's broadcast of this round.
+            client: the client's state, from `init_client` or the last round that it took part in.
             oracle: its data, seen through its loss; `oracle.steps` local steps are due.
 
         Returns:
-            The message that travels up, whose fields say how the cohort's are reduced to one, and the client's new
-            state, of the shapes and types of the old one.
+            The message to the server, whose fields say how the cohort's messages are reduced to one, and the client's
+            new state, of the shapes and types of the old one.
         """
 
     @abstractmethod
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """The server after a round, of the shapes and types of before.
+        """The server's state after a round, with the shapes and types of the state before.
 
         Args:
-            server: what it kept.
+            server: the server's state.
             message: the cohort's messages, reduced to one as the fields say (means weighted by `weighting`).
             cohort: of the round; its `size` counts the messages that were used.
 
@@ -132,61 +135,63 @@ class Algorithm(ABC):
 
     @abstractmethod
     def export(self, server: Any) -> Params:
-        """The model that is evaluated and shipped, of the shapes and types of the initial one.
+        """The model that is evaluated and returned, with the shapes and types of the initial one.
 
         Args:
-            server: what it keeps.
+            server: the server's state.
 
         Returns:
             A pytree of the model's structure.
         """
 
     def enrol(self, broadcast: Any, params: Params) -> Any:
-        """`init_client` for a client that has a copy of the initial model, `params`: parts of it may never travel.
+        """The first state of a client that has a copy of the initial model.
+
+        A method overrides it, in place of `init_client`, where parts of the model are never sent.
 
         Args:
             broadcast: that of the first round.
             params: the client's own copy of the initial model.
 
         Returns:
-            The client's state, as `init_client` has it.
+            The client's state, as from `init_client`.
         """
         return self.init_client(broadcast)
 
     def own_model(self, model: Params, client: Any) -> Params:
-        """The model that a client is measured with: of what the server exports and its own state.
+        """The model that a client is evaluated with, from the exported model and the client's state.
 
         Args:
-            model: what `export` gives.
+            model: the model from `export`.
             client: the client's state after the last round that it took part in.
 
         Returns:
-            A pytree of the model's structure; `model` itself for methods whose clients have none of their own.
+            A pytree of the model's structure; `model` itself for methods without personal models.
         """
         return model
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """What the server makes of one client's message before it is reduced, and the client's next state.
+        """Decode one client's message on the server, before the messages are reduced.
 
-        For messages that mean something only together with what the server knows already (an extreme
-        point of a known set). `client` is the client's state before the round as far as the server can
-        follow it from the messages alone; a simulation hands in the state itself.
+        For messages that the server can read only together with what it knows already (an extreme point of a
+        known set). `client` is the client's state before the round as far as the server can follow it from the
+        messages alone; a simulation passes the state itself.
 
         Args:
-            broadcast: what travelled down in the round.
-            message: what one client sent.
+            broadcast: the server's broadcast of the round.
+            message: the message of one client.
             client: its state before the round.
 
         Returns:
-            What is reduced, and the client's next state; the message and the state as they are by default.
+            The message to reduce, and the client's next state; by default both are returned unchanged.
         """
         return message, client
 
     def model(self, broadcast: Any) -> Params:
-        """The model that a broadcast stands for: where clients begin, and the point that wrappers anchor to.
+        """The model in a broadcast, from which clients start and to which wrappers anchor.
 
         Args:
-            broadcast: what travelled down.
+            broadcast: the server's broadcast.
 
         Returns:
             A pytree of the model's structure.
@@ -200,22 +205,22 @@ class Algorithm(ABC):
         return broadcast.params
 
     def check(self, sampling: Any, population: int) -> None:
-        """Whether a run is what the method claims; called once, before it begins.
+        """Check that the method applies to a run; called once, before the run begins.
 
         Args:
             sampling: how cohorts are drawn (`fedsolve.sampling`).
             population: N, all clients.
 
         Raises:
-            InvalidInput: it is not; what would be.
+            InvalidInput: the method does not apply; the message says what would.
         """
         return
 
     def with_versions(self, depth: int) -> Algorithm:
-        """The method with its last `depth` broadcasts kept for clients that began with them, if it has a `buffer`.
+        """The method with its last `depth` broadcasts stored, for clients that started from an earlier one.
 
         Args:
-            depth: broadcasts that are kept, at least 1.
+            depth: broadcasts that are stored, at least 1.
 
         Returns:
             The method itself, unless it has a `buffer`.
@@ -223,9 +228,9 @@ class Algorithm(ABC):
         return self
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """Measures of its problem that evaluations add (`fedsolve.diagnostics`), such as a Frank-Wolfe gap.
+        """Diagnostics that evaluations add for this method (`fedsolve.diagnostics`), such as a Frank-Wolfe gap.
 
-        Where the task has one of the same name, evaluations have the task's.
+        If the task has a diagnostic of the same name, the task's is used.
 
         Returns:
             Objects of `fedsolve.diagnostics`; `()` for none.
@@ -234,12 +239,12 @@ class Algorithm(ABC):
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """What tables call a method: its name, or its class where it has none."""
+    """The name of a method in tables: its trait `name`, or its class where it has none."""
     return algorithm.traits.name
 
 
 def round_of(broadcast: Any) -> Scalar:
-    """The number of the round in a broadcast, wherever wrappers have put it.
+    """The number of the round in a broadcast, also inside wrappers' broadcasts.
 
     Raises:
         InvalidInput: a method that does not send it.

@@ -1,4 +1,4 @@
-"""The oracle: one client's data, seen only through its loss. Algorithms know nothing else of a client."""
+"""The oracle: one client's data, seen through its loss. Algorithms know nothing else about a client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GradientMap = Callable[[Params, Params], Params]
 class Oracle(ABC):
     """First-order access to one client's loss during one round.
 
-    Loss and gradient belong together, whatever wraps the oracle: a line search compares them.
+    Loss and gradient belong together, also in a wrapped oracle: a line search compares them.
 
     Attributes:
         steps: local steps of this client in this round.
@@ -29,7 +29,7 @@ class Oracle(ABC):
         num_examples: examples of this client.
         batch_size: examples of a full minibatch; no fewer than `num_examples` if each step sees all.
         client: the client's number in the federation, from 0.
-        key: the client's own randomness of the round, for noise that it adds; None where there is none.
+        key: the client's own random key of the round, for noise that it adds; None where there is none.
     """
 
     steps: int | Array
@@ -44,7 +44,7 @@ class Oracle(ABC):
         """Loss and gradient on the minibatch of a local step.
 
         Args:
-            params: where, a point of the model's shapes.
+            params: the model.
             step: the local step, from 0 to below `steps`.
 
         Returns:
@@ -53,7 +53,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def loss(self, params: Params, step: Scalar) -> Scalar:
-        """Loss alone on the same minibatch: what line searches and losses that a server steps by ask for.
+        """Loss alone on the same minibatch, for line searches and for losses that the server uses.
 
         Args:
             params: the model.
@@ -65,7 +65,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def full(self, params: Params) -> tuple[Scalar, Params]:
-        """Loss and gradient on all of the client's examples, as means over them: the cost of a pass over its data.
+        """Mean loss and gradient over all of the client's examples, at the cost of one pass over its data.
 
         Args:
             params: the model.
@@ -75,10 +75,10 @@ class Oracle(ABC):
         """
 
     def remembering(self, memory: Any) -> Oracle:
-        """This oracle with buffers (`fedsolve.core.buffers.Memory`), which gradients of minibatches write.
+        """This oracle with buffers (`fedsolve.core.buffers.Memory`), which minibatch gradients update.
 
         Args:
-            memory: where gradients write the buffers that they make.
+            memory: the place to which gradients write the new buffers.
 
         Returns:
             A new oracle of the same data.
@@ -89,9 +89,9 @@ class Oracle(ABC):
         raise InvalidInput(f"{of_type(self)} has no buffers")
 
     def map_gradient(self, function: GradientMap) -> Oracle:
-        """This oracle with a function (clipping, weight decay) applied to its minibatch gradients.
+        """This oracle with a function, such as clipping or weight decay, applied to its minibatch gradients.
 
-        Losses, and gradients on all examples, stay as they are. Of several functions the last given is applied last.
+        Losses and gradients on all examples do not change. Several functions are applied in the order given.
 
         Args:
             function: (params, gradient) -> gradient of the same structure.
@@ -104,7 +104,7 @@ class Oracle(ABC):
 
 @dataclass(frozen=True)
 class WrappedOracle(Oracle):
-    """Another oracle whose losses have a term added (`extra`) and whose gradients are changed (`change`).
+    """An oracle that adds a term to another oracle's losses (`extra`) and changes its gradients (`change`).
 
     A term in the loss needs both: `change` adds its gradient. To scale gradients, define `change` alone; a line search
     then compares losses with gradients that are not theirs. Minibatches and all examples are treated alike, so that a
@@ -118,11 +118,11 @@ class WrappedOracle(Oracle):
     inner: Oracle
 
     def change(self, params: Params, gradient: Params) -> Params:
-        """The inner gradient with that of the term added to it, or scaled.
+        """The inner gradient plus the gradient of the added term, or the inner gradient scaled.
 
         Args:
-            params: the model, where the gradient was taken.
-            gradient: the inner oracle's, of the model's shapes.
+            params: the model at which the gradient was taken.
+            gradient: the inner oracle's gradient, with the model's shapes.
 
         Returns:
             A gradient of the same structure, shapes and types.
@@ -130,13 +130,13 @@ class WrappedOracle(Oracle):
         raise NotImplementedError
 
     def extra(self, params: Params) -> Scalar:
-        """The term, shape (), 0 by default.
+        """The term that is added to every loss, shape (); 0 by default.
 
         Args:
             params: the model.
 
         Returns:
-            What is added to every loss.
+            The value of the term.
         """
         return 0.0
 
@@ -167,7 +167,7 @@ class WrappedOracle(Oracle):
 
 @dataclass(frozen=True)
 class MappedOracle(WrappedOracle):
-    """An oracle whose minibatch gradients pass through a function; they are no longer those of its loss.
+    """An oracle whose minibatch gradients pass through a function; they are not the gradients of its loss.
 
     Args:
         inner: the oracle that is wrapped.

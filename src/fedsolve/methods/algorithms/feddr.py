@@ -136,7 +136,7 @@ def FedDR(
     solver: Literal["sgd", "exact"] = "sgd",
     **client: Unpack[ClientOptions],
 ) -> DouglasRachford:
-    """FedDR (Tran Dinh et al. 2021): randomised Douglas-Rachford splitting for F + psi, clients alike.
+    """FedDR (Tran Dinh et al. 2021): randomised Douglas-Rachford splitting for F + psi, with equal client weights.
 
         client i in S:  y_i <- y_i + alpha (xbar - x_i),   x_i ~ prox_{eta f_i}(y_i),   xhat_i <- 2 x_i - y_i
         server:         xtilde <- xtilde + (1/n) sum over S of (xhat_i+ - xhat_i),   xbar = prox_{eta psi}(xtilde)

@@ -58,7 +58,7 @@ class FedDualAvgMessage:
 @class_by_name("FedDualAvg")
 @module
 class FedDualAvg(MirroredMethod):
-    """FedDualAvg: clients run dual averaging, the server averages in the dual; psi counts with all rates so far.
+    """FedDualAvg (Yuan et al. 2021): clients run dual averaging, and the server averages their dual states.
 
         client:  z from the server;   w = grad(h + (e + eta_c k) psi)*(z),   z <- z - eta_c g_i(w)
                  OSP:                 w = grad h*(z)
@@ -94,20 +94,20 @@ class FedDualAvg(MirroredMethod):
     averaged: bool = static(default=False)
 
     def init(self, params: Params) -> FedDualAvgServer:
-        """z = grad h(w_0)."""
+        """The server's first state, z = grad h(w_0)."""
         self.check_start(params)
         zero = jnp.zeros((), trees.dtype_of(params))
         total = trees.zeros_like(params) if self.averaged else ()
         return FedDualAvgServer(self.mirror.forward(params), zero, total, zero if self.averaged else ())
 
     def broadcast(self, server: FedDualAvgServer, cohort: Cohort) -> FedDualAvgBroadcast:
-        """The dual state."""
+        """The server's dual state."""
         return FedDualAvgBroadcast(server.dual, server.rate_sum, cohort.round)
 
     def train(
         self, broadcast: FedDualAvgBroadcast, client: tuple[()], oracle: Oracle
     ) -> tuple[FedDualAvgMessage, tuple[()]]:
-        """Dual averaging from the server's dual state."""
+        """Run dual averaging from the server's dual state."""
         lr, start = rate_at(self.client_lr, broadcast.round), broadcast.dual
 
         def step(k: Scalar, carry: tuple[Params, Params]) -> tuple[Params, Params]:
@@ -126,7 +126,7 @@ class FedDualAvg(MirroredMethod):
     def update(
         self, server: FedDualAvgServer, message: FedDualAvgMessage, cohort: Cohort
     ) -> FedDualAvgServer:
-        """The dual state moved by the mean dual client update, its clock by the mean sum of rates."""
+        """Add the mean dual client update to the dual state, and the mean sum of rates to its clock."""
         lr = rate_at(self.server_lr, cohort.round)
         total, count = server.total, server.count
         if self.averaged:
@@ -143,7 +143,7 @@ class FedDualAvg(MirroredMethod):
         return self._primal(broadcast.dual, broadcast.rate_sum)
 
     def export(self, server: FedDualAvgServer) -> Params:
-        """The primal model, or the average of Theorem 4.2."""
+        """The primal model, or the averaged model of Theorem 4.2."""
         last = self._primal(server.dual, server.rate_sum)
         if not self.averaged:
             return last

@@ -1,4 +1,4 @@
-"""FedDyn: each client's loss is regularised so that its minimiser is the server's (Acar et al. 2021, Algorithm 1)."""
+"""FedDyn: a dynamic regulariser aligns each client's minimiser with the server's (Acar et al. 2021, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class DynamicRegularization(Algorithm):
 def FedDyn(
     client_lr: Rate = 0.1, *, alpha: Scalar = 0.01, **client: Unpack[ClientOptions]
 ) -> DynamicRegularization:
-    """FedDyn (Acar et al. 2021): clients minimise losses bent so that they agree with the server where they meet.
+    """FedDyn (Acar et al. 2021): a dynamic regulariser aligns each client's minimiser with the server's.
 
         client i in S:  y <- y - eta_l (g_i'(y) - g_i + alpha (y - theta)), K times from theta;   theta_i = y
                         g_i <- g_i - alpha (theta_i - theta)

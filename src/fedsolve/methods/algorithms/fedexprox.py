@@ -1,4 +1,4 @@
-"""FedExProx: proximal clients, and a server that steps beyond their mean (Li, Acharya and Richtarik 2024)."""
+"""FedExProx: proximal clients, and extrapolation on the server (Li, Acharya and Richtarik 2024)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def FedExProx(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> ExtrapolatedProximal:
-    """FedExProx (Li, Acharya and Richtarik 2024): proximal clients, and a server that steps beyond their mean.
+    """FedExProx (Li, Acharya and Richtarik 2024): proximal clients, and a server that extrapolates beyond their mean.
 
         client:  p_i ~ prox_{gamma f_i}(w) = argmin_y f_i(y) + |y - w|^2 / (2 gamma),   D_i = p_i - w
         server:  w <- w + alpha D

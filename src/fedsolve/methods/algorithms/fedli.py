@@ -27,7 +27,9 @@ def FedLiLS(
     server: Literal["one", "max"] = "one",
     weighting: Weighting = "uniform",
 ) -> FedOpt:
-    """FedLiLS (FedLi-LS in its paper): clients search every step along a line (Armijo), the server averages; no rate.
+    """FedLiLS (FedLi-LS in its paper): local SGD with Armijo line search on the clients, averaging on the server.
+
+    There is no learning rate to tune.
 
         client:  y <- y - eta g,   eta from `client.Armijo`: f(y - eta g) <= f(y) - c eta |g|^2 on the minibatch
         server:  w <- w + D,   or w <- w + (max over S of the last accepted eta) D
@@ -85,7 +87,7 @@ def FedLiLU(
     weighting: Weighting | None = None,
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedLiLU (FedLi-LU in its paper): the clients' losses scale the server's step (Deep Frank-Wolfe).
+    """FedLiLU (FedLi-LU in its paper): the clients' losses determine the size of the server's step (Deep Frank-Wolfe).
 
         gamma = clip((f - eta <Delta, r>) / (eta |Delta|^2 + eps), 0, 1),   r = lam w
         w <- w - eta (r + gamma Delta);   with momentum:  z <- mu z - eta gamma (Delta + r),  w <- w + mu z

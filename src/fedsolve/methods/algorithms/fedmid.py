@@ -35,7 +35,7 @@ class FedMiDMessage:
 @class_by_name("FedMiD")
 @module
 class FedMiD(MirroredMethod):
-    """FedMiD: proximal steps on the clients, averaged in the primal, and a proximal step on the server.
+    """FedMiD (Yuan et al. 2021): proximal steps on the clients, averaged in the primal, then one on the server.
 
         client:  w <- grad(h + eta_c psi)*(grad h(w) - eta_c g_i(w))          OSP: without psi
         server:  D = sum_i p_i (w_i - w),   e = sum_i p_i K_i eta_c
@@ -65,7 +65,7 @@ class FedMiD(MirroredMethod):
     title: ClassVar[str] = "FedMiD"
 
     def init(self, params: Params) -> FedMiDServer:
-        """The initial model."""
+        """The server's first state: the initial model."""
         self.check_start(params)
         return FedMiDServer(params)
 
@@ -76,7 +76,7 @@ class FedMiD(MirroredMethod):
     def train(
         self, broadcast: FedOptBroadcast, client: tuple[()], oracle: Oracle
     ) -> tuple[FedMiDMessage, tuple[()]]:
-        """Proximal gradient steps from the model."""
+        """Run proximal gradient steps from the model."""
         lr = rate_at(self.client_lr, broadcast.round)
 
         def step(k: Scalar, w: Params) -> Params:
@@ -90,7 +90,7 @@ class FedMiD(MirroredMethod):
         return message, client
 
     def update(self, server: FedMiDServer, message: FedMiDMessage, cohort: Cohort) -> FedMiDServer:
-        """A proximal step along the mean client update."""
+        """Take a proximal step along the mean client update."""
         lr = rate_at(self.server_lr, cohort.round)
         theta = trees.axpy(lr, message.delta, self.mirror.forward(server.params))
         return FedMiDServer(self.mirror.composite(self.psi, theta, lr * message.rate_sum))

@@ -1,4 +1,4 @@
-"""What FedMiD and FedDualAvg share: F + psi in the geometry of a mirror map (Yuan, Zaheer and Reddi 2021)."""
+"""The common part of FedMiD and FedDualAvg: F + psi in the geometry of a mirror map (Yuan, Zaheer and Reddi 2021)."""
 
 from __future__ import annotations
 

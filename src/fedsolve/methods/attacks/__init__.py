@@ -1,4 +1,4 @@
-"""Clients that attack, for simulations: alone (`Attacked`), together (`Colluding`), or by the labels they train on."""
+"""Simulated attacks by clients: independent (`Attacked`), colluding (`Colluding`), or by flipped labels."""
 
 from fedsolve.methods.attacks.attacked import (
     Attack,

@@ -41,7 +41,9 @@ TaskT = TypeVar("TaskT", bound=_Task)
 
 @module
 class Attack:
-    """An attacker sends  factor D_i + std N(0, 1)  in place of D_i; the rest of its message is honest.
+    """An attack on one's own update: factor D_i + std N(0, 1) is sent in place of D_i.
+
+    The rest of the message is honest.
 
     One class for all, so that a sweep runs them in one program; `SignFlip`, `Scaled` and `GaussianNoise` name them.
 
@@ -62,7 +64,7 @@ class Attack:
 
 
 def SignFlip(scale: Scalar = 1.0) -> Attack:
-    """-scale D_i: uphill as far as the client went downhill.
+    """Sign flipping: an attacker sends -scale D_i.
 
     Args:
         scale: times D_i, finite; 1 is as far uphill as the client went down.
@@ -78,7 +80,7 @@ def SignFlip(scale: Scalar = 1.0) -> Attack:
 
 
 def Scaled(factor: Scalar) -> Attack:
-    """factor D_i: a client that outweighs the others.
+    """Scaling: an attacker sends factor D_i, to outweigh the other clients.
 
     Args:
         factor: times its update, finite; negative ones turn it round.
@@ -93,7 +95,7 @@ def Scaled(factor: Scalar) -> Attack:
 
 
 def GaussianNoise(std: Scalar) -> Attack:
-    """std N(0, 1) instead of D_i, new each round (Blanchard et al. 2017).
+    """Gaussian noise (Blanchard et al. 2017): an attacker sends std N(0, 1), new in each round, in place of D_i.
 
     Args:
         std: standard deviation of each coordinate, at least 0, in the units of the parameters.
@@ -109,7 +111,7 @@ def GaussianNoise(std: Scalar) -> Attack:
 
 @module
 class Attacked(Wrapper):
-    """The method `inner` with some clients that attack: they do its local work, then change what they send.
+    """Simulated attackers in any method: they do the local work, then change the update that they send.
 
     What changes is the message's vector (`fedsolve.methods.robust.reduction.vector_of`: the client update, if it has
     one); scalars stay honest. Goes inside `Robust`. The server cannot tell: everything else is as `inner`.
@@ -134,7 +136,7 @@ class Attacked(Wrapper):
         object.__setattr__(self, "attackers", client_numbers(self.attackers))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work; an attacker's vector changed."""
+        """Run the inner local work, and change the update of attackers."""
         message, client = self.inner.train(broadcast, client, oracle)
         attacks = jnp.any(jnp.asarray(self.attackers) == oracle.client)
         leaves, structure = jax.tree.flatten(message)
@@ -155,7 +157,9 @@ class Attacked(Wrapper):
 
 
 def choose_attackers(population: int, share: float, seed: int = 0) -> tuple[int, ...]:
-    """The nearest whole number to a share of the clients, drawn at random; those of a smaller share are among them.
+    """Draw attackers at random: a share of the clients, rounded to a whole number.
+
+    With one seed, the attackers of a smaller share are among those of a larger one.
 
     Args:
         population: clients of the task, at least 1.
@@ -178,11 +182,11 @@ def choose_attackers(population: int, share: float, seed: int = 0) -> tuple[int,
 
 
 def flip_labels(task: TaskT, attackers: Sequence[int], classes: int) -> TaskT:
-    """The task with labels y of some clients turned to classes - 1 - y; test examples stay.
+    """Flip the labels y of some clients to classes - 1 - y; test examples are unchanged.
 
     Args:
         task: a task whose examples have labels `y`, shape (n,), integers.
-        attackers: numbers of the clients whose labels are turned.
+        attackers: numbers of the clients whose labels are flipped.
         classes: how many classes there are: labels are 0 to classes - 1.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Clients that attack together once they know what all others send, for simulations."""
+"""Simulated attackers that collude and know the updates of all honest clients."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Direction = Literal["std", "mean", "sign"]
 
 
 class Collusion(ABC):
-    """What attackers send who know the honest vectors of a round. All honest clients count alike."""
+    """Base class of attacks by colluding clients that know all honest updates of a round."""
 
     @abstractmethod
     def vector(
         self, vectors: Float[Array, "clients d"], honest: Bool[Array, " clients"], attackers: Scalar
     ) -> Float[Array, " d"]:
-        """The vector that every attacker sends.
+        """The update that every attacker sends.
 
         Args:
             vectors: what the clients would send; rows that are not honest may hold anything finite.
@@ -45,7 +45,7 @@ class Collusion(ABC):
 
 @module
 class ALittleIsEnough(Collusion):
-    """mean - z std of the honest vectors, a coordinate at a time (Baruch, Baruch and Goldberg 2019, Algorithm 3).
+    """A little is enough (Baruch, Baruch and Goldberg 2019, Algorithm 3): attackers send mean - z std, by coordinate.
 
         Phi(z) = (n - m - s) / (n - m),   s = floor(n / 2 + 1) - m,   n clients of whom m attack
 
@@ -66,7 +66,7 @@ class ALittleIsEnough(Collusion):
             check_range("z", self.z)
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
-        """mean - z std."""
+        """The update mean - z std."""
         mean, std = _moments(vectors, honest)
         return mean - (self._z(jnp.sum(honest), attackers) if self.z is None else self.z) * std
 
@@ -78,7 +78,7 @@ class ALittleIsEnough(Collusion):
 
 @module
 class InnerProductManipulation(Collusion):
-    """-epsilon mean of the honest vectors (Xie, Koyejo and Gupta 2019): it turns the update against the mean.
+    """Inner product manipulation (Xie, Koyejo and Gupta 2019): attackers send -epsilon times the honest mean.
 
     Attributes:
         epsilon: times the mean, at least 0; small ones lie among the honest vectors where these differ enough.
@@ -93,13 +93,13 @@ class InnerProductManipulation(Collusion):
         check_range("epsilon", self.epsilon, at_least=0)
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
-        """-epsilon mean."""
+        """The update -epsilon mean."""
         return -self.epsilon * _moments(vectors, honest)[0]
 
 
 @module
 class MinMax(Collusion):
-    """As far from the honest mean as the honest are from one another (Shejwalkar and Houmansadr 2021, Section IV).
+    """Min-max attack (Shejwalkar and Houmansadr 2021, Section IV): far from the mean, within the honest spread.
 
         mean + gamma p,   the largest gamma with  |mean + gamma p - D_i| <= max_jk |D_j - D_k|  for all honest i
 
@@ -120,7 +120,7 @@ class MinMax(Collusion):
             raise InvalidInput(f"direction = {self.direction!r} must be 'std', 'mean' or 'sign'")
 
     def vector(self, vectors: Array, honest: Array, attackers: Scalar) -> Array:
-        """mean + gamma p."""
+        """The update mean + gamma p."""
         mean, std = _moments(vectors, honest)
         length = jnp.linalg.norm(mean)
         along = {"std": std, "mean": mean / jnp.where(length > 0, length, 1), "sign": jnp.sign(mean)}
@@ -154,7 +154,7 @@ class Marked:
 
 @module
 class Colluding(Wrapper):
-    """The method `inner` with some clients that attack together once they know what all others send.
+    """Simulated colluding attackers around any method; they know the updates of all honest clients.
 
     What changes is the message's vector (`reduction.vector_of`: the client update, if it has one);
     the rest is honest. Goes around `Robust`. A message carries one number more, whether it is an attacker's, by
@@ -181,17 +181,17 @@ class Colluding(Wrapper):
 
     @property
     def reduction(self) -> Any:
-        """The inner method's, on what the cohort sends once attackers have had their way."""
+        """The inner method's reduction, applied after the attackers changed their updates."""
         return _Collude(self.attack, self.inner.traits.reduction or Mean())
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work; the message is marked."""
+        """Run the inner local work, and mark the message of an attacker."""
         message, client = self.inner.train(broadcast, client, oracle)
         attacks = jnp.any(jnp.asarray(self.attackers) == oracle.client)
         return Marked(message, attacks.astype(jnp.float32)), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """What the inner method makes of a message; its mark stays."""
+        """Decode the inner message; its mark is unchanged."""
         received, client = self.inner.receive(broadcast, message.message, client)
         return Marked(received, message.attacks), client
 

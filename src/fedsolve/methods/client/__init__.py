@@ -1,4 +1,4 @@
-"""Local solvers: what a client does between two messages."""
+"""Local solvers: the optimisers that clients run between two messages."""
 
 from fedsolve.methods.client.armijo import Armijo
 from fedsolve.methods.client.conjugate import ConjugateGradient

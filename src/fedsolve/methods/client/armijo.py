@@ -27,7 +27,9 @@ _Carry = tuple[Params, Scalar, Scalar, Scalar, Scalar]
 
 @module
 class Armijo(LocalSolver):
-    """Each local step as long as its own minibatch allows; no rate to tune.
+    """Local SGD with Armijo line search: each minibatch determines the length of its step.
+
+    There is no learning rate to tune.
 
         eta <- the first of  s, beta s, beta^2 s, ...  with  f(y - eta g) <= f(y) - c eta |g|^2,   y <- y - eta g
 
@@ -72,7 +74,7 @@ class Armijo(LocalSolver):
             raise InvalidInput(f"reset = {self.reset!r} must be 0 (keep), 1 (back to eta_max) or 2 (grow)")
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """`oracle.steps` searched steps from `params`."""
+        """Run `oracle.steps` line-searched steps from `params`."""
         dtype = trees.dtype_of(params)
         zero, highest = jnp.zeros((), dtype), jnp.asarray(self.eta_max, dtype)
         growth = 1.0

@@ -14,8 +14,9 @@ from fedsolve.methods.client.solver import LocalSolver, Solution
 
 @module
 class ConjugateGradient(LocalSolver):
-    """Minimises a client's quadratic loss over all of its examples; no rate, no minibatches.
+    """Conjugate gradients on a client's quadratic loss over all of its examples.
 
+    It has no learning rate and uses no minibatches.
     A matrix-vector product is a difference of two gradients, A v = grad f(x + v) - grad f(x), which is exact
     for quadratics alone. After as many iterations as there are distinct curvatures the minimiser is reached
     to rounding; iterations stop where the residual is 1e-14 of the first in float64 (1e-7 in float32).
@@ -33,7 +34,7 @@ class ConjugateGradient(LocalSolver):
         check_integer("iterations", self.iterations, 1)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """The minimiser, from `params`; the loss is that at the start."""
+        """Minimise the loss from `params`; the reported loss is that at the start."""
         loss, gradient = oracle.full(params)
         residual = trees.scale(-1, gradient)
         first = trees.squared_norm(residual)

@@ -26,7 +26,7 @@ _MOST = 10_000  # steps in which an optimiser that keeps its state has surely be
 
 @module
 class OptaxSolver(LocalSolver):
-    """An optax optimiser on the client. Make one with `Optax`.
+    """Local solver that runs an optax optimiser; `Optax` makes one.
 
     Attributes:
         transformation: the optax function with its arguments, as `Optax` keeps it.
@@ -44,11 +44,11 @@ class OptaxSolver(LocalSolver):
 
     @property
     def keeps_state(self) -> bool:
-        """As `keep` says."""
+        """The option `keep`."""
         return self.keep
 
     def init_state(self, params: Params) -> Any:
-        """The optimiser's initial state where it is kept, else nothing."""
+        """The optimiser's initial state if it is kept, otherwise `()`."""
         return self.transformation.at(0).init(params) if self.keep else ()
 
     def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
@@ -65,12 +65,12 @@ class OptaxSolver(LocalSolver):
         return "moves nothing, whatever the gradients: look at its rate"
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """`oracle.steps` steps of the optimiser from `params`."""
+        """Run `oracle.steps` steps of the optimiser from `params`."""
         tx = self.transformation.at(round)
         return _run(tx, tx.init(params), params, oracle)[0]
 
     def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
-        """The same from the state that was kept, and the state that they end in."""
+        """Run the steps from the stored state; also return the final state."""
         if not self.keep:
             return self.solve(params, oracle, round), state
         return _run(self.transformation.at(round), state, params, oracle)
@@ -111,7 +111,7 @@ def _run(tx: Any, state: Any, params: Params, oracle: Oracle) -> tuple[Solution,
 def Optax(
     factory: Callable[..., optax.GradientTransformation], *, keep: bool = False, **arguments: Any
 ) -> OptaxSolver:
-    """A client optimiser from an optax function and its arguments; numbers are leaves.
+    """Make a local solver from an optax function and its arguments; numbers are leaves.
 
     Args:
         factory: an optax function that makes a transformation, such as `optax.adam`.

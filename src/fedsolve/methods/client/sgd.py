@@ -1,4 +1,4 @@
-"""Local SGD with momentum, weight decay and clipping: the client optimiser of every paper here."""
+"""Local SGD with momentum, weight decay and clipping: the client optimiser of most papers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedsolve.methods.client.solver import LocalSolver, Solution, local_loop, me
 
 @module
 class SGD(LocalSolver):
-    """Local SGD.
+    """Local SGD with optional momentum, weight decay and gradient clipping.
 
         g <- clip(g + weight_decay y),   b <- momentum b + g,   y <- y - lr b        (b starts at 0)
 
@@ -47,7 +47,7 @@ class SGD(LocalSolver):
         check_range("clip_norm", self.clip_norm, above=0, optional=True)
 
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """`oracle.steps` steps of SGD from `params`."""
+        """Run `oracle.steps` steps of SGD from `params`."""
         lr = rate_at(self.lr, round)
         oracle = self._prepare(oracle)
 
@@ -64,7 +64,7 @@ class SGD(LocalSolver):
         return Solution(last, mean_loss(total, oracle), self.rate_sum(oracle.steps, round))
 
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar:
-        """Sum over the steps of lr (1 + momentum + ... ): what a unit gradient would have moved."""
+        """The sum over the steps of lr (1 + momentum + ... ): the distance that a constant unit gradient moves."""
         lr = rate_at(self.lr, round)
         if self.momentum is None:
             return lr * steps

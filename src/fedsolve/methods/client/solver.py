@@ -1,4 +1,4 @@
-"""What a local solver is: the client's side of a round, given an oracle and a start."""
+"""The interface of a local solver: the client's part of a round, given an oracle and a starting point."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Solution:
 
 
 class LocalSolver(ABC):
-    """Minimises a client's loss for a few steps.
+    """Base class of local solvers, which minimise a client's loss for a few steps.
 
     Attributes:
         sums_gradients: whether solutions tell `rate_sum`.
@@ -64,12 +64,12 @@ class LocalSolver(ABC):
 
     @property
     def keeps_state(self) -> bool:
-        """No."""
+        """Whether the solver keeps a state between rounds; False by default."""
         return False
 
     @abstractmethod
     def solve(self, params: Params, oracle: Oracle, round: Scalar) -> Solution:
-        """`oracle.steps` local steps from `params`; what it could keep starts anew.
+        """Run `oracle.steps` local steps from `params`, from a new solver state.
 
         Args:
             params: the model that the client was sent.
@@ -81,7 +81,7 @@ class LocalSolver(ABC):
         """
 
     def init_state(self, params: Params) -> Any:
-        """What a client keeps before it ever takes part, from the first model that it is sent; `()` for nothing.
+        """The solver's state before a client first takes part, from the first model that it receives; `()` for none.
 
         Args:
             params: that model.
@@ -92,7 +92,7 @@ class LocalSolver(ABC):
         return ()
 
     def go_on(self, state: Any, params: Params, oracle: Oracle, round: Scalar) -> tuple[Solution, Any]:
-        """`solve` with what the client kept, and what it keeps now, of the same shapes and types.
+        """Run `solve` from the stored solver state; also return the new state, of the same shapes and types.
 
         Args:
             state: what the client kept.
@@ -106,7 +106,7 @@ class LocalSolver(ABC):
         return self.solve(params, oracle, round), state
 
     def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
-        """Why its steps move no model in any round, whatever the gradients; "" where they do, or nobody looked.
+        """The reason why its steps never change a model, whatever the gradients; "" where they do or it is unknown.
 
         Args:
             params: the initial model.
@@ -119,7 +119,7 @@ class LocalSolver(ABC):
         return ""
 
     def rate_sum(self, steps: Scalar, round: Scalar) -> Scalar | None:
-        """`Solution.rate_sum` where it is known without solving, otherwise None (an adaptive optimiser).
+        """`Solution.rate_sum` if it is known without solving, otherwise None (an adaptive optimiser).
 
         Args:
             steps: local steps, at least 0.

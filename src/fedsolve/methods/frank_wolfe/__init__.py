@@ -1,4 +1,4 @@
-"""What the Frank-Wolfe methods (`fs.FedFW`, `fs.FedFWPlus`, `fs.FedFWSto`) are given: step schedules, split sets.
+"""Step schedules and split sets for the Frank-Wolfe methods (`fs.FedFW`, `fs.FedFWPlus`, `fs.FedFWSto`).
 
 fs.FedFW(L1Ball(10.0), steps=fs.frank_wolfe.Convex(lam0=0.01))
 """

@@ -22,7 +22,7 @@ def FedFW(
     start: Start = "given",
     split: SplitSets | None = None,
 ) -> FrankWolfe:
-    """FedFW (Dadras et al. 2024): min F over a set without projections, by one linear minimisation a round.
+    """FedFW (Dadras et al. 2024): Frank-Wolfe over a set, with one linear minimisation a round and no projection.
 
         client i:  g = (1/n) grad f_i(x_i) + lambda_t (x_i - xbar),   s_i = argmin over D of <g, s>
                    x_i <- (1 - eta_t) x_i + eta_t s_i
@@ -60,7 +60,7 @@ def FedFWPlus(
     start: Start = "given",
     split: SplitSets | None = None,
 ) -> FrankWolfe:
-    """FedFW+ (Dadras et al. 2024): FedFW with a dual variable on each client (augmented Lagrangian).
+    """FedFW+ (Dadras et al. 2024): FedFW with a dual variable on each client (an augmented Lagrangian).
 
         client i:  y_i <- y_i + lambda_0 (x_i - xbar),   g = (1/n) grad f_i(x_i) + lambda_t (x_i - xbar) + y_i
                    s_i = argmin over D of <g, s>,   x_i <- (1 - eta_t) x_i + eta_t s_i
@@ -95,7 +95,7 @@ def FedFWSto(
     start: Start = "given",
     split: SplitSets | None = None,
 ) -> FrankWolfe:
-    """FedFW-sto (Dadras et al. 2024): FedFW on running means of minibatch gradients.
+    """FedFW-sto (Dadras et al. 2024): FedFW with running means of minibatch gradients.
 
         client i:  d_i <- (1 - rho_t) d_i + rho_t (1/n) grad f_i(x_i; batch),   g = d_i + lambda_t (x_i - xbar)
                    s_i = argmin over D of <g, s>,   x_i <- (1 - eta_t) x_i + eta_t s_i

@@ -68,7 +68,7 @@ class FedFWChange:
 
 @module
 class FrankWolfe(Algorithm):
-    """FedFW, FedFWPlus and FedFWSto: min F over a set by linear minimisation; clients keep their own x_i.
+    """Federated Frank-Wolfe (Dadras et al. 2024): the common implementation of FedFW, FedFWPlus and FedFWSto.
 
         client i:  g = (1/n) grad f_i(x_i) + lambda_t (x_i - xbar)                          plain
                    g = (the same) + y_i,   y_i <- y_i + lambda_0 (x_i - xbar) before         plus
@@ -120,11 +120,11 @@ class FrankWolfe(Algorithm):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name of the method in tables."""
         return _NAMES[self.variant]
 
     def init(self, params: Params) -> FedFWServer:
-        """xbar = x_i = the initial model, or its projection on the set."""
+        """The server's first state: xbar = x_i = the initial model, or its projection on the set."""
         for constraint in (self.constraint, *(self.split.sets if self.split else ())):
             constraint.check(params)
             if free := constraint.free(params):
@@ -138,7 +138,7 @@ class FrankWolfe(Algorithm):
         return FedFWServer(params)
 
     def broadcast(self, server: FedFWServer, cohort: Cohort) -> FedFWBroadcast:
-        """The mean."""
+        """The mean xbar, the number of the round and the number of clients."""
         if self.split is not None and np.shape(self.split.of_client) != (cohort.population,):
             raise InvalidInput(
                 f"of_client names the sets of {len(self.split.of_client)} clients: there are {cohort.population}"
@@ -146,7 +146,7 @@ class FrankWolfe(Algorithm):
         return FedFWBroadcast(server.params, cohort.round, jnp.asarray(cohort.population, jnp.int32))
 
     def init_client(self, broadcast: FedFWBroadcast) -> FedFWClient:
-        """x_i = xbar of the first round, y_i = d_i = 0."""
+        """A client's first state: x_i = xbar of the first round, y_i = d_i = 0."""
         zero = trees.zeros_like(broadcast.params)
         dual = zero if self.variant == "plus" else ()
         mean = zero if self.variant == "stochastic" else ()
@@ -156,7 +156,7 @@ class FrankWolfe(Algorithm):
     def train(
         self, broadcast: FedFWBroadcast, client: FedFWClient, oracle: Oracle
     ) -> tuple[FedFWMessage, FedFWClient]:
-        """One linear minimisation over the set, and a step towards its solution."""
+        """Solve one linear minimisation over the set, and take a step towards its solution."""
         t, x = broadcast.round + 1, client.params
         n = jnp.asarray(broadcast.population, trees.dtype_of(x))  # 1 / integer would be float32
         apart = trees.sub(x, broadcast.params)  # x_i - xbar
@@ -183,18 +183,18 @@ class FrankWolfe(Algorithm):
     def receive(
         self, broadcast: FedFWBroadcast, message: FedFWMessage, client: FedFWClient
     ) -> tuple[FedFWChange, FedFWClient]:
-        """s_i - x_i, and the client's next x_i."""
+        """Decode s_i - x_i, and the client's next x_i."""
         change = trees.sub(self._point(message.vertex, client.params), client.params)
         params = trees.axpy(self.steps.eta(broadcast.round + 1), change, client.params)
         return FedFWChange(change), FedFWClient(params, client.dual, client.mean, client.vertex)
 
     def update(self, server: FedFWServer, message: FedFWChange, cohort: Cohort) -> FedFWServer:
-        """xbar <- xbar + (eta_t / n) sum over S of (s_i - x_i)."""
+        """Update the mean: xbar + (eta_t / n) sum over S of (s_i - x_i)."""
         share = self.steps.eta(cohort.round + 1) * cohort.size / cohort.population
         return FedFWServer(trees.axpy(share, message.params, server.params))
 
     def export(self, server: FedFWServer) -> Params:
-        """xbar."""
+        """The mean xbar."""
         return server.params
 
     def diagnostics(self) -> tuple[Diagnostic, ...]:

@@ -14,7 +14,7 @@ from fedsolve.geometry.requirements import require
 
 @module
 class SplitSets:
-    """Supersets D_i of the set D whose intersection is D, one for each client (section 4.3).
+    """Supersets D_i of a set D, one for each client, whose intersection is D (Dadras et al. 2024, section 4.3).
 
     Attributes:
         sets: the different supersets.

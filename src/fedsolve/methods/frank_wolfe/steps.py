@@ -17,7 +17,7 @@ from fedsolve.core.types import Scalar, module
 
 
 class FrankWolfeSteps(ABC):
-    """eta_t in [0, 1], lambda_t >= 0 and rho_t in [0, 1]; t counts from 1.
+    """Base class of FedFW's step schedules: eta_t in [0, 1], lambda_t >= 0 and rho_t in [0, 1] for t = 1, 2, ...
 
     Attributes:
         lam0: lambda_0, the initial penalty parameter, which FedFWPlus also uses for its dual step.
@@ -27,7 +27,7 @@ class FrankWolfeSteps(ABC):
 
     @abstractmethod
     def eta(self, t: Scalar) -> Scalar:
-        """Step towards the extreme point.
+        """The step eta_t towards the extreme point.
 
         Args:
             t: the round, from 1.
@@ -38,7 +38,7 @@ class FrankWolfeSteps(ABC):
 
     @abstractmethod
     def penalty(self, t: Scalar) -> Scalar:
-        """Weight of the distance to the mean.
+        """The weight lambda_t of the distance to the mean.
 
         Args:
             t: the round, from 1.
@@ -48,7 +48,7 @@ class FrankWolfeSteps(ABC):
         """
 
     def rho(self, t: Scalar) -> Scalar:
-        """Weight of a new stochastic gradient in its running mean (FedFWSto).
+        """The weight rho_t of a new stochastic gradient in its running mean (FedFWSto).
 
         Args:
             t: the round, from 1.
@@ -61,7 +61,9 @@ class FrankWolfeSteps(ABC):
 
 @module
 class Convex(FrankWolfeSteps):
-    """eta = 2 / (p (t - 1) + 2), lambda = lam0 sqrt(p (t - 1) + 2): Theorem 1 at p = 1, section 4.2 below.
+    """Steps for convex problems: eta = 2 / (p (t - 1) + 2), lambda = lam0 sqrt(p (t - 1) + 2).
+
+    p = 1 is Theorem 1; smaller p are those of section 4.2.
 
     Attributes:
         lam0: lambda_0 > 0, in units of the loss per squared parameter; 0.01 is where to begin, it is tuned.
@@ -85,17 +87,17 @@ class Convex(FrankWolfeSteps):
         return self.participation * (t - 1) + 2
 
     def eta(self, t: Scalar) -> Scalar:
-        """2 / (p (t - 1) + 2)."""
+        """The step 2 / (p (t - 1) + 2)."""
         return 2 / self._clock(t)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """lam0 sqrt(p (t - 1) + 2)."""
+        """The weight lam0 sqrt(p (t - 1) + 2)."""
         return self.lam0 * jnp.sqrt(jnp.asarray(self._clock(t)))
 
 
 @module
 class NonConvex(FrankWolfeSteps):
-    """eta = T^(-2/3), lambda = lam0 T^(1/3), the same in all rounds: Theorem 2.
+    """Steps for non-convex problems (Theorem 2): eta = T^(-2/3), lambda = lam0 T^(1/3), the same in all rounds.
 
     With `participation` p section 4.2's form, p T + 1 in place of T (so p = 1 is not the same as none).
 
@@ -122,17 +124,19 @@ class NonConvex(FrankWolfeSteps):
         return jnp.asarray(horizon, float)
 
     def eta(self, t: Scalar) -> Scalar:
-        """T^(-2/3)."""
+        """The step T^(-2/3)."""
         return self._horizon() ** (-2 / 3)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """lam0 T^(1/3)."""
+        """The weight lam0 T^(1/3)."""
         return self.lam0 * self._horizon() ** (1 / 3)
 
 
 @module
 class Stochastic(FrankWolfeSteps):
-    """eta = 9 / (t + 8), lambda = lam0 sqrt(t + 8), rho = 4 / (t + 7)^(2/3): Theorem 3.
+    """Steps for stochastic gradients (Theorem 3), which decrease at fixed rates.
+
+    eta = 9 / (t + 8), lambda = lam0 sqrt(t + 8), rho = 4 / (t + 7)^(2/3).
 
     The paper defines no form for partial participation; this one is used there as it is.
 
@@ -149,17 +153,17 @@ class Stochastic(FrankWolfeSteps):
         check_range("lam0", self.lam0, above=0)
 
     def eta(self, t: Scalar) -> Scalar:
-        """9 / (t + 8)."""
+        """The step 9 / (t + 8)."""
         return 9 / (t + 8.0)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """lam0 sqrt(t + 8)."""
+        """The weight lam0 sqrt(t + 8)."""
         return self.lam0 * jnp.sqrt(t + 8.0)
 
 
 @module
 class OwnSteps(FrankWolfeSteps):
-    """Any steps: numbers, or schedules by round (which count from 0).
+    """Steps of your choice: numbers, or schedules by round, which count from 0.
 
     Attributes:
         step: eta, in (0, 1] at every round.
@@ -193,15 +197,15 @@ class OwnSteps(FrankWolfeSteps):
                     )
 
     def eta(self, t: Scalar) -> Scalar:
-        """The step."""
+        """The step eta_t."""
         return rate_at(self.step, t - 1)
 
     def penalty(self, t: Scalar) -> Scalar:
-        """The weight."""
+        """The weight lambda_t."""
         return rate_at(self.weight, t - 1)
 
     def rho(self, t: Scalar) -> Scalar:
-        """The averaging."""
+        """The weight rho_t."""
         return rate_at(self.averaging, t - 1)
 
 

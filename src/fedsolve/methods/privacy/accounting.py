@@ -1,4 +1,4 @@
-"""What rounds of noise on clipped sums guarantee: (epsilon, delta) of the Gaussian mechanism, by `dp-accounting`.
+"""Privacy accounting of the Gaussian mechanism over several rounds, by `dp-accounting`.
 
 z is the noise multiplier: the standard deviation of the noise on a cohort's sum, in units of the clip norm C. What
 one client can change decides what z is worth, and each sampling has its own neighbouring relation:
@@ -49,7 +49,7 @@ def epsilon(
     sampling: Sampling = "fixed",
     accountant: Accountant = "rdp",
 ) -> float:
-    """epsilon of so many rounds at delta, for an adversary who sees the model of every round.
+    """The epsilon of a number of rounds at delta, against an adversary who sees the model of every round.
 
     Args:
         noise_multiplier: z, at least 0; no noise is epsilon = infinity.
@@ -91,7 +91,7 @@ def noise_multiplier_for(
     sampling: Sampling = "fixed",
     accountant: Accountant = "rdp",
 ) -> float:
-    """The least noise multiplier that keeps so many rounds at epsilon, up to 0.1 % and never below it.
+    """The smallest noise multiplier, to 0.1 % and rounded up, with which a number of rounds stays within epsilon.
 
     Arguments and errors are those of `epsilon`; what it returns is at least 0.01.
 

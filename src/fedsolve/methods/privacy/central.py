@@ -78,7 +78,7 @@ class PrivateMessage:
 @class_by_name("DP")
 @module
 class DifferentialPrivacy(Wrapper):
-    """(epsilon, delta)-privacy of each client's whole data against whoever sees the models (McMahan et al. 2018).
+    """Central differential privacy (McMahan et al. 2018): (epsilon, delta) for each client's data, with server noise.
 
         client i:  D_i <- D_i min(1, C / |D_i|),   s_ij <- min(max(s_ij, 0), b_j) for each scalar it reports
         server:    D = (sum over S of D_i + z_D C N(0, I)) / m
@@ -158,31 +158,31 @@ class DifferentialPrivacy(Wrapper):
 
     @property
     def weighting(self) -> Weighting:
-        """Alike: a sum in which one client counts more than another has no known sensitivity."""
+        """The weighting "uniform": with other weights the sensitivity of the sum is not known."""
         return "uniform"
 
     @property
     def privacy(self) -> Privacy:
-        """Central."""
+        """The kind of privacy: "central"."""
         return "central"
 
     @property
     def secret_cohorts(self) -> bool:
-        """Yes where sampling amplifies: it helps only against those who do not know who takes part."""
+        """Whether cohorts must be secret: amplification by sampling assumes that nobody knows who takes part."""
         return self.sampling != "none" and self.cohort < self.population
 
     @property
     def updates_when_empty(self) -> bool:
-        """Yes: that nobody came is not to be seen from a model that stands still."""
+        """True: an unchanged model would reveal that a cohort was empty."""
         return True
 
     @property
     def only_mean(self) -> str:
-        """The noise is for a mean."""
+        """The reason why only means are allowed: the noise is calibrated for a mean."""
         return "its noise is made for the mean of clipped messages and would not cover another reduction"
 
     def check(self, sampling: Any, population: int) -> None:
-        """The run's sampling must be what is accounted for."""
+        """Check that the run's sampling is the one that the accounting assumes."""
         self.inner.check(sampling, population)
         self._check_population(population)
         scheme, drawn = getattr(sampling, "scheme", "other"), type(sampling).__name__
@@ -198,7 +198,7 @@ class DifferentialPrivacy(Wrapper):
             )
 
     def init(self, params: Params) -> PrivateServer:
-        """The inner server, epsilon = 0, the first clip norm."""
+        """The inner server's state, epsilon = 0 and the first clip norm."""
         inner = self.inner.init(params)
         check_stateless(self.inner, inner)
         dtype = trees.dtype_of(params)
@@ -206,23 +206,23 @@ class DifferentialPrivacy(Wrapper):
         return PrivateServer(inner, jnp.zeros((), dtype), adaptive)
 
     def broadcast(self, server: PrivateServer, cohort: Cohort) -> Any:
-        """The inner broadcast, and C if it changes."""
+        """The inner broadcast, and the clip norm C if it adapts."""
         self._check_population(cohort.population)
         inner = self.inner.broadcast(server.inner, cohort)
         return inner if self.clipping == "fixed" else PrivateBroadcast(inner, server.clipping.clip_norm)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work; clipped if clients clip."""
+        """Run the inner local work, and clip the message if clients clip."""
         message, client = self.inner.train(self.inner_part(broadcast), client, oracle)
         bounds_of(self.inner, message, 1.0, self.scalars)  # refuses what cannot be protected
         return (self._clipped(broadcast, message) if self.at == "client" else message), client
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[PrivateMessage, Any]:
-        """The message clipped, if it is not yet."""
+        """Clip the message, unless the client did."""
         return (self._clipped(broadcast, message) if self.at == "server" else message), client
 
     def update(self, server: PrivateServer, message: PrivateMessage, cohort: Cohort) -> PrivateServer:
-        """Noise on the sum, the inner update, the next C, and what it has cost."""
+        """Add noise to the sum, apply the inner update, adapt C and account for epsilon."""
         self._check_population(cohort.population)
         if cohort.key is None:
             raise InvalidInput("the noise of DP needs randomness: give Cohort a key")
@@ -255,7 +255,7 @@ class DifferentialPrivacy(Wrapper):
         )
 
     def epsilon_after(self, rounds: Scalar) -> Any:
-        """epsilon of so many rounds at delta.
+        """The epsilon of a number of rounds at delta.
 
         Args:
             rounds: at least 0; it may be traced.

@@ -1,4 +1,4 @@
-"""Local differential privacy of any method: each client clips what it sends and adds Gaussian noise itself.
+"""Local differential privacy of any method: each client clips its message and adds Gaussian noise.
 
 The Gaussian mechanism is counted exactly (Balle and Wang 2018, "Improving the Gaussian Mechanism", Theorem 8). With
 mu = sensitivity / standard deviation it is (epsilon, delta)-private if and only if
@@ -117,7 +117,7 @@ class LocallyPrivateServer:
 @class_by_name("LocalDP")
 @module
 class LocalDifferentialPrivacy(Wrapper):
-    """(epsilon, delta)-privacy of each message against everybody, the server included.
+    """Local differential privacy: (epsilon, delta) for each message, also against the server.
 
         client i:  D_i <- D_i min(1, C / |D_i|) + z_D C N(0, I)
                    s_ij <- min(max(s_ij, 0), b_j) + z_s (b_j / 2) N(0, 1) for each scalar it reports
@@ -177,24 +177,24 @@ class LocalDifferentialPrivacy(Wrapper):
 
     @property
     def privacy(self) -> Privacy:
-        """Local."""
+        """The kind of privacy: "local"."""
         return "local"
 
     @property
     def gdp_mu(self) -> Any:
-        """2 / z: two messages within C differ by 2C, the noise is z C."""
+        """The parameter mu = 2 / z: two messages within C differ by at most 2C, and the noise is z C."""
         z: Any = self.noise_multiplier
         return 2 / (float(z) if trees.is_not_traced(z) else z)  # traced where a sweep varies it
 
     def init(self, params: Params) -> LocallyPrivateServer:
-        """The inner server; nothing has been told yet."""
+        """The inner server's state, and epsilon = 0."""
         inner = self.inner.init(params)
         check_stateless(self.inner, inner)
         zero = jnp.zeros((), trees.dtype_of(params))
         return LocallyPrivateServer(inner, zero, zero)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work, clipped, with noise."""
+        """Run the inner local work, clip the message and add noise."""
         if oracle.key is None:
             raise InvalidInput("the noise of LocalDP needs randomness: give the oracle a key")
         message, client = self.inner.train(broadcast, client, oracle)
@@ -208,7 +208,7 @@ class LocalDifferentialPrivacy(Wrapper):
         return join(message, trees.axpy(noise * self.clip_norm, normal, delta), sent | noisy), client
 
     def update(self, server: LocallyPrivateServer, message: Any, cohort: Cohort) -> LocallyPrivateServer:
-        """The inner update, and what it has cost."""
+        """Apply the inner update and account for epsilon."""
         inner = self.inner.update(server.inner, message, cohort)
         dtype, rounds = server.epsilon.dtype, jnp.asarray(cohort.round + 1, server.epsilon.dtype)
         mu = 2 / jnp.asarray(self.noise_multiplier, dtype)
@@ -216,5 +216,5 @@ class LocalDifferentialPrivacy(Wrapper):
         return LocallyPrivateServer(inner, *spent)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """As it came."""
+        """Return the message unchanged."""
         return message, client

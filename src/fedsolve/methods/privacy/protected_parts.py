@@ -1,4 +1,4 @@
-"""What of a message a Gaussian mechanism protects: the client update, clipped in norm, and scalars, clipped to [0, b].
+"""The parts of a message that the Gaussian mechanism protects: the update, clipped in norm, and clipped scalars.
 
 A message is a module with the field `delta`, the client update, and scalars beside it, named by their path:
 `loss`, `measured.squared_norm`, `rate_sum`. Each scalar needs a bound b; three kinds have one by themselves:

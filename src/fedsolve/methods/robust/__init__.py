@@ -1,4 +1,4 @@
-"""Robust aggregation around any method: reductions that a few bad clients cannot move, in place of the mean.
+"""Robust aggregation around any method: reductions that tolerate a few malicious clients, in place of the mean.
 
 fs.robust.Robust(fs.FedAdam(0.1), fs.robust.Median())
 """

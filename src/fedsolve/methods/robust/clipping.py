@@ -1,4 +1,4 @@
-"""Centred clipping: the mean of what vectors differ by from a centre, each difference shortened to a radius."""
+"""Centred clipping: a centre plus the mean of the vectors' clipped differences from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsolve.methods.robust.vectors import combination, lengths
 
 @module
 class CentredClipping(OfVectors):
-    """A centre moved by the mean of clipped differences (Karimireddy, He and Jaggi 2021, Section 4).
+    """Centred clipping (Karimireddy, He and Jaggi 2021, Section 4): a centre moved by the mean of clipped differences.
 
         v <- v + sum_i p_i (D_i - v) min(1, radius / |D_i - v|)
 
@@ -46,7 +46,7 @@ class CentredClipping(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """Three: of two the median is the mean."""
+        """At least 3 messages: the median of two is their mean."""
         return 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:

@@ -16,7 +16,7 @@ from fedsolve.methods.robust.selection import of_rank, trimmed_means
 
 @module
 class Median(Reduction):
-    """The coordinate-wise median of the cohort's messages (Yin et al. 2018, Definition 1).
+    """Coordinate-wise median of the cohort's messages (Yin et al. 2018, Definition 1).
 
     Every leaf alike, scalars and maxima included: an attacker must not set a maximum. Of an even number of
     clients it is the mean of the middle two. Weights are ignored. Fewer than half of the clients cannot move
@@ -27,7 +27,7 @@ class Median(Reduction):
 
     @property
     def fewest(self) -> Scalar:
-        """Three: of two the median is the mean."""
+        """At least 3 messages: the median of two is their mean."""
         return 3
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
@@ -48,7 +48,7 @@ def _above(dtype: Any) -> float:
 
 @module
 class TrimmedMean(Reduction):
-    """The mean of each coordinate without its largest and smallest values (Yin et al. 2018, Definition 2).
+    """Trimmed mean: the mean of each coordinate without its extreme values (Yin et al. 2018, Definition 2).
 
         k = floor(trim n):  the mean of the n - 2k values that are left,  n clients used
 
@@ -71,7 +71,7 @@ class TrimmedMean(Reduction):
 
     @property
     def fewest(self) -> Scalar:
-        """The least n of which one value is cut at each end; 1 where trim is 0."""
+        """The smallest number of messages of which one value is cut at each end; 1 where trim is 0."""
         trim = 1.0 * jnp.asarray(self.trim)
         some = jnp.where(trim > 0, trim, 1)
         return jnp.where(trim > 0, jnp.ceil(1 / (some * _above(trim.dtype))), 1)

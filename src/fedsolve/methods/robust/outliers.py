@@ -1,4 +1,4 @@
-"""The mean of all messages, and that of all but those whose norm is far beyond what is usual.
+"""The mean of all messages, and the mean without messages of an unusually large norm.
 
 Deployments apply the same rule by default, and carry what is usual from round to round (`deploy/server/outliers.py`).
 """
@@ -91,7 +91,7 @@ def usual_norm(norms: Any, before: Any, xp: Any = jnp) -> Any:
 
 @module
 class WithoutOutliers(Reduction):
-    """The method's own means, of all messages but those with a norm far beyond the round's median.
+    """The method's own means, without messages whose norm is far above the round's median.
 
     A message is left out if the norm of one of its fields, or of all together, is more than `FACTOR` times the usual
     (see `usual_norm`; a reduction keeps nothing between rounds, so that each round is treated as a first one).
@@ -105,11 +105,11 @@ class WithoutOutliers(Reduction):
 
     @property
     def fewest(self) -> Scalar:
-        """Two: of two the smaller norm is usual."""
+        """At least 2 messages: of two, the smaller norm is the usual one."""
         return 2
 
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """Means by weight, means of all alike and maxima, of the messages that are left."""
+        """Weighted means, plain means and maxima of the remaining messages."""
         left = used & ~_outliers(messages)
         return Mean()(messages, weight, left)
 

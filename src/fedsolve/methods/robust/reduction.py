@@ -1,4 +1,4 @@
-"""What a robust reduction is: one message out of a cohort's, whatever some of the clients have sent."""
+"""The interface of a robust reduction, which combines a cohort's messages although some clients may be malicious."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from fedsolve.methods.robust.selection import medians
 
 
 class Reduction(ABC):
-    """One message out of many. Concrete classes are modules: what fixes no shape is a leaf.
+    """Base class of robust reductions, which combine a cohort's messages into one.
+
+    Concrete classes are modules: values that fix no shape are leaves.
 
     Attributes:
         uses_weights: whether clients count by the method's weights, or all alike.
@@ -30,11 +32,11 @@ class Reduction(ABC):
 
     @property
     def fewest(self) -> Scalar:
-        """One: nothing is asked."""
+        """The smallest number of messages that the reduction accepts; 1 by default."""
         return 1
 
     def __call__(self, messages: Any, weight: Array, used: Array) -> Any:
-        """The reduced message; zeros if nobody is used.
+        """The reduced message; zeros if no message is used.
 
         Args:
             messages: leaves of shape (clients, ...); rows that are not used may hold anything, NaN included.
@@ -51,7 +53,7 @@ class Reduction(ABC):
 
     @abstractmethod
     def reduce(self, messages: Any, weight: Array, used: Array) -> Any:
-        """The same, where rows that are not used hold zeros and weigh nothing; anything if nobody is used.
+        """Reduce messages in which unused rows are zero and have weight 0; any value if no row is used.
 
         Args:
             messages: leaves of shape (clients, ...).

@@ -32,7 +32,7 @@ def lengths(vectors: Array) -> Array:
 
 @module
 class GeometricMedian(OfVectors):
-    """The point of the least mean distance, by smoothed Weiszfeld (RFA; Pillutla et al. 2022, Algorithm 2).
+    """Geometric median, by the smoothed Weiszfeld algorithm (RFA; Pillutla et al. 2022, Algorithm 2).
 
         v minimises  sum_i p_i |D_i - v|:      v <- sum_i b_i D_i / sum_i b_i,   b_i = p_i / max(nu, |D_i - v|)
 
@@ -61,7 +61,7 @@ class GeometricMedian(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """Three: one of two is no minority."""
+        """At least 3 messages: one of two is not a minority."""
         return 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
@@ -77,7 +77,7 @@ class GeometricMedian(OfVectors):
 
 @module
 class MultiKrum(OfVectors):
-    """The mean of the `keep` vectors that lie closest to their neighbours (Blanchard et al. 2017).
+    """Multi-Krum (Blanchard et al. 2017): the mean of the `keep` vectors closest to their neighbours.
 
         score(i) = sum of |D_i - D_j|^2 over the n - f - 2 vectors D_j closest to D_i,   n clients used
 
@@ -105,18 +105,18 @@ class MultiKrum(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """max(2f + 3, keep + f)."""
+        """At least max(2f + 3, keep + f) messages."""
         return jnp.maximum(2 * self.attackers + 3, self.keep + self.attackers)
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The mean of those of the smallest scores."""
+        """The mean of the vectors with the smallest scores."""
         chosen = first(self.keep, krum_scores(vectors, used, self.attackers), lengths(vectors), used)
         return combination(chosen.astype(vectors.dtype), vectors)
 
 
 @module
 class Krum(OfVectors):
-    """The one vector that lies closest to its neighbours: `MultiKrum` with keep = 1 (Blanchard et al. 2017).
+    """Krum (Blanchard et al. 2017): the vector closest to its neighbours; `MultiKrum` with keep = 1.
 
     Needed is 2f + 2 < n (their condition): see `MultiKrum` for what then holds.
 
@@ -135,11 +135,11 @@ class Krum(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """2f + 3."""
+        """At least 2f + 3 messages."""
         return 2 * self.attackers + 3
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:
-        """The vector of the smallest score."""
+        """The vector with the smallest score."""
         return MultiKrum(self.attackers, 1).combine(vectors, weight, used)
 
 
@@ -158,7 +158,7 @@ def krum_scores(vectors: Array, used: Array, attackers: Scalar) -> Array:
 
 @module
 class NormClipping(OfVectors):
-    """The mean of vectors shortened to a bound:  sum_i p_i D_i min(1, bound / |D_i|).
+    """Norm clipping: the mean of updates clipped to a norm, sum_i p_i D_i min(1, bound / |D_i|).
 
     Weights are used, as the method says. The bound limits how far a client can pull, p_i bound, not where to: many
     attackers still carry the mean off, slowly. Of a number given as bound that is true of every n; the median length
@@ -185,7 +185,7 @@ class NormClipping(OfVectors):
 
     @property
     def fewest(self) -> Scalar:
-        """Three of the median length, one of a number."""
+        """At least 3 messages if the bound is the median norm, 1 if it is a number."""
         return 3 if self.bound is None else 1
 
     def combine(self, vectors: Array, weight: Array, used: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Any method with a robust reduction where it takes a mean."""
+"""Any method with a robust reduction in place of its mean."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _reduction(reduction: Reduction) -> Any:
 @class_by_name("Robust")
 @module
 class Robust(Wrapper):
-    """The method `inner` on a cohort's message reduced so that some clients may send what they like.
+    """Robust aggregation around any method: a reduction that tolerates malicious clients replaces the mean.
 
         server:  m <- reduction(m_i for i in S)        in place of  m <- mean over S of m_i, as each field says
                  nothing changes where S has fewer clients than the reduction's guarantee needs
@@ -83,16 +83,16 @@ class Robust(Wrapper):
             raise InvalidInput(f"reduction = {self.reduction!r} must be one such as Median() or Krum(3)")
 
     def check(self, sampling: Any, population: int) -> None:
-        """The inner method's check, and cohorts that are large enough for the reduction."""
+        """Run the inner method's check, and check that cohorts are large enough for the reduction."""
         super().check(sampling, population)
         check_cohorts(self.reduction, sampling.at_best(population))
 
     def init(self, params: Params) -> RobustServer:
-        """The inner server."""
+        """The inner server's state."""
         return RobustServer(self.inner.init(params), jnp.zeros((), trees.dtype_of(params)))
 
     def update(self, server: RobustServer, message: Any, cohort: Cohort) -> RobustServer:
-        """The inner update, unless too few messages were reduced."""
+        """Apply the inner update, unless too few messages were reduced."""
         enough = cohort.size >= self.reduction.fewest
         after = self.inner.update(server.inner, message, cohort)
         return RobustServer(

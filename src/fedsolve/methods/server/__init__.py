@@ -1,4 +1,4 @@
-"""Server optimisers: how the server turns the cohort's mean client update into a step."""
+"""Server optimisers: the server's step, computed from the cohort's mean client update."""
 
 from fedsolve.methods.server.adaptive import Adaptive
 from fedsolve.methods.server.dfw import DeepFrankWolfe

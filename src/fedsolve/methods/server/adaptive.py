@@ -1,4 +1,4 @@
-"""Adaptive server optimisers, and the methods that they make (Reddi et al. 2021, Algorithm 2)."""
+"""Adaptive server optimisers, and the methods that use them (Reddi et al. 2021, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class AdaptiveState:
 
 @module
 class Adaptive(ServerOptimizer):
-    """m <- b1 m + (1 - b1) D;  v by its line;  w <- w + lr m / (sqrt(v) + tau).
+    """Adaptive server step: Adagrad, Adam or Yogi.
+
+    m <- b1 m + (1 - b1) D;  v by its line;  w <- w + lr m / (sqrt(v) + tau).
 
     adagrad: v <- v + D^2;  adam: v <- b2 v + (1 - b2) D^2;  yogi: v <- v - (1 - b2) D^2 sign(v - D^2).
 
@@ -77,7 +79,7 @@ class Adaptive(ServerOptimizer):
         check_range("initial_accumulator", self.initial, at_least=0, optional=True)
 
     def init(self, params: Params) -> AdaptiveState:
-        """m = 0, v = tau^2 unless `initial` says otherwise."""
+        """The initial state: m = 0 and v = tau^2, unless `initial` is given."""
         v0 = self.tau**2 if self.initial is None else self.initial
         v = jax.tree.map(lambda p: jnp.full_like(p, v0), params)
         return AdaptiveState(trees.zeros_like(params), v, jnp.zeros((), trees.dtype_of(params)))
@@ -85,7 +87,7 @@ class Adaptive(ServerOptimizer):
     def step(
         self, params: Params, state: AdaptiveState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, AdaptiveState]:
-        """One server step."""
+        """Apply one server step."""
         b1, b2, line = self.beta1, self.beta2, SECOND_MOMENTS[self.second]
         m = jax.tree.map(lambda m, d: (b1 * m + (1 - b1) * d).astype(m.dtype), state.m, delta)
         v = jax.tree.map(lambda v, d: line(v, d * d, b2).astype(v.dtype), state.v, delta)
@@ -143,7 +145,7 @@ def FedAdagrad(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedAdagrad (Reddi et al. 2021): Adagrad on the server, with -D as its gradient.
+    """FedAdagrad (Reddi et al. 2021): Adagrad on the server, with -D as the gradient.
 
         client:  D_i as in `FedAvg`
         server:  D = sum_i p_i D_i,   m <- b1 m + (1 - b1) D,   v <- v + D^2,   w <- w + eta m / (sqrt(v) + tau)
@@ -184,7 +186,7 @@ def FedAdam(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedAdam (Reddi et al. 2021): Adam on the server, with -D as its gradient.
+    """FedAdam (Reddi et al. 2021): Adam on the server, with -D as the gradient.
 
         client:  D_i as in `FedAvg`
         server:  D = sum_i p_i D_i,   m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2
@@ -231,7 +233,7 @@ def FedYogi(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedYogi (Reddi et al. 2021): Yogi on the server; v moves by at most (1 - b2) D^2, so that it forgets slowly.
+    """FedYogi (Reddi et al. 2021): Yogi on the server, with -D as the gradient; v changes by at most (1 - b2) D^2.
 
         client:  D_i as in `FedAvg`
         server:  D = sum_i p_i D_i,   m <- b1 m + (1 - b1) D,   v <- v - (1 - b2) D^2 sign(v - D^2)

@@ -56,7 +56,9 @@ class DeepFrankWolfeState:
 
 @module
 class DeepFrankWolfe(ServerOptimizer):
-    """With Delta = -D = mean of (w - w_i), r = lam w and f the mean of the clients' losses:
+    """Deep Frank-Wolfe server step: the clients' losses determine its length.
+
+    With Delta = -D = mean of (w - w_i), r = lam w and f the mean of the clients' losses:
 
         gamma = clip((f - eta <Delta, r>) / (eta |Delta|^2 + eps), 0, 1)
         w <- w - eta (r + gamma Delta)
@@ -104,7 +106,7 @@ class DeepFrankWolfe(ServerOptimizer):
         check_known("loss_weights", self.loss_weights, ("same", "plain", "examples"))
 
     def init(self, params: Params) -> DeepFrankWolfeState:
-        """All zero."""
+        """The initial state: all zero."""
         zero = jnp.zeros((), trees.dtype_of(params))
         z = () if self.momentum is None else trees.zeros_like(params)
         return DeepFrankWolfeState(z, zero, zero, zero)
@@ -112,7 +114,7 @@ class DeepFrankWolfe(ServerOptimizer):
     def client_stats(
         self, delta: Params, solution: Solution, start: Params, oracle: Oracle
     ) -> Objective | PlainObjective | WeightedObjective:
-        """f_i, with the terms that wrappers add (at `start` they are 0, but for a penalty)."""
+        """The client's loss f_i, with the terms that wrappers add (0 at `start`, except for a penalty)."""
         if self.f == "start":
             f = oracle.full(start)[0]
         elif self.f == "end":
@@ -134,7 +136,7 @@ class DeepFrankWolfe(ServerOptimizer):
         measured: Objective | PlainObjective | WeightedObjective,
         cohort: Cohort,
     ) -> tuple[Params, DeepFrankWolfeState]:
-        """One server step (Algorithm 2 of FedLi, read as Deep Frank-Wolfe's code)."""
+        """Apply one server step (Algorithm 2 of FedLi, read as Deep Frank-Wolfe's code)."""
         eta, lam, square = rate_at(self.eta, cohort.round), self.lam, trees.squared_norm(delta)
         below, f = eta * square + self.eps, measured.f
         if isinstance(measured, WeightedObjective):

@@ -1,4 +1,4 @@
-"""DiLoCo (Douillard et al. 2023): AdamW that clients keep, many local steps, Nesterov's momentum on the server."""
+"""DiLoCo (Douillard et al. 2023): many local steps of AdamW with stored moments, Nesterov momentum on the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def DiLoCo(
     server_optimizer: ServerOptimizer | None = None,
     weighting: Weighting = "uniform",
 ) -> FedOpt:
-    """DiLoCo (Douillard et al. 2023): clients run AdamW and keep its moments, the server steps with Nesterov momentum.
+    """DiLoCo (Douillard et al. 2023): clients run AdamW and keep its moments; the server uses Nesterov momentum.
 
         client i in S:  H steps of AdamW from w, moments and count as the client's last round left them:
                         m_i <- b1 m_i + (1 - b1) g,   v_i <- b2 v_i + (1 - b2) g^2,   k_i <- k_i + 1

@@ -1,6 +1,6 @@
 """Doubly adaptive server steps: FedExP(M), FedDuAdagrad, FedDuAdam (Takakura et al. 2025, Algorithm 1).
 
-One optimiser: the step along the preconditioned momentum has the length that the clients' disagreement allows.
+One optimiser: the clients' disagreement determines the length of the step along the preconditioned momentum.
 The identity preconditioner gives FedExP (Jhunjhunwala et al. 2023) and, with momentum, FedExPM.
 """
 
@@ -53,7 +53,9 @@ class DoublyAdaptiveState:
 
 @module
 class DoublyAdaptive(ServerOptimizer):
-    """G = diag(sqrt(s) + eps);  eta = m / (<v, G^-1 v> + eps_g);  w <- w + eta G^-1 v.
+    """Doubly adaptive server step: a preconditioner, and a step size from the clients' disagreement.
+
+    G = diag(sqrt(s) + eps);  eta = m / (<v, G^-1 v> + eps_g);  w <- w + eta G^-1 v.
 
     adagrad: s <- s + D^2;           adam: s <- b2 s + (1 - b2) D^2;      identity: G = I
     no momentum: v = D, m = (1/2) mean |D_i|^2
@@ -94,19 +96,19 @@ class DoublyAdaptive(ServerOptimizer):
         check_range("eps_g", self.eps_g, at_least=0)
 
     def init(self, params: Params) -> DoublyAdaptiveState:
-        """All zero."""
+        """The initial state: all zero."""
         zeros, zero = trees.zeros_like(params), jnp.zeros((), trees.dtype_of(params))
         s = () if self.preconditioner == "identity" else zeros
         return DoublyAdaptiveState(s, () if self.beta1 is None else zeros, zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
-        """|D_i|^2."""
+        """The client's |D_i|^2."""
         return Spread(trees.squared_norm(delta))
 
     def step(
         self, params: Params, state: DoublyAdaptiveState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, DoublyAdaptiveState]:
-        """One server step (Algorithm 1, lines 10-17)."""
+        """Apply one server step (Algorithm 1, lines 10-17)."""
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
         s, direction = state.s, v
         if self.preconditioner != "identity":
@@ -141,7 +143,7 @@ def FedDuAdagrad(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedDuAdagrad (Takakura et al. 2025): Adagrad's geometry, and a step as long as the clients' spread allows.
+    """FedDuAdagrad (Takakura et al. 2025): Adagrad on the server, with a step size from the clients' disagreement.
 
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   s <- s + D^2,   G = diag(sqrt(s) + eps),   m = (1/2) mean |D_i|^2
@@ -181,7 +183,7 @@ def FedDuAdam(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedDuAdam (Takakura et al. 2025): Adam's geometry, and a step as long as the clients' spread allows.
+    """FedDuAdam (Takakura et al. 2025): Adam on the server, with a step size from the clients' disagreement.
 
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   v <- b1 v + (1 - b1) D,   s <- b2 s + (1 - b2) D^2,   G = diag(sqrt(s) + eps)

@@ -31,7 +31,7 @@ def FedExP(
     weighting: Weighting | None = None,
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedExP (Jhunjhunwala et al. 2023): the server steps along D as far as the clients' disagreement allows.
+    """FedExP (Jhunjhunwala et al. 2023): a server step along D, with a size from the clients' disagreement.
 
         client:  D_i as in `FedAvg`
         server:  D = sum_i p_i D_i,   eta_g = (1/2) sum_i p_i |D_i|^2 / (|D|^2 + eps_g),   w <- w + eta_g D
@@ -72,7 +72,7 @@ def FedExPM(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedExPM (Takakura et al. 2025): FedExP with momentum, which is FedDuAdam without a preconditioner.
+    """FedExPM (Takakura et al. 2025): FedExP with momentum, i.e. FedDuAdam without a preconditioner.
 
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   v <- b1 v + (1 - b1) D,   m <- (b1/2) m + ((1 - b1)/2) mean |D_i|^2

@@ -37,12 +37,13 @@ class NormalizedAveragingState:
 
 @module
 class NormalizedAveraging(ServerOptimizer):
-    """Averages directions d_i = -D_i / e_i in place of client updates D_i, and goes as far as clients go on average:
+    """FedNova's server step: the mean of normalised directions, times the mean length of the clients' paths.
 
         w <- w - lr (sum_i p_i e_i) (sum_i p_i d_i),     e_i = eta_l |a_i|_1
 
-    e_i is the sum of the rates that client i's own steps applied: eta_l tau_i for tau_i steps of SGD, with momentum
-    beta the paper's eta_l |a_i|_1 = eta_l sum_k (1 - beta^k) / (1 - beta), the accepted steps of a line search.
+    The directions are d_i = -D_i / e_i. e_i is the sum of the rates that client i's own steps applied: eta_l tau_i
+    for tau_i steps of SGD, the paper's eta_l |a_i|_1 = eta_l sum_k (1 - beta^k) / (1 - beta) with momentum beta, and
+    the sum of the accepted steps of a line search.
     Clients send -d_i as their update (in units of a gradient, which is what differential privacy then clips and
     attacks change), and e_i. If all e_i are alike it is FedAvg. A client that did not move sends 0.
 
@@ -62,16 +63,16 @@ class NormalizedAveraging(ServerOptimizer):
         object.__setattr__(self, "lr", as_rate("server_lr", self.lr))
 
     def init(self, params: Params) -> NormalizedAveragingState:
-        """Zero."""
+        """The initial state: zero."""
         zero = jnp.zeros((), trees.dtype_of(params))
         return NormalizedAveragingState(zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> LocalRates:
-        """e_i."""
+        """The client's sum of rates e_i."""
         return LocalRates(jnp.asarray(solution.rate_sum, trees.dtype_of(delta)))
 
     def direction(self, delta: Params, solution: Solution) -> Params:
-        """D_i / e_i = -d_i."""
+        """The normalised direction D_i / e_i = -d_i."""
         rate_sum = jnp.asarray(solution.rate_sum, trees.dtype_of(delta))
         return jax.tree.map(lambda d: quotient(d, rate_sum).astype(d.dtype), delta)
 
@@ -83,7 +84,7 @@ class NormalizedAveraging(ServerOptimizer):
         measured: LocalRates,
         cohort: Cohort,
     ) -> tuple[Params, NormalizedAveragingState]:
-        """One server step (equation 12 of the paper)."""
+        """Apply one server step (equation 12 of the paper)."""
         lr, dtype = rate_at(self.lr, cohort.round), state.server_lr.dtype
         new = trees.axpy(lr * measured.rate_sum, delta, params)
         return new, NormalizedAveragingState(jnp.asarray(lr, dtype), measured.rate_sum.astype(dtype))

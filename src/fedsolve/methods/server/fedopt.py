@@ -49,7 +49,7 @@ class FedOptMessage:
 
 @module
 class FedOpt(Algorithm):
-    """Clients run `local` from w and send D_i = w_i - w; the server moves w by its optimiser.
+    """Any local solver on the clients with any optimiser on the server.
 
         client:  w_i = local(w),   D_i = w_i - w
         server:  D = sum_i p_i D_i,   w <- step(w, D),   p_i = 1/|S| or n_i / sum of n
@@ -99,7 +99,7 @@ class FedOpt(Algorithm):
         self.server_optimizer.check(self.local)
 
     def init(self, params: Params) -> FedOptServer:
-        """The initial model and the server optimiser's initial state."""
+        """The server's first state: the initial model and the server optimiser's initial state."""
         zero = jnp.zeros((), trees.dtype_of(params))
         search = SearchLog(zero, zero) if self.local.searches else ()
         return FedOptServer(params, self.server_optimizer.init(params), search)
@@ -109,11 +109,11 @@ class FedOpt(Algorithm):
         return FedOptBroadcast(server.params, cohort.round)
 
     def init_client(self, broadcast: FedOptBroadcast) -> Any:
-        """What the local solver keeps, `()` for most."""
+        """The local solver's first state, `()` for most solvers."""
         return self.local.init_state(broadcast.params)
 
     def train(self, broadcast: FedOptBroadcast, client: Any, oracle: Oracle) -> tuple[FedOptMessage, Any]:
-        """Local work from the model."""
+        """Run the local solver from the model."""
         solution, client = self.local.go_on(client, broadcast.params, oracle, broadcast.round)
         delta = trees.sub(solution.params, broadcast.params)
         stats = self.server_optimizer.client_stats(delta, solution, broadcast.params, oracle)
@@ -121,7 +121,7 @@ class FedOpt(Algorithm):
         return FedOptMessage(sent, solution.loss, stats, solution.search), client
 
     def update(self, server: FedOptServer, message: FedOptMessage, cohort: Cohort) -> FedOptServer:
-        """The server optimiser's step along the mean client update."""
+        """Apply the server optimiser's step along the mean client update."""
         params, state = self.server_optimizer.step(
             server.params, server.server_optimizer, message.delta, message.measured, cohort
         )

@@ -1,4 +1,4 @@
-"""Server steps along D whose length clients determine: by their diversity, or by the steps they searched."""
+"""Server steps along D whose length the clients determine: by their diversity, or by their line searches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class LengthState:
 
 @module
 class GradientDiversity(ServerOptimizer):
-    """GraDS (Li et al. 2024):  alpha = mean |D_i|^2 / |D|^2,   w <- w + alpha D.
+    """GraDS (Li et al. 2024): a server step along D whose size is the diversity of the client updates.
+
+    alpha = mean |D_i|^2 / |D|^2,   w <- w + alpha D.
 
     FedExP's step without its factor 1/2, meant for proximal points; never below 1. D = 0 moves nothing.
     """
@@ -33,17 +35,17 @@ class GradientDiversity(ServerOptimizer):
     weighting: ClassVar[Weighting] = "uniform"
 
     def init(self, params: Params) -> LengthState:
-        """Zero."""
+        """The initial state: zero."""
         return LengthState(jnp.zeros((), trees.dtype_of(params)))
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
-        """|D_i|^2."""
+        """The client's |D_i|^2."""
         return Spread(trees.squared_norm(delta))
 
     def step(
         self, params: Params, state: LengthState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, LengthState]:
-        """One server step."""
+        """Apply one server step."""
         alpha = quotient(measured.squared_norm, trees.squared_norm(delta)).astype(state.server_lr.dtype)
         return trees.axpy(alpha, delta, params), LengthState(alpha)
 
@@ -57,7 +59,9 @@ class ClientStep:
 
 @module
 class LargestStep(ServerOptimizer):
-    """w <- w + eta D, eta the largest step in the cohort that a client's line search accepted last.
+    """FedLiLS's server step along D, with the largest last step of the clients' line searches.
+
+    w <- w + eta D, eta the largest step in the cohort that a client's line search accepted last.
 
     FedLiLS's heuristic for losses that are not convex. As no step exceeds eta_max, with eta_max = 1 the server
     moves at most by D. Sends one number more.
@@ -70,17 +74,17 @@ class LargestStep(ServerOptimizer):
     weighting: ClassVar[Weighting] = "uniform"
 
     def init(self, params: Params) -> LengthState:
-        """Zero."""
+        """The initial state: zero."""
         return LengthState(jnp.zeros((), trees.dtype_of(params)))
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> ClientStep:
-        """Its last step."""
+        """The last step of the client's line search."""
         assert isinstance(solution.search, Search)  # `needs` says so
         return ClientStep(solution.search.step)
 
     def step(
         self, params: Params, state: LengthState, delta: Params, measured: ClientStep, cohort: Cohort
     ) -> tuple[Params, LengthState]:
-        """One server step."""
+        """Apply one server step."""
         eta = measured.step.astype(state.server_lr.dtype)
         return trees.axpy(eta, delta, params), LengthState(eta)

@@ -40,7 +40,9 @@ class MirrorDescentState:
 
 @module
 class MirrorDescent(ServerOptimizer):
-    """theta = grad psi(w);  theta <- theta + eta v;  w = grad psi*(theta);  eta solves h(eta) = m,
+    """Mirror descent on the server, whose step size eta solves h(eta) = m.
+
+    theta = grad psi(w);  theta <- theta + eta v;  w = grad psi*(theta);  eta solves h(eta) = m,
 
         h(eta) = <grad psi*(theta + eta v) - w, v>,     v and m as in `DoublyAdaptive`.
 
@@ -68,20 +70,20 @@ class MirrorDescent(ServerOptimizer):
         check_range("beta1", self.beta1, at_least=0, below=1, optional=True)
 
     def init(self, params: Params) -> MirrorDescentState:
-        """All zero; raises `InvalidInput` if the model lies outside the mirror map's domain."""
+        """The initial state: all zero; raises `InvalidInput` if the model lies outside the mirror map's domain."""
         self.mirror.check(params)
         zero = jnp.zeros((), trees.dtype_of(params))
         v = () if self.beta1 is None else trees.zeros_like(params)
         return MirrorDescentState(v, zero, zero, zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Spread:
-        """|D_i|^2."""
+        """The client's |D_i|^2."""
         return Spread(trees.squared_norm(delta))
 
     def step(
         self, params: Params, state: MirrorDescentState, delta: Params, measured: Spread, cohort: Cohort
     ) -> tuple[Params, MirrorDescentState]:
-        """One server step (equation 3)."""
+        """Apply one server step (equation 3)."""
         v, m = moments(self.beta1, state.v, state.m, delta, measured.squared_norm)
         theta = self.mirror.forward(params)
 
@@ -106,7 +108,7 @@ def FedDuA(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedDuA in any geometry (Takakura et al. 2025, equation 3): mirror descent whose step solves an equation.
+    """FedDuA in any geometry (Takakura et al. 2025, equation 3): mirror descent with a step size from an equation.
 
         client:  D_i as in `FedAvg`
         server:  D = mean D_i,   m = (1/2) mean |D_i|^2,   theta <- grad psi(w) + eta D,   w <- grad psi*(theta)

@@ -27,7 +27,7 @@ class OptaxRuleState:
 
 @module
 class OptaxRule(ServerOptimizer):
-    """An optax transformation on the server. Make one with `Optax`.
+    """Server optimiser that applies an optax transformation; `Optax` makes one.
 
     Attributes:
         transformation: the optax function with its arguments, as `Optax` keeps it.
@@ -42,7 +42,7 @@ class OptaxRule(ServerOptimizer):
     def step(
         self, params: Params, state: OptaxRuleState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, OptaxRuleState]:
-        """One server step on the gradient -D."""
+        """Apply one server step on the gradient -D."""
         import optax
 
         tx = self.transformation.at(cohort.round)
@@ -54,7 +54,7 @@ class OptaxRule(ServerOptimizer):
 
 
 def Optax(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> OptaxRule:
-    """A server optimiser from an optax function and its arguments; numbers are leaves.
+    """Make a server optimiser from an optax function and its arguments; numbers are leaves.
 
     Args:
         factory: an optax function that makes a transformation, such as `optax.lion`; it sees -D as the

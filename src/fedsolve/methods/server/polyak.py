@@ -1,4 +1,4 @@
-"""The Polyak step on the server, from losses that clients report: for gradients, and for proximal points."""
+"""The Polyak step on the server, from the losses that clients report: for gradients, and for proximal points."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class PolyakState:
 
 @module
 class Polyak(ServerOptimizer):
-    """eta = max(0, mean of tau_i (f_i(w) - f_star)) / |D|^2,   w <- w + eta D.
+    """Polyak's step on the server, from the losses that clients report.
+
+    eta = max(0, mean of tau_i (f_i(w) - f_star)) / |D|^2,   w <- w + eta D.
 
     D is a client update and no gradient: D ~ -grad G(w) with G = mean of tau_i f_i and tau_i the sum of the rates
     that client i applied (K eta_l for K steps of SGD, the accepted steps of a line search). The step is Polyak's
@@ -63,19 +65,19 @@ class Polyak(ServerOptimizer):
         check_range("f_star", self.f_star)
 
     def init(self, params: Params) -> PolyakState:
-        """Zero."""
+        """The initial state: zero."""
         zero = jnp.zeros((), trees.dtype_of(params))
         return PolyakState(zero, zero)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Excess:
-        """f_i(w), and its excess in units of the client update."""
+        """The client's loss f_i(w), and its excess in units of the client update."""
         loss = oracle.full(start)[0]
         return _excess(loss, solution.rate_sum, self.f_star)
 
     def step(
         self, params: Params, state: PolyakState, delta: Params, measured: Excess, cohort: Cohort
     ) -> tuple[Params, PolyakState]:
-        """One server step."""
+        """Apply one server step."""
         eta = quotient(jnp.maximum(measured.excess, 0), trees.squared_norm(delta))
         dtype = state.f.dtype
         return trees.axpy(eta, delta, params), PolyakState(eta.astype(dtype), measured.loss.astype(dtype))
@@ -111,7 +113,7 @@ class EnvelopePolyak(Polyak):
         check_range("gamma", self.gamma, above=0)
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Excess:
-        """M_i(w), and gamma times its excess."""
+        """The client's Moreau envelope M_i(w), and gamma times its excess."""
         return _excess(oracle.full(solution.params)[0], self.gamma, self.f_star)
 
 

@@ -1,4 +1,4 @@
-"""What a server optimiser is: the server's step, given the cohort's mean client update."""
+"""The interface of a server optimiser: the server's step, given the cohort's mean client update."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Needs = Literal["sums_gradients", "searches"] | None
 
 
 class ServerOptimizer(ABC):
-    """Moves the model by the mean client update D = mean of (w_i - w) over the cohort.
+    """Base class of server optimisers.
 
-    Its state reports `server_lr`, the global learning rate of its last step.
+    A server optimiser moves the model by the mean client update D = mean of (w_i - w) over the cohort. Its state
+    reports `server_lr`, the learning rate of its last step.
 
     Attributes:
         needs: what the clients' solver must tell beside its update: `sums_gradients` the sum of the rates that
@@ -39,7 +40,7 @@ class ServerOptimizer(ABC):
     weighting: ClassVar[Weighting] = "examples"
 
     def check(self, local: LocalSolver) -> None:
-        """Raise `InvalidInput` if this solver does not tell what it needs.
+        """Raise `InvalidInput` if a local solver does not report what the server's step needs.
 
         Args:
             local: the clients' solver.
@@ -54,7 +55,7 @@ class ServerOptimizer(ABC):
 
     @abstractmethod
     def init(self, params: Params) -> Any:
-        """The state before the first round, for a model `params`; scalars in its type.
+        """The optimiser's state before the first round, for a model `params`; scalars have its type.
 
         Args:
             params: the model w.
@@ -64,7 +65,7 @@ class ServerOptimizer(ABC):
         """
 
     def client_stats(self, delta: Params, solution: Solution, start: Params, oracle: Oracle) -> Any:
-        """What the step needs from a client besides its update, reduced as its fields say.
+        """The statistics that the step needs from a client besides its update, reduced as their fields say.
 
         `delta` leads from `start`, the model w, to `solution.params`; `oracle` is the client's, with the terms
         that wrappers add to its losses.
@@ -81,7 +82,7 @@ class ServerOptimizer(ABC):
         return ()
 
     def direction(self, delta: Params, solution: Solution) -> Params:
-        """What a client sends to be averaged: its update.
+        """The vector that a client sends to be averaged; by default its update.
 
         Args:
             delta: the client's update, of the model's structure.
@@ -96,7 +97,7 @@ class ServerOptimizer(ABC):
     def step(
         self, params: Params, state: Any, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, Any]:
-        """The server's step.
+        """Apply the server's step.
 
         Args:
             params: the model w.

@@ -1,4 +1,4 @@
-"""Server SGD with and without momentum, and the methods that it makes: FedAvg and FedAvgM."""
+"""Server SGD with and without momentum, and the methods that use it: FedAvg and FedAvgM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class ServerSGDState:
 
 @module
 class ServerSGD(ServerOptimizer):
-    """w <- w + lr D; with momentum  m <- beta m + D (heavy ball),  w <- w + lr m.
+    """Server SGD with optional heavy-ball or Nesterov momentum.
+
+    w <- w + lr D; with momentum  m <- beta m + D (heavy ball),  w <- w + lr m.
 
     Nesterov's momentum looks one step ahead:  m <- beta m + D,  w <- w + lr (D + beta m), as PyTorch's
     SGD(nesterov=True) does on the gradient -D (Sutskever et al. 2013).
@@ -62,14 +64,14 @@ class ServerSGD(ServerOptimizer):
             raise InvalidInput("nesterov = True needs a momentum, such as momentum=0.9")
 
     def init(self, params: Params) -> ServerSGDState:
-        """Zero momentum."""
+        """The initial state: zero momentum."""
         momentum = () if self.momentum is None else trees.zeros_like(params)
         return ServerSGDState(momentum, jnp.zeros((), trees.dtype_of(params)))
 
     def step(
         self, params: Params, state: ServerSGDState, delta: Params, measured: Any, cohort: Cohort
     ) -> tuple[Params, ServerSGDState]:
-        """One server step."""
+        """Apply one server step."""
         lr = rate_at(self.lr, cohort.round)
         momentum = ()
         if self.momentum is not None:
@@ -87,7 +89,7 @@ def FedAvg(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> FedOpt:
-    """FedAvg (McMahan et al. 2017): clients run SGD from the model, the server takes the mean of what they reach.
+    """FedAvg (McMahan et al. 2017): clients run local SGD, and the server averages their models.
 
         client:  y <- y - eta_l g_i(y), K times from w;   D_i = y - w
         server:  w <- w + eta_g sum_i p_i D_i,   p_i = n_i / (sum over S of n_j)

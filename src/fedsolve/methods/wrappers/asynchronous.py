@@ -1,4 +1,4 @@
-"""Messages that come when they come: FedBuff (Nguyen et al. 2022) and FedAsync (Xie et al. 2019)."""
+"""Asynchronous methods: FedBuff (Nguyen et al. 2022) and FedAsync (Xie et al. 2019)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Asynchronous(Wrapper):
 @class_by_name("FedBuff")
 @module
 class Buffered(Asynchronous):
-    """FedBuff around a method: each client update counts the less the older the model that it began from.
+    """FedBuff around a method: the weight of a client update decreases with the age of the model it started from.
 
         client:  D_i of `inner` from w_{t - tau_i}, the model that it was sent
         server:  after K messages  D = sum_i p_i (1 + tau_i)^-a D_i,   w <- step of `inner` along D
@@ -108,14 +108,14 @@ class Buffered(Asynchronous):
         check_range("power", self.power, at_least=0)
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
-        """(1 + tau)^-a D."""
+        """The weighted update (1 + tau)^-a D."""
         return _scaled(_polynomial(late, self.power), delta)
 
 
 @class_by_name("FedAsync")
 @module
 class Mixing(Asynchronous):
-    """FedAsync around a method: the model is mixed with that of each client as it comes.
+    """FedAsync around a method: the server mixes each client's model into its own as it arrives.
 
         client:  w_i = model of `inner`'s client, from w_{t - tau}
         server:  w <- (1 - alpha s(tau)) w + alpha s(tau) w_i        (`inner` FedAvg)
@@ -154,7 +154,7 @@ class Mixing(Asynchronous):
             raise InvalidInput(f"staleness = {shown(self.staleness)} must be one of {', '.join(_WEIGHTS)}")
 
     def weigh(self, delta: Params, moved: Params, late: Scalar) -> Params:
-        """alpha s(tau) (w_i - w)."""
+        """The weighted update alpha s(tau) (w_i - w)."""
         weight = self.mixing * jnp.ones(())
         if self.staleness == "polynomial":
             weight = self.mixing * _polynomial(late, self.a)
@@ -173,7 +173,7 @@ def FedBuff(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> Buffered:
-    """FedBuff (Nguyen et al. 2022): the server updates with every K messages, however old the models they began from.
+    """FedBuff (Nguyen et al. 2022): the server updates after every K messages, whatever model they started from.
 
         client:  y <- y - eta_l g_i(y), K_i times from w_{t - tau_i};   D_i = y - w_{t - tau_i}
         server:  D = (1/K) sum_i (1 + tau_i)^-a D_i,   w <- w + eta_g D
@@ -215,7 +215,7 @@ def FedAsync(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> Mixing:
-    """FedAsync (Xie et al. 2019): the server mixes its model with that of each client as it comes.
+    """FedAsync (Xie et al. 2019): the server mixes each client's model into its own as it arrives.
 
         client:  y <- y - eta_l g_i(y), K_i times from w_{t - tau}
         server:  w <- (1 - alpha s(tau)) w + alpha s(tau) y

@@ -1,4 +1,4 @@
-"""Buffers (BatchNorm's statistics) around any method: averaged plainly, outside every formula of the method."""
+"""Buffers, such as BatchNorm's statistics, around any method: their plain mean, outside the method's formulas."""
 
 from __future__ import annotations
 

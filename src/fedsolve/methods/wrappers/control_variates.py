@@ -81,7 +81,9 @@ class ScaffoldMessage:
 @class_by_name("SCAFFOLD")
 @module
 class ControlVariates(Wrapper):
-    """SCAFFOLD around any method with a local SGD: y <- y - eta_l (g_i(y) - c_i + c).
+    """SCAFFOLD around any method with local SGD: control variates correct the drift of the clients.
+
+        client:     y <- y - eta_l (g_i(y) - c_i + c)
 
         option I:   c_i+ = grad f_i(w)                      option II:  c_i+ = c_i - c + (w - y_K) / (K eta_l)
         server:     inner update;   c <- c + (1/N) sum over S of (c_i+ - c_i)
@@ -142,7 +144,7 @@ class ControlVariates(Wrapper):
                 )
 
     def init(self, params: Params) -> ScaffoldServer:
-        """The inner server and c = 0."""
+        """The inner server's state, and c = 0."""
         return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
 
     def broadcast(self, server: ScaffoldServer, cohort: Cohort) -> ScaffoldBroadcast:
@@ -150,13 +152,13 @@ class ControlVariates(Wrapper):
         return ScaffoldBroadcast(self.inner.broadcast(server.inner, cohort), server.control)
 
     def init_client(self, broadcast: ScaffoldBroadcast) -> ScaffoldClient:
-        """The inner client and c_i = 0."""
+        """The inner client's state, and c_i = 0."""
         return ScaffoldClient(self.inner.init_client(broadcast.inner), trees.zeros_like(broadcast.control))
 
     def train(
         self, broadcast: ScaffoldBroadcast, client: ScaffoldClient, oracle: Oracle
     ) -> tuple[ScaffoldMessage, ScaffoldClient]:
-        """Corrected local work, then a new c_i."""
+        """Run the inner local work with corrected gradients, then update c_i."""
         correction = trees.sub(broadcast.control, client.control)
         corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
         message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
@@ -171,7 +173,7 @@ class ControlVariates(Wrapper):
         return ScaffoldMessage(message, change), ScaffoldClient(inner, trees.add(client.control, change))
 
     def update(self, server: ScaffoldServer, message: ScaffoldMessage, cohort: Cohort) -> ScaffoldServer:
-        """The inner update, and c moved by |S|/N of the mean change."""
+        """Apply the inner update, and move c by |S|/N of the mean change."""
         inner = self.inner.update(server.inner, message.inner, cohort)
         share = cohort.size / cohort.population
         return ScaffoldServer(inner, trees.axpy(share, message.control_delta, server.control))
@@ -179,7 +181,7 @@ class ControlVariates(Wrapper):
     def receive(
         self, broadcast: ScaffoldBroadcast, message: ScaffoldMessage, client: ScaffoldClient
     ) -> tuple[ScaffoldMessage, ScaffoldClient]:
-        """What the inner method makes of its part."""
+        """Decode the inner message; the control variate is unchanged."""
         inner, followed = self.inner.receive(broadcast.inner, message.inner, client.inner)
         control = trees.add(client.control, message.control_delta)
         return ScaffoldMessage(inner, message.control_delta), ScaffoldClient(followed, control)
@@ -194,7 +196,7 @@ def SCAFFOLD(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> ControlVariates:
-    """SCAFFOLD (Karimireddy et al. 2020): FedAvg with control variates, so that clients do not drift apart.
+    """SCAFFOLD (Karimireddy et al. 2020): FedAvg with control variates that correct client drift.
 
         client:  y <- y - eta_l (g_i(y) - c_i + c), K times from w
                  option I:   c_i+ = grad f_i(w)           option II:  c_i+ = c_i - c + (w - y) / (K eta_l)

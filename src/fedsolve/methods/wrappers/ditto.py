@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021): beside any method, a model of each client's own that is drawn to the global one."""
+"""Ditto (Li et al. 2021): a personal model on each client, beside any method."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class DittoClient:
 @class_by_name("Ditto")
 @module
 class Ditto(OwnModels):
-    """`inner` as it is, and on each client that takes part local steps on a model of its own:
+    """Ditto (Li et al. 2021) keeps a personal model on each client, trained towards the global model.
 
-        client:  what `inner` does, from w;   v_i <- v_i - eta_v (g_i(v_i) + lam (v_i - w)), on the same minibatches
-        server:  what `inner` does
+        client:  as `inner`, from w;   v_i <- v_i - eta_v (g_i(v_i) + lam (v_i - w)), on the same minibatches
+        server:  as `inner`
 
-    Down and up: what `inner` sends. Kept: v_i on each client (d numbers), besides what `inner` keeps there; all begin
-    as w of the first round. A client is measured with v_i, the server's model is `inner`'s: what a client that never
-    trained is measured with. lam = 0 is training alone. A private `inner` protects what is sent, and v_i is not.
+    Down and up: the messages of `inner`. Kept: v_i on each client (d numbers), besides the state of `inner`; every
+    v_i starts as w of the first round. The global model is that of `inner`, unchanged. A client is evaluated with its
+    v_i, and with the global model if it never trained. lam = 0 is purely local training. A private `inner` protects
+    what is sent; v_i is never sent.
 
     Args:
         inner: the method of the global model.
@@ -63,16 +64,16 @@ class Ditto(OwnModels):
         object.__setattr__(self, "personal_lr", as_rate("personal_lr", self.personal_lr))
 
     def init_client(self, broadcast: Any) -> DittoClient:
-        """The inner client, and the model of the first round."""
+        """The inner client's state, and the model of the first round."""
         return DittoClient(self.inner.init_client(broadcast), self.inner.model(broadcast))
 
     def train(self, broadcast: Any, client: DittoClient, oracle: Oracle) -> tuple[Any, DittoClient]:
-        """The inner local work, and that on the client's own model."""
+        """Run the inner local work, then local steps on the personal model."""
         message, inner = self.inner.train(broadcast, client.inner, oracle)
         drawn = ProximalOracle(oracle, self.inner.model(broadcast), self.lam)
         personal = SGD(self.personal_lr).solve(client.personal, drawn, round_of(broadcast)).params
         return message, DittoClient(inner, personal)
 
     def own_model(self, model: Params, client: DittoClient) -> Params:
-        """v_i."""
+        """The client's personal model v_i."""
         return client.personal

@@ -1,4 +1,4 @@
-"""Leaves of the model that stay with each client: FedPer (Arivazhagan et al. 2019), FedRep (Collins et al. 2021)."""
+"""Personal leaves of the model: FedPer (Arivazhagan et al. 2019), FedRep (Collins et al. 2021)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PersonalClient:
 @class_by_name("Personal")
 @module
 class Personal(OwnModels):
-    """Some leaves of the model stay with each client and are never sent; `inner` federates the others.
+    """Personal leaves stay on each client and are never sent; `inner` trains the shared ones.
 
         jointly (passes = 0):   (g, h) = gradient of f_i at (y, v_i):   `inner`'s local step of y along g,
                                 v_i <- v_i - eta_v h
@@ -90,30 +90,30 @@ class Personal(OwnModels):
 
     @property
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As the paper of this way of training calls it."""
+        """The name of the method: FedPer or FedRep."""
         return "FedRep" if self.passes else "FedPer"
 
     @property
     def mutates_buffers(self) -> bool:
-        """Whether the personal leaves move inside the oracle."""
+        """Whether the oracle updates the personal leaves."""
         return not self.passes
 
     def init(self, params: Params) -> PersonalServer:
-        """The inner server, and the personal leaves of the initial model."""
+        """The inner server's state, and the personal leaves of the initial model."""
         shared, personal = split(params, self.leaves)
         return PersonalServer(self.inner.init(shared), personal)
 
     def init_client(self, broadcast: Any) -> PersonalClient:
-        """Refused: what a client begins with is not in a broadcast."""
+        """Not supported: the personal leaves are not in a broadcast; `enrol` makes a client's first state."""
         raise InvalidInput("a client begins with personal leaves of its own copy of the model: call enrol")
 
     def enrol(self, broadcast: Any, params: Params) -> PersonalClient:
-        """The inner client, and the personal leaves of the client's copy of the initial model."""
+        """The inner client's state, and the personal leaves of the client's copy of the initial model."""
         shared, personal = split(params, self.leaves)
         return PersonalClient(self.inner.enrol(broadcast, shared), personal)
 
     def train(self, broadcast: Any, client: PersonalClient, oracle: Oracle) -> tuple[Any, PersonalClient]:
-        """Local work on both parts."""
+        """Train the shared and the personal leaves."""
         round = round_of(broadcast)
         if not self.passes:
             memory = jax.tree.map(jax.new_ref, client.personal)
@@ -126,11 +126,11 @@ class Personal(OwnModels):
         return message, PersonalClient(inner, personal)
 
     def export(self, server: PersonalServer) -> Params:
-        """The shared leaves with the initial personal ones."""
+        """The shared leaves with the initial personal leaves."""
         return join(self.inner.export(server.inner), server.personal)
 
     def own_model(self, model: Params, client: PersonalClient) -> Params:
-        """The shared leaves with the client's own."""
+        """The shared leaves with the client's personal leaves."""
         return join(split(model, self.leaves)[0], client.personal)
 
 
@@ -142,7 +142,7 @@ def FedPer(
     server_lr: Rate = 1.0,
     weighting: Weighting = "examples",
 ) -> Personal:
-    """FedPer (Arivazhagan et al. 2019): FedAvg of the shared layers, while the last layers stay with each client.
+    """FedPer (Arivazhagan et al. 2019): FedAvg on the shared layers; the last layers stay on each client.
 
         client:  (y, v_i) <- (y, v_i) - eta_l grad f_i(y, v_i), K times from (w, v_i);   D_i = y - w;   v_i is kept
         server:  w <- w + eta_g sum_i p_i D_i,   p_i = n_i / sum of n over S
@@ -182,7 +182,7 @@ def FedRep(
     weighting: Weighting = "uniform",
     **client: Unpack[ClientOptions],
 ) -> Personal:
-    """FedRep (Collins et al. 2021): each client first fits its own head, then takes local steps on the shared body.
+    """FedRep (Collins et al. 2021): each client first fits its personal head, then trains the shared body.
 
         client:  v_i <- v_i - eta_v grad_v f_i(w, v_i), through the round's minibatches `passes` times
                  y <- y - eta_l grad_y f_i(y, v_i), K times from w;   D_i = y - w;   v_i is kept

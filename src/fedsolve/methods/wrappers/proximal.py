@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020): any method with local objectives pulled towards the model it started from."""
+"""FedProx (Li et al. 2020): any method with a proximal term that keeps clients close to the global model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ProximalOracle(WrappedOracle):
 @class_by_name("FedProx")
 @module
 class Proximal(Wrapper):
-    """Local steps on f_i(y) + (mu/2) |y - w|^2; everything else as `inner`.
+    """FedProx (Li et al. 2020) around any method: the proximal term (mu/2) |y - w|^2 is added to local objectives.
 
         client:  y <- y - eta_l (g_i(y) + mu (y - w))
 
@@ -65,7 +65,7 @@ class Proximal(Wrapper):
         check_range("mu", self.mu, at_least=0)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work on the proximal objective."""
+        """Run the inner local work on the proximal objective."""
         anchor = self.inner.model(broadcast)
         return self.inner.train(broadcast, client, ProximalOracle(oracle, anchor, self.mu))
 
@@ -79,7 +79,7 @@ def FedProx(
     weighting: Weighting = "examples",
     **client: Unpack[ClientOptions],
 ) -> Proximal:
-    """FedProx (Li et al. 2020): FedAvg whose clients are pulled back towards the model that they started from.
+    """FedProx (Li et al. 2020): FedAvg with a proximal term that keeps clients close to the global model.
 
         client:  y <- y - eta_l (g_i(y) + mu (y - w)), K times from w;   D_i = y - w
         server:  w <- w + eta_g sum_i p_i D_i

@@ -34,7 +34,7 @@ class SubgradientOracle(WrappedOracle):
 @class_by_name("Subgradient")
 @module
 class Subgradient(Wrapper):
-    """Local steps on f_i + psi by subgradients; everything else as `inner`.
+    """Adds a subgradient of psi to the local steps of any method: the baseline of Yuan et al. 2021.
 
         client:  y <- y - eta_l (g_i(y) + v),   v in the subdifferential of psi at y (0 at a kink at 0)
 
@@ -66,14 +66,14 @@ class Subgradient(Wrapper):
         object.__setattr__(self, "psi", require("Subgradient", self.psi, "subgradient", instead))
 
     def init(self, params: Params) -> Any:
-        """The inner server."""
+        """The inner server's state."""
         self.psi.check(params)
         return self.inner.init(params)
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work with subgradients."""
+        """Run the inner local work with subgradients."""
         return self.inner.train(broadcast, client, SubgradientOracle(oracle, self.psi))
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """What psi gives reason to measure."""
+        """The diagnostics of psi."""
         return measures_of(self.psi)

@@ -1,4 +1,4 @@
-"""What every wrapper has in common: whatever it does not change is the inner method's."""
+"""The base class of wrappers: methods and traits that a wrapper does not define are the inner method's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fedsolve.core.types import Params, replace
 
 
 class Wrapper(Algorithm):
-    """A method around another. Methods and traits that a subclass does not define are the inner method's.
+    """Base class of wrappers: methods around another method.
+
+    Methods and traits that a subclass does not define are the inner method's.
 
     A subclass that keeps or sends more than `inner` has classes of its own for that, each with the inner method's part
     in a field `inner`, and names them in `parts`. It defines the methods that make them; all others find the inner
@@ -49,22 +51,22 @@ class Wrapper(Algorithm):
 
     @property
     def name(self) -> str:
-        """The wrapper's title, and the inner method's name unless that is FedAvg."""
+        """The wrapper's title, followed by the inner method's name unless it is FedAvg."""
         inner = name_of(self.inner)
         return self.title if inner == "FedAvg" else f"{self.title}+{inner}"
 
     @property
     def traits(self) -> Traits:
-        """The inner method's, with those that the wrapper declares itself in their place."""
+        """The inner method's traits, replaced by those that the wrapper declares."""
         return merge_traits(self.inner.traits, self)
 
     @property
     def local(self) -> Any:
-        """The inner method's local solver, None if it has none."""
+        """The inner method's local solver, or None."""
         return getattr(self.inner, "local", None)
 
     def init(self, params: Params) -> Any:
-        """The inner server."""
+        """The inner server's state."""
         return self.inner.init(params)
 
     def broadcast(self, server: Any, cohort: Cohort) -> Any:
@@ -72,26 +74,26 @@ class Wrapper(Algorithm):
         return self.inner.broadcast(self.inner_part(server), cohort)
 
     def init_client(self, broadcast: Any) -> Any:
-        """The inner client."""
+        """The inner client's state."""
         return self.inner.init_client(self.inner_part(broadcast))
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
-        """The inner local work; a client's part of the wrapper stays."""
+        """Run the inner local work; the wrapper's part of the client state is unchanged."""
         message, trained = self.inner.train(self.inner_part(broadcast), self.inner_part(client), oracle)
         return message, self._renewed(client, trained)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
-        """What the inner method makes of a message; the wrapper's parts stay."""
+        """Decode the inner message; the wrapper's parts are unchanged."""
         received, followed = self.inner.receive(*map(self.inner_part, (broadcast, message, client)))
         return self._renewed(message, received), self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
-        """The inner update; the server's part of the wrapper stays."""
+        """Apply the inner update; the wrapper's part of the server state is unchanged."""
         updated = self.inner.update(self.inner_part(server), self.inner_part(message), cohort)
         return self._renewed(server, updated)
 
     def model(self, broadcast: Any) -> Params:
-        """The model that the inner broadcast stands for."""
+        """The model in the inner broadcast."""
         return self.inner.model(self.inner_part(broadcast))
 
     def export(self, server: Any) -> Params:
@@ -99,15 +101,15 @@ class Wrapper(Algorithm):
         return self.inner.export(self.inner_part(server))
 
     def check(self, sampling: Any, population: int) -> None:
-        """The inner method's check of a run."""
+        """Run the inner method's check."""
         self.inner.check(sampling, population)
 
     def diagnostics(self) -> tuple[Any, ...]:
-        """The inner method's."""
+        """The inner method's diagnostics."""
         return self.inner.diagnostics()
 
     def inner_part(self, part: Any) -> Any:
-        """What the inner method has of a server state, broadcast, client state or message."""
+        """The inner method's part of a server state, broadcast, client state or message."""
         return part.inner if isinstance(part, self.parts) else part
 
     def _renewed(self, part: Any, inner: Any) -> Any:
