@@ -123,6 +123,51 @@ def test_labels_that_make_the_same_folder_are_kept_apart(call, no_pictures):
     assert Path("c/FedAvg-2/model.safetensors").exists()
 
 
+def test_methods_may_be_given_labels(call, no_pictures):
+    """One method twice, each with its settings; a label of a file is replaced by the one that is typed."""
+    names = ("slow=FedAvg", "fast=FedAvg", "FedExP")
+    rates = ("--set", "slow.client_lr=0.01", "--set", "fast.client_lr=0.3")
+    ended = call("compare", "digits", *names, *rates, *SMALL, "--json", "--out", "c")
+    assert ended.code == 0
+    assert [(m["label"], m["algorithm"]) for m in ended.document["methods"]] == [
+        ("slow", "FedAvg"), ("fast", "FedAvg"), ("FedExP", "FedExP"),
+    ]  # fmt: skip
+    alone = call("run", "digits", "other=FedAvg", "--set", "other.client_lr=0.3", *SMALL, "--out", "r")
+    assert alone.code == 0
+    assert losses("r") == losses("c/fast") != losses("c/slow")
+    assert json.loads(Path("r/history.json").read_text())["label"] == "other"
+    again = call("compare", "digits", "quick=fast", "slow", "--config", "c", "--json", "--out", "d")
+    assert [m["label"] for m in again.document["methods"]] == ["quick", "slow"]
+    assert losses("d/quick") == losses("c/fast")
+
+
+def losses(folder):
+    return [json.loads(line)["train_loss"] for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            ("a=FedAvg", "a=FedExP"),
+            "two methods are called 'a': give each a label of its own, such as slow=NAME",
+        ),
+        (("FedAvg=FedExP", "FedAvg"), "two methods are called 'FedAvg': give each a label of its own"),
+        (("=FedAvg", "FedExP"), "'=FedAvg': the label before = is empty: give one, such as slow=FedAvg"),
+        (("a=FedAvgg", "FedExP"), "unknown algorithm 'FedAvgg': did you mean 'FedAvg'?"),
+        (("--config", "c.toml", "a=lr=0.1", "a=FedExP"), "two methods are called 'a'"),
+        (("--config", "c.toml", "lr=0.1"), "only lr=0.1 to compare"),
+    ],
+)
+def test_a_label_that_cannot_be_is_one_line(call, names, told):
+    Path("c.toml").write_text(
+        '[[method]]\nname = "FedAvg"\nlabel = "lr=0.1"\n[[method]]\nname = "FedExP"\nlabel = "b"\n'
+    )
+    ended = call("compare", "digits", *names, *SMALL)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert told in ended.err
+
+
 def test_methods_that_minimise_different_objectives_are_told_apart():
     """The note names who weighs how; with one weighting for all there is none."""
     import fedsolve as fs

@@ -43,18 +43,18 @@ def _geometries() -> list[dict[str, Any]]:
 
 
 def _schedules() -> list[dict[str, Any]]:
-    from fedsolve.core.schedules import SCHEDULES
+    from fedsolve.core.schedule_names import SCHEDULES, OptaxFunction
 
-    return [
-        {
-            "name": name,
-            "summary": _summary(cls),
-            "citation": "",
-            "parameters": _parameters(cls),
-            "last": ", ".join(_parameters(cls)),
-        }
-        for name, cls in SCHEDULES.items()
-    ]
+    rows = []
+    for name, made_by in SCHEDULES.items():
+        if isinstance(made_by, OptaxFunction):
+            summary = f"optax.{made_by.function}: {made_by.summary}"
+            parameters = list(made_by.signature())
+        else:
+            summary, parameters = _summary(made_by), _parameters(made_by)
+        row = {"name": name, "summary": summary, "citation": "", "parameters": parameters}
+        rows.append(row | {"last": ", ".join(parameters)})
+    return rows
 
 
 def _experiments() -> list[dict[str, Any]]:
@@ -211,7 +211,9 @@ def cite(
     loaded = load(config)
     emit("\n\n".join(BIBTEX[key] for key in keys_of(loaded)))
     if own := [f"the {kind} {reference}" for reference, kind in references_of(loaded).items()]:
-        say(f"note: your own code is not imported, and no paper of it is known: {', '.join(own)}; add its BibTeX")
+        say(
+            f"note: your own code is not imported, and no paper of it is known: {', '.join(own)}; add its BibTeX"
+        )
 
 
 def keys_of(config: Config) -> list[str]:

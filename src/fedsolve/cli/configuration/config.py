@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from fedsolve.cli.configuration.config_errors import describe_problems
-from fedsolve.cli.configuration.values import check_integers
+from fedsolve.cli.configuration.values import check_integers, check_labels
 from fedsolve.config.catalogue import current_name
 from fedsolve.core.checks import SEED_BITS
 from fedsolve.core.errors import InvalidInput
@@ -171,12 +171,7 @@ def parse_as(model: type[C], table: Mapping[str, Any], origin: str) -> C:
     for first, second in exclusive_options():
         if getattr(config.run, first) is not None and getattr(config.run, second) is not None:
             raise InvalidInput(f"{origin}: give {first} or {second}, not both")
-    labels = [method.shown for method in config.method]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InvalidInput(f"{origin}: two methods are called '{label}': give each a label of its own")
-        if not label.strip():
-            raise InvalidInput(f"{origin}: a method has an empty name")
+    check_labels(origin, [method.shown for method in config.method])
     return config
 
 

@@ -21,7 +21,14 @@ from fedsolve.cli.configuration.config import (
 )
 from fedsolve.cli.configuration.requests import Request, SweepRequest
 from fedsolve.cli.configuration.trust import admit
-from fedsolve.cli.configuration.values import EXAMPLE, parse_assignments, parse_grid, parse_seeds
+from fedsolve.cli.configuration.values import (
+    EXAMPLE,
+    check_labels,
+    parse_assignments,
+    parse_grid,
+    parse_seeds,
+    typed_method,
+)
 from fedsolve.config.build import arguments
 from fedsolve.config.catalogue import current_name
 from fedsolve.config.references import is_reference
@@ -88,10 +95,13 @@ def _over_file(request: Request) -> Config:
     table = to_table(config)
     task_options = {} if request.task not in (None, file.get("task")) else table.get("task_options", {})
     table["task_options"] = task_options | _typed_task_options(request, config.task)
-    methods = _chosen(config.method, request.methods)
+    in_file = config.method if "method" in file else ()
+    named = [typed_method(text, [m.shown for m in in_file]) for text in request.methods]
+    methods = _chosen(in_file, named)
     if path is not None:
         used = config.model_copy(update={"method": [MethodSection(**method) for method in methods]})
-        admit(used, path, request.trust, [*([request.task] if request.task else []), *request.methods])
+        tasks = [request.task] if request.task else []
+        admit(used, path, request.trust, [*tasks, *(method["name"] for method in named)])
     if request.weighting is not None:
         table["weighting"] = request.weighting
         for method in methods:
@@ -117,7 +127,7 @@ def _named(request: Request, file: Mapping[str, Any]) -> Config:
             "no method: name one after the task or give a --config with one (see `fedsolve list algorithms`)"
         )
     origin = _HERE if request.config is None else str(request.config)
-    methods = file.get("method") or [{"name": name} for name in names]
+    methods = file.get("method") or [typed_method(text) for text in names]
     table = {**file, "task": request.task or file.get("task"), "method": methods}
     return check_runnable(parse(table, origin), Path(origin))
 
@@ -180,16 +190,22 @@ def _swept(request: SweepRequest) -> Config:
     return parse(table | {"sweep": section}, origin)
 
 
-def _chosen(methods: Sequence[MethodSection], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The methods named, from the file where it has them; all of the file if none is named."""
-    if not names:
+def _chosen(methods: Sequence[MethodSection], named: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+    """The methods named, from the file where it has them; all of the file if none is named.
+
+    Raises:
+        InvalidInput: two of one label.
+    """
+    if not named:
         return [m.model_dump(exclude_none=True) for m in methods]
     chosen: list[dict[str, Any]] = []
-    for name in names:
-        found = [m for m in methods if m.shown == name] or [
-            m for m in methods if m.name == current_name(name)
-        ]
-        chosen += [m.model_dump(exclude_none=True) for m in found] or [{"name": name}]
+    for typed in named:
+        name = current_name(typed["name"])
+        in_file = [m for m in methods if m.shown == typed["name"]] or [m for m in methods if m.name == name]
+        # the label that was typed replaces the file's; the name may be a label of the file
+        label = {key: value for key, value in typed.items() if key == "label"}
+        chosen += [m.model_dump(exclude_none=True) | label for m in in_file] or [typed | {"name": name}]
+    check_labels(_HERE, [m.get("label") or m["name"] for m in chosen])
     return chosen
 
 

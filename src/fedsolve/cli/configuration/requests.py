@@ -111,7 +111,7 @@ class OneMethodRequest(Request):
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A method (`fedsolve list algorithms`), SCAFFOLD+X, FedProx+X or your own as module:Class.",
+            help="A method (`fedsolve list algorithms`), SCAFFOLD+X, your own as module:Class, or LABEL=NAME.",
             autocompletion=complete_algorithm,
         ),
     ] = None
@@ -139,7 +139,11 @@ class CompareRequest(Request):
 
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAMES...", help="Two methods or more.", autocompletion=complete_algorithm),
+        typer.Argument(
+            metavar="NAMES...",
+            help="Two methods or more, each as NAME or LABEL=NAME.",
+            autocompletion=complete_algorithm,
+        ),
     ] = None
     settings: Annotated[
         list[str] | None,

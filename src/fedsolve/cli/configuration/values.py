@@ -158,3 +158,38 @@ def parse_seeds(text: str) -> int | list[int]:
     if not re.fullmatch(r"\d{1,19}(,\d{1,19})*,?", text):
         raise InvalidInput(f"--seeds {text!r} must be how many, as 5, or which, as 0,3,7")
     return [int(part) for part in text.split(",") if part]
+
+
+def typed_method(text: str, labels: Sequence[str] = ()) -> dict[str, str]:
+    """A method as it is typed, `FedAvg` or with a label `slow=FedAvg`, as a configuration has it.
+
+    Args:
+        text: what was typed.
+        labels: those of the methods in a file, any of which may be typed as it is.
+
+    Raises:
+        InvalidInput: an empty label.
+
+    >>> typed_method("slow=FedAvg")
+    {'name': 'FedAvg', 'label': 'slow'}
+    """
+    label, equals, name = text.partition("=")
+    if not equals or text in labels:
+        return {"name": text}
+    if not label.strip():
+        raise InvalidInput(
+            f"'{text}': the label before = is empty: give one, such as slow={name or 'FedAvg'}"
+        )
+    return {"name": name, "label": label}
+
+
+def check_labels(origin: str, labels: Sequence[str]) -> None:
+    """Raise `InvalidInput` for an empty label, and for two methods of one label."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidInput(
+                f"{origin}: two methods are called '{label}': give each a label of its own, such as slow=NAME, or in a "
+                'file label = "slow"'
+            )
+        if not label.strip():
+            raise InvalidInput(f"{origin}: a method has an empty name")
