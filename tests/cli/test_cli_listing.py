@@ -40,6 +40,8 @@ def test_settings_and_options_are_listed_with_their_defaults(call):
 def test_schedules_are_listed_as_they_are_written(call):
     schedules = {row["name"]: row for row in call("list", "schedules", "--json").document}
     assert schedules["exponential"]["parameters"] == ["initial", "decay"]
+    assert schedules["join"]["parameters"] == ["schedules", "boundaries"]
+    assert schedules["cosine_decay"]["summary"].startswith("optax.cosine_decay_schedule: ")
     assert schedules["reduce_on_plateau"]["parameters"][:3] == ["initial", "metric", "patience"]
 
 

@@ -9,7 +9,9 @@ import signal
 import tomllib
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from cli_small import SMALL
 from safetensors.numpy import load_file
@@ -47,11 +49,14 @@ def test_a_run_leaves_its_record_model_pictures_and_page(call):
 
 
 def test_the_model_is_the_one_of_the_library(call, no_pictures):
-    settings = ("--set", "client_lr={schedule='exponential', initial=0.2, decay=0.5}", "--set", "mu=0.3")
+    first = "{schedule='exponential', initial=0.2, decay=0.5}"
+    rate = f"client_lr={{schedule='join', boundaries=[2], schedules=[{first}, 0.07]}}"
+    settings = ("--set", rate, "--set", "mu=0.3")
     work = ("--batch-size", "16", "--local-steps", "4", "--seed", "7", "--eval-every", "2", "--chunk", "1")
     args = ("run", "digits", "FedProx+FedExP", *SMALL, *settings, *work, "--dtype", "float64")
     assert call(*args, "--task-set", "partition=shards", "--out", "r").code == 0
-    inner = fs.FedExP(client_lr=fs.schedules.Exponential(0.2, 0.5))
+    joined = optax.join_schedules([fs.schedules.Exponential(0.2, 0.5), lambda round: jnp.asarray(0.07)], [2])
+    inner = fs.FedExP(client_lr=joined)
     task = fs.tasks.digits(num_clients=4, model="softmax", partition="shards")
     expected = fs.run(
         fs.Proximal(inner, 0.3), task, rounds=3, clients_per_round=2, batch_size=16, local_steps=4, seed=7,
@@ -62,6 +67,8 @@ def test_the_model_is_the_one_of_the_library(call, no_pictures):
     for name, array in saved.items():
         assert array.dtype == np.float64
         np.testing.assert_array_equal(array, getattr(expected.params, name))
+    assert call("run", "--config", "r/config.toml", "--out", "again").code == 0
+    assert model("again") == model("r")
 
 
 def test_the_saved_configuration_runs_again_with_the_same_bits(call, no_pictures):

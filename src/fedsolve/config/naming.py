@@ -15,6 +15,7 @@ from fedsolve.config.config_objects import registries
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building.build_record import record_of
 from fedsolve.core.errors import FedsolveError
+from fedsolve.core.schedule_names import OptaxSchedule
 from fedsolve.geometry.blocks import Blocks
 
 
@@ -58,6 +59,8 @@ def to_plain(value: Any) -> Any:
             to_plain(part.psi) | ({} if part.together else {"on": part.pattern}) for part in value.parts
         ]
         return tables[0] if len(tables) == 1 else tables
+    if isinstance(value, OptaxSchedule):
+        return value.table
     for registry in registries().values():
         if (name := registry.name_of(value)) is not None:
             return {registry.key: name, **_fields(value)}

@@ -11,14 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from fedsolve.core.building.registry import Registry
 from fedsolve.core.checks import check_range, is_plain_number
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.metric_direction import improvements, signed
 from fedsolve.core.types import Scalar, is_module, module, replace, static
 
 __all__ = [
-    "SCHEDULES",
     "Exponential",
     "FromOptax",
     "InverseSqrt",
@@ -234,14 +232,6 @@ class ReduceOnPlateau(Reacting):
         lowered = int((waited // int(self.patience)).sum())
         rate = float(self.initial) * float(self.factor) ** lowered
         return replace(self, initial=max(rate, float(self.min_lr)))
-
-
-SCHEDULES: Registry[type[Schedule]] = Registry(
-    "schedule",
-    {"exponential": Exponential, "inverse_sqrt": InverseSqrt, "reduce_on_plateau": ReduceOnPlateau},
-    key="schedule",
-)
-"""Every schedule that a configuration can name."""
 
 
 def as_rate(name: str, value: Rate) -> Rate:
