@@ -12,7 +12,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.config.build import build
 from fedsolve.config.naming import named
-from fedsolve.core.schedule_names import OPTAX, SCHEDULES
+from fedsolve.config.schedule_names import OPTAX, SCHEDULES
 from fedsolve.deploy.messages.spec import from_spec, to_spec
 
 WARM = {"schedule": "linear", "init_value": 0.0, "end_value": 0.4, "transition_steps": 4}

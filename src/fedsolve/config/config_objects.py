@@ -39,7 +39,7 @@ def from_plain(where: str, value: Any, hint: Any) -> Any:
 @cache
 def registries() -> Mapping[type, Registry[Any]]:
     """What a configuration can build beside methods and tasks, by the class that an argument is annotated with."""
-    from fedsolve.core.schedule_names import SCHEDULES
+    from fedsolve.config.schedule_names import SCHEDULES
     from fedsolve.core.schedules import Schedule
     from fedsolve.geometry import GEOMETRIES, MIRRORS
     from fedsolve.geometry.mirrors import Mirror

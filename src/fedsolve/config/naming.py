@@ -12,10 +12,10 @@ import numpy as np
 from fedsolve.config.build import arguments, build
 from fedsolve.config.catalogue import split_name
 from fedsolve.config.config_objects import registries
+from fedsolve.config.schedule_names import OptaxSchedule
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building.build_record import record_of
 from fedsolve.core.errors import FedsolveError
-from fedsolve.core.schedule_names import OptaxSchedule
 from fedsolve.geometry.blocks import Blocks
 
 

@@ -43,7 +43,7 @@ def _geometries() -> list[dict[str, Any]]:
 
 
 def _schedules() -> list[dict[str, Any]]:
-    from fedsolve.core.schedule_names import SCHEDULES, OptaxFunction
+    from fedsolve.config.schedule_names import SCHEDULES, OptaxFunction
 
     rows = []
     for name, made_by in SCHEDULES.items():

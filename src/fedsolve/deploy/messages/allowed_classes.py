@@ -41,7 +41,7 @@ OPTIMISERS = (
 @cache
 def classes() -> Mapping[str, type]:
     """Every class of this package that a method can consist of, by `name_of`."""
-    names = ["fedsolve.core.schedules", "fedsolve.core.schedule_names"]
+    names = ["fedsolve.core.schedules", "fedsolve.config.schedule_names"]
     for name in _PACKAGES:
         package = importlib.import_module(f"fedsolve.{name}")
         names += [entry.name for entry in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
