@@ -3,78 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
-from sklearn import linear_model, svm
+from sklearn import linear_model
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.checks import check_same
+from fedsolve.core.checks import as_array, check_same
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.oracles.sklearn_losses import (
+    LinearLoss,
+    WeightedExamples,
+    accuracy,
+    is_classifier,
+    linear,
+    loss_of,
+)
+from fedsolve.tasks.losses.class_weights import check_class_weights
+from fedsolve.tasks.metrics.sum_metric import SumMetric
 from fedsolve.tasks.task import Examples
-
-ExampleLoss = Callable[[Array, Array], Array]
-"""(outputs (n, outputs), targets (n,)) -> loss of each example, shape (n,)."""
-
-
-def _of_margins(loss: Callable[[Array], Array]) -> ExampleLoss:
-    """A loss of s m for each output m, s = 1 for the label's class and -1 else, summed."""
-    return lambda outputs, y: jnp.sum(loss(_signs(outputs, y) * outputs), axis=1)
-
-
-logistic = _of_margins(lambda m: jax.nn.softplus(-m))
-"""log(1 + exp(-s m)), in nats."""
-hinge = _of_margins(lambda m: jnp.maximum(0, 1 - m))
-"""max(0, 1 - s m)."""
-squared_hinge = _of_margins(lambda m: jnp.square(jnp.maximum(0, 1 - m)))
-
-
-def multinomial(outputs: Array, y: Array) -> Array:
-    """-log softmax(outputs)[y], in nats."""
-    return jax.nn.logsumexp(outputs, axis=1) - jnp.take_along_axis(outputs, y[:, None], axis=1)[:, 0]
-
-
-def squared(outputs: Array, y: Array) -> Array:
-    """(m - y)^2 / 2."""
-    return 0.5 * jnp.square(outputs[:, 0] - y)
-
-
-def _signs(outputs: Array, y: Array) -> Array:
-    """1 for the label's output, else -1; of two classes there is one output, of the second."""
-    is_own = y[:, None] == (jnp.arange(outputs.shape[1]) if outputs.shape[1] > 1 else 1)
-    return jnp.where(is_own, 1, -1).astype(outputs.dtype)
-
-
-@dataclass(frozen=True)
-class LinearLoss:
-    """The mean over a batch of a loss of  coef_ x + intercept_."""
-
-    example_loss: ExampleLoss
-
-    def each(self, params: dict[str, Array], batch: Examples) -> Array:
-        """The loss of each example, shape (n,)."""
-        return self.example_loss(_linear(params, batch.x), batch.y)
-
-    def __call__(self, params: dict[str, Array], batch: Examples) -> Array:
-        """The mean over the batch, shape ()."""
-        return jnp.mean(self.each(params, batch))
-
-
-def accuracy(params: dict[str, Array], batch: Examples) -> Array:
-    """Whether the class with the largest output (of two classes: the sign of the one output) is the label's, (n,)."""
-    outputs = _linear(params, batch.x)
-    largest = jnp.argmax(outputs, axis=1) if outputs.shape[1] > 1 else outputs[:, 0] > 0
-    return (largest == batch.y).astype(outputs.dtype)
-
-
-def _linear(params: dict[str, Array], x: Array) -> Array:
-    """coef_ x + intercept_ of each example, shape (n, outputs)."""
-    outputs = x @ params["coef_"].T
-    return outputs + params["intercept_"] if "intercept_" in params else outputs
 
 
 class SklearnOracle(JaxOracle):
@@ -84,26 +34,35 @@ class SklearnOracle(JaxOracle):
     classes; `SGDClassifier(loss="log_loss")`: one against the rest, summed), hinge (`SGDClassifier`, `LinearSVC`)
     and its square, or half the squared error (`LinearRegression`, `Ridge`, `SGDRegressor`). The estimator's penalty
     (`C`, `alpha`, `l1_ratio`) and solver are no part of it: a federated method brings its own, such as
-    `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`.
+    `FedDualAvg(L1(...))` or weight decay. Minibatches are those of `JaxOracle`. Weights multiply the losses of
+    examples, as in scikit-learn: `class_weight` given as numbers, {label: weight}, and `sample_weight`. The mean is
+    over the number of examples, so clients together minimise what scikit-learn minimises on all their examples.
 
-    Clients measure `loss`, and of classifiers `accuracy`.
+    The estimator may be a `Pipeline` whose steps before the last are fitted already, such as a `StandardScaler` with
+    constants that all sites share: they are applied to x once, and neither fitted nor changed.
+
+    Clients measure `loss`, of classifiers `accuracy`, and further metrics that are given.
 
     `params` are {"coef_": (outputs, features), "intercept_": (outputs,)}, all 0, with an output for each class, one
     for two classes or a regression; without "intercept_" if the estimator has `fit_intercept=False`.
 
     Args:
         estimator: says which loss; it is neither fitted nor changed.
-        x: inputs, shape (examples, features), dense and finite; converted to float32 or, if they are, float64.
+        x: inputs, shape (examples, features), dense and finite; converted to float32 or, if they are, float64. Of a
+            pipeline what its first step takes.
         y: labels of any type, or finite numbers for a regression, shape (examples,).
         batch_size: examples of a minibatch, 1 .. examples; None sees all of them in each step.
         epochs: passes over the examples in a round, >= 1; or
         local_steps: local steps of a round, >= 1; exactly one of the two.
         classes: all labels of the federation, since a client may have only some; by default those in y.
-        validation: (x, y) of examples that the client holds out; None for none.
+        validation: (x, y) of examples that the client holds out, or (x, y, sample_weight); None for none.
+        sample_weight: of each example, at least 0, shape (examples,); None for 1.
+        metrics: further ones by name, of `fs.metrics` or as `JaxOracle` takes them.
 
     Raises:
         InvalidInput: another estimator or loss, labels outside `classes`, fewer than two classes, x and y that do
-            not fit, no example, numbers that are not finite.
+            not fit, no example, numbers that are not finite, weights that are no numbers of at least 0, a pipeline
+            with a step that is not fitted.
     """
 
     def __init__(
@@ -116,18 +75,25 @@ class SklearnOracle(JaxOracle):
         epochs: int | None = None,
         local_steps: int | None = None,
         classes: Sequence[Any] | np.ndarray | None = None,
-        validation: tuple[Any, Any] | None = None,
+        validation: tuple[Any, Any] | tuple[Any, Any, Any] | None = None,
+        sample_weight: Any = None,
+        metrics: Mapping[str, Callable[..., Any] | SumMetric] | None = None,
     ) -> None:
+        transform, estimator = _transform_of(estimator), final_step(estimator)
         outputs, labels = 1, None
         if is_classifier(estimator):
             labels = self.classes = check_classes(y if classes is None else classes)
             outputs = _outputs(labels)
-        examples = _examples(x, y, labels)
-        held_out = None if validation is None else _examples(*validation, labels)
+        examples = _examples(transform(x), y, labels, sample_weight)
+        held_out = None
+        if validation is not None:
+            inputs, targets, *weights = validation
+            ones = None if sample_weight is None else np.ones(len(targets))
+            held_out = _examples(transform(inputs), targets, labels, *(weights or [ones]))
         params: dict[str, np.ndarray] = {"coef_": np.zeros((outputs, examples.x.shape[1]), np.float32)}
         if estimator.fit_intercept:
             params["intercept_"] = np.zeros(outputs, np.float32)
-        loss = LinearLoss(loss_of(estimator, outputs))
+        loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
         super().__init__(
             loss,
             params,
@@ -135,13 +101,14 @@ class SklearnOracle(JaxOracle):
             batch_size=batch_size,
             epochs=epochs,
             local_steps=local_steps,
-            metrics={} if labels is None else {"accuracy": accuracy},
+            metrics=({} if labels is None else {"accuracy": accuracy}) | dict(metrics or {}),
+            predict=linear,
             validation=held_out,
         )
 
 
-def _examples(x: Any, y: Any, labels: np.ndarray | None) -> Examples:
-    """Inputs and targets as the loss takes them: labels by number, other targets as they are."""
+def _examples(x: Any, y: Any, labels: np.ndarray | None, weight: Any = None) -> Examples | WeightedExamples:
+    """Inputs and targets as the loss takes them, labels by number, other targets as they are; weights beside them."""
     if not hasattr(x, "__array__") and hasattr(x, "toarray"):
         raise InvalidInput("x is a sparse matrix: give a dense array, x.toarray()")
     x, y = np.asarray(x), np.asarray(y)
@@ -150,14 +117,71 @@ def _examples(x: Any, y: Any, labels: np.ndarray | None) -> Examples:
             f"x has shape {x.shape}, y {y.shape}: they must be (examples, features) and (examples,)"
         )
     y = y.astype(np.result_type(y.dtype, np.float32)) if labels is None else numbered(y, labels)
-    return Examples(x.astype(np.result_type(x.dtype, np.float32)), y)
+    x = x.astype(np.result_type(x.dtype, np.float32))
+    if weight is None:
+        return Examples(x, y)
+    weight = as_array("sample_weight", weight)
+    if weight.shape != y.shape or not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
+        raise InvalidInput(
+            f"sample_weight of shape {weight.shape} must be a finite number of at least 0 for each of {len(y)} "
+            "examples, not all 0"
+        )
+    return WeightedExamples(x, y, weight.astype(x.dtype))
+
+
+def final_step(estimator: Any) -> Any:
+    """The estimator itself, of a pipeline its last step."""
+    return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+
+
+def _transform_of(estimator: Any) -> Callable[[Any], Any]:
+    """What a pipeline does to inputs before its last step.
+
+    Raises:
+        InvalidInput: a step that is not fitted.
+    """
+    steps = estimator.steps[:-1] if isinstance(estimator, Pipeline) else []
+    steps = [(name, step) for name, step in steps if step not in (None, "passthrough")]
+    for name, step in steps:
+        try:
+            check_is_fitted(step)
+        except NotFittedError:
+            raise InvalidInput(
+                f"step '{name}' of the pipeline, {step!r}, is not fitted: every site would scale in its own way; fit "
+                "it to constants that all sites share, such as StandardScaler().fit([mean - deviation, mean + "
+                "deviation])"
+            ) from None
+
+    def transform(x: Any) -> Any:
+        for _, step in steps:
+            x = step.transform(x)
+        return x
+
+    return transform
+
+
+def _class_weights(estimator: Any, labels: np.ndarray | None) -> tuple[float, ...] | None:
+    """The weight of each class, in the order of the labels; None where all have 1."""
+    given = getattr(estimator, "class_weight", None)
+    if given is None or labels is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidInput(
+            f"{type(estimator).__name__}(class_weight={given!r}) is another weight at each site: give numbers that all "
+            "sites share, such as class_weight={0: 1.0, 1: 9.0}"
+        )
+    known = labels.tolist()
+    for label in given:
+        if label not in known:
+            raise InvalidInput(f"class_weight has label {label!r}, which is not among classes = {known}")
+    return check_class_weights([given.get(label, 1.0) for label in known])
 
 
 def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.ndarray | None = None) -> Any:
     """Make an estimator a fitted one with these parameters: it predicts; returned for convenience.
 
     Args:
-        estimator: as given to `SklearnOracle`.
+        estimator: as given to `SklearnOracle`; of a pipeline the last step becomes fitted.
         params: as trained.
         classes: of a classifier, all labels of the federation.
 
@@ -170,6 +194,7 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
     if not isinstance(params, Mapping):
         raise InvalidInput(f"params = {shown(params)} must be a dictionary of arrays, as trained")
     values = {name: np.array(v, np.float64) for name, v in params.items()}
+    whole, estimator = estimator, final_step(estimator)
     outputs, labels, fitted = 1, None, estimator
     if is_classifier(estimator):
         if classes is None:
@@ -186,41 +211,7 @@ def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.n
         coef = coef[0]
         intercept = intercept if isinstance(estimator, linear_model.SGDRegressor) else float(intercept[0])
     fitted.coef_, fitted.intercept_, fitted.n_features_in_ = coef, intercept, features
-    return fitted
-
-
-_REGRESSORS = (linear_model.LinearRegression, linear_model.Ridge, linear_model.SGDRegressor)
-_SGD = {"log_loss": logistic, "hinge": hinge, "squared_hinge": squared_hinge}
-SUPPORTED = (
-    "LogisticRegression, SGDClassifier(loss='log_loss', 'hinge' or 'squared_hinge'), LinearSVC, LinearRegression, "
-    "Ridge, SGDRegressor(loss='squared_error')"
-)
-
-
-def is_classifier(estimator: Any) -> bool:
-    """Whether an estimator's targets are labels; `InvalidInput` if it is not supported."""
-    if isinstance(estimator, linear_model.LogisticRegression | linear_model.SGDClassifier | svm.LinearSVC):
-        return True
-    if isinstance(estimator, _REGRESSORS):
-        return False
-    raise InvalidInput(f"estimator = {estimator!r} is not supported; these are: {SUPPORTED}")
-
-
-def loss_of(estimator: Any, outputs: int) -> ExampleLoss:
-    """The loss of each example that an estimator stands for, its penalty apart."""
-    for name in ("class_weight", "positive"):
-        if getattr(estimator, name, None):
-            raise InvalidInput(
-                f"{type(estimator).__name__}({name}={getattr(estimator, name)!r}) is not supported: leave {name} out"
-            )
-    if isinstance(estimator, linear_model.LogisticRegression):
-        return multinomial if outputs > 1 else logistic
-    kind = getattr(estimator, "loss", "squared_error")
-    if isinstance(estimator, _REGRESSORS) and kind == "squared_error":
-        return squared
-    if isinstance(estimator, linear_model.SGDClassifier | svm.LinearSVC) and kind in _SGD:
-        return _SGD[kind]
-    raise InvalidInput(f"{type(estimator).__name__}(loss={kind!r}) is not supported; these are: {SUPPORTED}")
+    return whole
 
 
 def check_classes(labels: Any) -> np.ndarray:
