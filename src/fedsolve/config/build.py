@@ -33,15 +33,15 @@ def own_arguments(wrapper: Entry) -> dict[str, Argument]:
 
 
 def build(name: str, settings: Mapping[str, Any] | None = None) -> Algorithm:
-    """A method by name, or the user's own as `module:Class`; `SCAFFOLD+X`, `mine:Wrapper+X` wrap any method X.
+    """Build a method by name, or your own as `module:Class`; `SCAFFOLD+X` and `mine:Wrapper+X` wrap any method X.
 
     Args:
-        name: of the catalogue (`fedsolve list algorithms`), former ones too, or `module:Class`.
+        name: a name of the catalogue (`fedsolve list algorithms`), also a former one, or `module:Class`.
         settings: the arguments by name. An object (a penalty, a set, a reduction, a schedule) may also be given as a
             configuration file writes it: `{"name": "L1", "weight": 0.1}`.
 
     Returns:
-        The method with those settings and the defaults of the rest, wrappers outermost.
+        The method with those settings and defaults for the others, wrappers outermost.
 
     Raises:
         InvalidInput: an unknown name or setting (the nearest match is named), or a bad value.

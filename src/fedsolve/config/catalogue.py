@@ -1,4 +1,4 @@
-"""The catalogue: every method by name, all there is to know of it. It imports neither JAX nor a method by itself.
+"""The catalogue: every method by name, with its paper and summary; importing it imports neither JAX nor a method.
 
 The names of the package, the README's table, `fedsolve list`, docs/communication.md, the conformance tests and the
 command line read it. A new method is one row here and one entry of `bibliography.bib`.
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Entry:
-    """A method, or what wraps any method.
+    """A row of the catalogue: a method or a wrapper.
 
     Attributes:
         home: where it is built, as `module:name` below `fedsolve`; imported when it is first asked for. That of a
@@ -53,17 +53,17 @@ class Entry:
 
     @property
     def build(self) -> Callable[..., Any]:
-        """What builds it: a function or a class."""
+        """The function or class that makes the method."""
         return load_home(self.home)
 
     @property
     def wrap(self) -> Callable[..., Algorithm]:
-        """The class that wraps a method."""
+        """The class of the wrapper."""
         return load_home(self.wrapper)
 
     @property
     def papers(self) -> tuple[str, ...]:
-        """The keys of its papers."""
+        """The keys of its papers in `bibliography.bib`."""
         return (self.citation, *self.further)
 
 
@@ -77,7 +77,7 @@ _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the met
 
 _ALGORITHMS = {
     "FedAvg": Entry(
-        "methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD, mean of the client updates"
+        "methods.server.sgd:FedAvg", "mcmahan2017fedavg", "local SGD on clients, averaging on the server"
     ),
     "FedAvgM": Entry(
         "methods.server.sgd:FedAvgM", "hsu2019fedavgm", "FedAvg with heavy-ball server momentum"
@@ -85,35 +85,42 @@ _ALGORITHMS = {
     "FedAdagrad": Entry("methods.server.adaptive:FedAdagrad", "reddi2021fedopt", "Adagrad on the server"),
     "FedAdam": Entry("methods.server.adaptive:FedAdam", "reddi2021fedopt", "Adam on the server"),
     "FedYogi": Entry("methods.server.adaptive:FedYogi", "reddi2021fedopt", "Yogi on the server"),
-    "FedExP": Entry("methods.server.fedexp:FedExP", "jhunjhunwala2023fedexp", "server step by extrapolation"),
+    "FedExP": Entry(
+        "methods.server.fedexp:FedExP",
+        "jhunjhunwala2023fedexp",
+        "server step extrapolated by the clients' disagreement",
+    ),
     "FedExPM": Entry("methods.server.fedexp:FedExPM", "takakura2025feddua", "FedExP with momentum"),
     "FedDuAdagrad": Entry(
         "methods.server.dua:FedDuAdagrad",
         "takakura2025feddua",
-        "doubly adaptive step, Adagrad geometry",
+        "Adagrad on the server, with a step size from the clients' disagreement",
     ),
     "FedDuAdam": Entry(
         "methods.server.dua:FedDuAdam",
         "takakura2025feddua",
-        "doubly adaptive step, Adam geometry",
+        "Adam on the server, with a step size from the clients' disagreement",
     ),
     "FedDuA": Entry(
-        "methods.server.mirror:FedDuA", "takakura2025feddua", "doubly adaptive step in any mirror map", _PNORM
+        "methods.server.mirror:FedDuA",
+        "takakura2025feddua",
+        "mirror descent on the server, with a step size from the clients' disagreement",
+        _PNORM,
     ),
     "DiLoCo": Entry(
         "methods.server.diloco:DiLoCo",
         "douillard2023diloco",
-        "AdamW with moments that clients keep, Nesterov momentum on the server",
+        "AdamW with stored moments on clients, Nesterov momentum on the server",
     ),
     "FedNova": Entry(
         "methods.server.fednova:FedNova",
         "wang2020fednova",
-        "normalised averaging: unequal local steps, no bias",
+        "normalised averaging, unbiased with unequal numbers of local steps",
     ),
     "FedProx": Entry(
         "methods.wrappers.proximal:FedProx",
         "li2020fedprox",
-        "FedAvg on proximal local objectives",
+        "FedAvg with a proximal term in the local objectives",
         wrapper="methods.wrappers.proximal:Proximal",
     ),
     "SCAFFOLD": Entry(
@@ -125,7 +132,7 @@ _ALGORITHMS = {
     "FedMiD": Entry(
         "methods.algorithms.fedmid:FedMiD",
         "yuan2021fco",
-        "mirror descent for F + psi, averaged in the primal",
+        "mirror descent for F + psi, with primal averaging",
         _L1,
     ),
     "FedMiDOSP": Entry(
@@ -138,7 +145,7 @@ _ALGORITHMS = {
     "FedDualAvg": Entry(
         "methods.algorithms.feddualavg:FedDualAvg",
         "yuan2021fco",
-        "dual averaging for F + psi, averaged in the dual",
+        "dual averaging for F + psi",
         _L1,
     ),
     "FedDualAvgOSP": Entry(
@@ -151,12 +158,15 @@ _ALGORITHMS = {
     "Subgradient": Entry(
         "methods.wrappers.subgradient:Subgradient",
         "yuan2021fco",
-        "FedAvg on subgradients of F + psi",
+        "FedAvg with subgradients of F + psi",
         _L1,
         wrapper="methods.wrappers.subgradient:Subgradient",
     ),
     "FedFW": Entry(
-        "methods.frank_wolfe.fedfw:FedFW", "dadras2024fedfw", "Frank-Wolfe over a set, no projections", _BALL
+        "methods.frank_wolfe.fedfw:FedFW",
+        "dadras2024fedfw",
+        "Frank-Wolfe over a set, without projections",
+        _BALL,
     ),
     "FedFWPlus": Entry(
         "methods.frank_wolfe.fedfw:FedFWPlus",
@@ -168,7 +178,7 @@ _ALGORITHMS = {
     "FedFWSto": Entry(
         "methods.frank_wolfe.fedfw:FedFWSto",
         "dadras2024fedfw",
-        "FedFW on running means of minibatch gradients",
+        "FedFW with running means of minibatch gradients",
         _BALL,
         former=("FedFW-sto",),
     ),
@@ -181,46 +191,48 @@ _ALGORITHMS = {
     "FedLiLS": Entry(
         "methods.algorithms.fedli:FedLiLS",
         "geetika2024fedli",
-        "line search on every client step, no rate",
+        "local SGD with Armijo line search, no learning rate to tune",
         former=("FedLi-LS",),
     ),
     "FedLiLU": Entry(
         "methods.algorithms.fedli:FedLiLU",
         "geetika2024fedli",
-        "server step scaled by the clients' losses",
+        "server step size from the clients' losses (Deep Frank-Wolfe)",
         former=("FedLi-LU",),
     ),
     "FedBuff": Entry(
         "methods.wrappers.asynchronous:FedBuff",
         "nguyen2022fedbuff",
-        "an update of every K messages, old ones count less",
+        "asynchronous: the server updates after every K messages",
         wrapper="methods.wrappers.asynchronous:Buffered",
     ),
     "FedAsync": Entry(
         "methods.wrappers.asynchronous:FedAsync",
         "xie2019fedasync",
-        "the model mixed with each client's as it comes",
+        "asynchronous: the server mixes in each client's model as it arrives",
         wrapper="methods.wrappers.asynchronous:Mixing",
     ),
     "FedExProx": Entry(
-        "methods.algorithms.fedexprox:FedExProx", "li2024fedexprox", "proximal clients, extrapolating server"
+        "methods.algorithms.fedexprox:FedExProx",
+        "li2024fedexprox",
+        "proximal clients, extrapolation on the server",
     ),
     "FedPer": Entry(
         "methods.wrappers.personal:FedPer",
         "arivazhagan2019fedper",
-        "some leaves stay with each client, all train together",
+        "personal layers on each client, trained together with the shared ones",
         _LEAVES,
     ),
     "FedRep": Entry(
         "methods.wrappers.personal:FedRep",
         "collins2021fedrep",
-        "some leaves stay with each client and train first",
+        "personal layers on each client, trained before the shared ones",
         _LEAVES,
     ),
     "Ditto": Entry(
         "methods.wrappers.ditto:Ditto",
         "li2021ditto",
-        "FedAvg, and a model of each client's own drawn to it",
+        "FedAvg, and a personal model on each client, trained towards the global one",
         wrapper="methods.wrappers.ditto:Ditto",
     ),
 }
@@ -240,7 +252,7 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "Personal": Entry(
         "methods.wrappers.personal:Personal",
         "arivazhagan2019fedper",
-        "leaves that stay with each client, as FedPer and FedRep have them",
+        "personal layers on each client, as in FedPer and FedRep",
         _LEAVES,
         wrapper="methods.wrappers.personal:Personal",
         further=("collins2021fedrep",),
@@ -248,7 +260,7 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "DP": Entry(
         "methods.privacy.central:DifferentialPrivacy",
         "mcmahan2018dp",
-        "differential privacy of clients, noise on the cohort's sum",
+        "central differential privacy: clipped updates, noise on their sum",
         _DP | _UNIFORM,
         wrapper="methods.privacy.central:DifferentialPrivacy",
         further=("andrew2021adaptive",),
@@ -256,14 +268,14 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
     "LocalDP": Entry(
         "methods.privacy.local:LocalDifferentialPrivacy",
         "balle2018gaussian",
-        "differential privacy of every message, noise on each client",
+        "local differential privacy: clipped updates, noise on each client",
         _LOCAL_DP | _UNIFORM,
         wrapper="methods.privacy.local:LocalDifferentialPrivacy",
     ),
 }
 
 WRAPPERS = Registry("wrapper", _WRAPPERS)
-"""What wraps any method X, as `NAME+X`."""
+"""Every wrapper by name; `NAME+X` puts it around any method X."""
 
 _FORMER = {former: name for name, entry in ALGORITHMS.items() for former in entry.former}
 
@@ -300,13 +312,13 @@ def current_name(name: str) -> str:
 
 
 def entry(name: str) -> Entry:
-    """The method of the catalogue with that name, or the user's own as `module:Class`.
+    """The catalogue's row of a method, or a row for your own `module:Class`.
 
     Args:
-        name: of the catalogue, former ones too, or `module:Class`.
+        name: a name of the catalogue, also a former one, or `module:Class`.
 
     Returns:
-        Its row; of a user's own one without a summary of papers.
+        The row; for a class of your own it has no papers.
 
     Raises:
         InvalidInput: an unknown name (with the nearest match).

@@ -14,17 +14,17 @@ _LONGEST = 60
 
 
 class FedsolveError(Exception):
-    """Base of all errors that are the user's to mend; `exit_code` is what the command line returns."""
+    """Base class of all errors that a user can correct; `exit_code` is the command line's exit code."""
 
     exit_code = 2
 
 
 class InvalidInput(FedsolveError, ValueError):
-    """An argument, a configuration, a file or data that cannot be used; nothing has been changed."""
+    """An argument, a configuration, a file or data cannot be used; nothing has been changed."""
 
 
 class Diverged(FedsolveError, FloatingPointError):
-    """Every client of a round returned a non-finite update; the last good checkpoint is kept.
+    """Every client of a round returned a non-finite update; the last valid checkpoint is kept.
 
     Attributes:
         history: the record of the run (a `History`) up to that round, which ends it with NaN.
@@ -38,7 +38,7 @@ class Diverged(FedsolveError, FloatingPointError):
 
 
 class Unavailable(FedsolveError):
-    """Too few clients of a federation were connected, or answered well, by a deadline; the last checkpoint is kept."""
+    """Too few clients of a federation were connected or gave valid answers in time; the last checkpoint is kept."""
 
     exit_code = 4
 

@@ -1,7 +1,8 @@
-"""Messages as bytes, exactly: floats as they are, truths as bits, bounded integers in as few bytes as they need.
+"""Lossless encoding of messages as bytes: floats unchanged, booleans as bits, bounded integers in few bytes.
 
-What a message is made of fixes its length, so that the length is known without encoding: `size` is what the
-engine counts, and `len(encode(message))`. Both sides know the structure and the shapes; nothing else travels.
+The structure and shapes of a message determine its length, so that the length is known without encoding: `size` is
+the number that the engine counts, and equals `len(encode(message))`. Both sides know the structure and the shapes;
+only values are sent.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = [
 
 @module
 class Index:
-    """Integers from 0 to `below` inclusive; `below` itself stands for no valid value.
+    """Integers from 0 to `below` inclusive; `below` itself stands for an invalid value.
 
     Attributes:
         value: an integer array of any shape.
@@ -42,7 +43,7 @@ class Index:
 
 @module
 class OneOf:
-    """One of several messages, such as a vertex of this client's own set: a byte that says which, and it.
+    """One of several kinds of message, such as a vertex of a client's own set: a byte for the kind, then the message.
 
     Attributes:
         which: its number, shape ().
@@ -54,7 +55,7 @@ class OneOf:
 
 
 class Variants(NamedTuple):
-    """The lengths that a message may have, and which it has.
+    """The possible lengths of a message, and the one that it has.
 
     Attributes:
         sizes: bytes, shape (variants,), each at least 0.
@@ -66,7 +67,7 @@ class Variants(NamedTuple):
 
 
 def variants(message: Any) -> Variants:
-    """The possible lengths of a message, and which of them this one has: one length without a `OneOf`.
+    """The possible lengths of a message, and the one that it has; a single length without a `OneOf`.
 
     Args:
         message: arrays or their shapes, in any pytree, with one `OneOf` at most.
@@ -90,7 +91,7 @@ def variants(message: Any) -> Variants:
 
 
 def size(message: Any) -> int:
-    """Bytes of a message (arrays or their shapes) on the wire; of a `OneOf` the concrete choice counts.
+    """The number of bytes of an encoded message, from its arrays or their shapes; a `OneOf` counts its actual kind.
 
     Args:
         message: arrays or their shapes (`jax.ShapeDtypeStruct`), in any pytree; bool arrays take a bit an entry.
@@ -105,7 +106,7 @@ def size(message: Any) -> int:
 
 
 def encode(message: Any) -> bytes:
-    """A concrete message as `size(message)` bytes, little-endian, leaf after leaf.
+    """Encode a concrete message as `size(message)` bytes, little-endian, leaf after leaf.
 
     Args:
         message: arrays with values, in any pytree.
@@ -120,7 +121,7 @@ def encode(message: Any) -> bytes:
 
 
 def decode(data: bytes, like: Any) -> Any:
-    """The message that was encoded; `like` has its structure, shapes and types.
+    """Decode a message; `like` has its structure, shapes and types.
 
     Args:
         data: what `encode` gave.

@@ -1,4 +1,4 @@
-"""What examples are made of: the pairs that tasks, losses and stored folders share."""
+"""Containers of examples, which tasks, losses and stored folders share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Examples(NamedTuple):
 
 
 class SparseRows(NamedTuple):
-    """Rows of mostly zeros: what is not zero of each, padded to one number of entries with the value 0.
+    """Sparse rows: the non-zero entries of each row, padded with zeros to the same number of entries.
 
     They stand for x of `fedsolve.tasks.SparseLinear` and for y of tags, on disk as on the device.
 
@@ -37,7 +37,7 @@ class SparseRows(NamedTuple):
 
     @classmethod
     def from_csr(cls, matrix: Any, entries: int) -> SparseRows:
-        """The rows of a matrix in compressed form, such as SciPy's `csr_matrix`.
+        """Make sparse rows from a matrix in compressed form, such as SciPy's `csr_matrix`.
 
         Args:
             matrix: with `indptr`, `indices` and `data`; an index stands once in a row.

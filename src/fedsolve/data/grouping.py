@@ -1,4 +1,4 @@
-"""Rows of files grouped by client: counted first, then each put where it belongs, so that no order is asked for.
+"""Rows of files, grouped by client in two passes (count, then copy), so that rows may be in any order.
 
 Memory holds a number and a name a client, and some rows; the examples of a population that is written to a folder lie
 in mapped files beside it on their way.
@@ -37,7 +37,7 @@ def from_table(
     folder: str | Path | None = None,
     resume: bool = False,
 ) -> FederatedData:
-    """Federated data of Parquet or Arrow files with a column that says whose each row is.
+    """Read federated data from Parquet or Arrow files with a column that names the client of each row.
 
     Clients stand in the order of their ids, each one's rows in the order of the files: rows need no order. Files are
     read twice. Needs `fedsolve[arrow]`.

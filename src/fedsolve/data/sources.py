@@ -1,4 +1,4 @@
-"""Data files: where they are, whether they are whole, and readers of idx and npz that name what is wrong."""
+"""Data files: their folder, their check sums, and readers of idx and npz with precise error messages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def checksum(path: str | Path, sha256: str) -> None:
-    """Check a file against its SHA-256 (64 hexadecimal digits), or against the sum noted when it was converted.
+    """Check a file against its SHA-256 (64 hexadecimal digits), or against the sum stored when it was converted.
 
     Args:
         path: the file.
@@ -83,7 +83,7 @@ def checksum(path: str | Path, sha256: str) -> None:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array of an idx file, gzipped or not (LeCun et al. 1998), in the machine's byte order.
+    """Read the array of an idx file, gzipped or not (LeCun et al. 1998), in the machine's byte order.
 
     Args:
         path: the file.
@@ -129,7 +129,7 @@ def _unzip(path: str | Path, content: bytes) -> bytes:
 
 
 def read_npz(path: str | Path, fields: Sequence[str]) -> dict[str, np.ndarray]:
-    """Named arrays of an npz file; no pickled objects are read.
+    """Read the named arrays of an npz file; pickled objects are refused.
 
     Args:
         path: the file.

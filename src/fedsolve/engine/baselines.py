@@ -1,4 +1,4 @@
-"""What federated methods are compared with: the gathered data solved centrally, or one client alone.
+"""Baselines for federated methods: centralised training on the pooled data, and training on one client alone.
 
     fista(task, psi)             min F + psi, proximal gradient with acceleration (Beck and Teboulle 2009)
     frank_wolfe(task, D)         min F over D, Frank-Wolfe with backtracking line search (Pedregosa et al. 2020)
@@ -44,12 +44,14 @@ __all__ = [
 
 _ROUNDING = 8  # units of rounding that a comparison of two values of F allows
 Value = Callable[[Params], Scalar]
+"""A function (params) -> loss."""
 Gradient = Callable[[Params], tuple[Scalar, Params]]
+"""A function (params) -> (loss, gradient)."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A centralised solution.
+    """The result of a centralised solver.
 
     Attributes:
         params: the model.
@@ -74,7 +76,7 @@ def fista(
     dtype: Literal["float32", "float64"] = "float32",
     seed: int = 0,
 ) -> Solution:
-    """Minimise F + psi on the gathered data: FISTA with backtracking and restarts (O'Donoghue and Candes 2015).
+    """Minimise F + psi on the pooled data by FISTA with backtracking and restarts (O'Donoghue and Candes 2015).
 
     Stops after `iterations`, or where the prox-gradient is `tolerance` times as long as at the start.
 
@@ -107,7 +109,7 @@ def frank_wolfe(
     dtype: Literal["float32", "float64"] = "float32",
     seed: int = 0,
 ) -> Solution:
-    """Minimise F over a set on the gathered data, by steps that a backtracking line search chooses.
+    """Minimise F over a set on the pooled data by Frank-Wolfe with a backtracking line search.
 
     Starts from the task's model, or its projection; stops after `iterations`, or where the Frank-Wolfe gap
     is below `tolerance` times the first.
@@ -133,7 +135,7 @@ def frank_wolfe(
 
 
 def alone(task: Task, client: int) -> Task:
-    """The task with the data of one client only; the test set stays.
+    """The task with the training data of one client only; the test set is unchanged.
 
     Args:
         task: the task of all clients.

@@ -1,4 +1,4 @@
-"""Geometry: penalties and sets with their operations, mirror maps, and where on a model they act."""
+"""Geometry: penalties and sets with their operations, mirror maps, and the leaves of a model to which they apply."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -27,7 +27,7 @@ from fedsolve.geometry.operations import OPERATIONS, ArrayFunction
 
 @module
 class Block:
-    """One penalty or set, and the leaves it acts on: `together` as one vector, or each apart.
+    """A penalty or set, and the leaves to which it applies: `together` as one vector, or each separately.
 
     Attributes:
         psi: the penalty or set.
@@ -42,7 +42,7 @@ class Block:
 
 @module
 class Blocks:
-    """Penalties and sets on a model's leaves. Leaves that no pattern matches are free.
+    """Penalties and sets on leaves of a model; leaves that no pattern matches are free.
 
     Supports the operations that all of its parts support, on pytrees instead of arrays.
 
@@ -63,16 +63,16 @@ class Blocks:
 
     @property
     def warm(self) -> bool:
-        """Whether a vertex starts from an earlier one's code."""
+        """Whether the search for a vertex starts from the code of an earlier one."""
         return any(getattr(part.psi, "warm", False) for part in self.parts)
 
     @property
     def propagates_nan(self) -> bool:
-        """Whether no vertex hides a gradient that is not finite."""
+        """Whether a non-finite gradient always shows in the vertex."""
         return all(getattr(part.psi, "propagates_nan", True) for part in self.parts)
 
     def check(self, params: Params) -> None:
-        """Whether this fits a model.
+        """Raise `InvalidInput` unless the parts fit a model.
 
         Args:
             params: the model.
@@ -105,7 +105,7 @@ class Blocks:
                     part.psi.check(jnp.shape(leaves[i]), f"leaf {paths[i]}" if paths[i] else "the model")
 
     def free(self, params: Params) -> list[str]:
-        """Paths of the leaves that nothing acts on.
+        """The paths of the free leaves.
 
         Args:
             params: the model.
@@ -118,7 +118,7 @@ class Blocks:
         return [path for i, path in enumerate(paths) if i not in taken]
 
     def value(self, w: Params) -> Scalar:
-        """Sum of the parts' psi.
+        """The sum of the parts' psi.
 
         Args:
             w: a pytree of the model's structure.
@@ -129,7 +129,7 @@ class Blocks:
         return _total(self._each(lambda psi, x: psi.value(x), w), w)
 
     def finite_value(self, w: Params) -> Scalar:
-        """Sum of the penalties' psi; sets, which are 0 or infinite, are left out.
+        """The sum of the penalties' psi, without sets, whose values are 0 or infinite.
 
         Args:
             w: a pytree of the model's structure.
@@ -140,7 +140,7 @@ class Blocks:
         return _total(self._each(lambda psi, x: 0.0 if hasattr(psi, "violation") else psi.value(x), w), w)
 
     def subgradient(self, w: Params) -> Params:
-        """A subgradient of psi, 0 on free leaves.
+        """A subgradient of psi; 0 on free leaves.
 
         Args:
             w: a pytree of the model's structure.
@@ -151,7 +151,7 @@ class Blocks:
         return self.map(lambda psi, x: psi.subgradient(x), w, free=jnp.zeros_like)  # type: ignore[attr-defined]
 
     def prox(self, w: Params, step: Scalar) -> Params:
-        """argmin_u step psi(u) + (1/2) |u - w|^2; free leaves stay.
+        """The proximal operator argmin_u step psi(u) + (1/2) |u - w|^2; free leaves are unchanged.
 
         Args:
             w: a pytree of the model's structure.
@@ -163,7 +163,7 @@ class Blocks:
         return self.map(lambda psi, x: psi.prox(x, step), w)  # type: ignore[attr-defined]
 
     def project(self, w: Params) -> Params:
-        """The nearest point of the set; free leaves stay.
+        """The nearest point of the set; free leaves are unchanged.
 
         Args:
             w: a pytree of the model's structure.
@@ -174,7 +174,7 @@ class Blocks:
         return self.map(lambda psi, x: psi.project(x), w)  # type: ignore[attr-defined]
 
     def contains(self, w: Params, tolerance: float = 1e-6) -> Array:
-        """Whether every part holds to the tolerance.
+        """Whether every part is satisfied to the tolerance.
 
         Args:
             w: a pytree of the model's structure.
@@ -199,7 +199,7 @@ class Blocks:
         return jnp.max(jnp.stack([zero, *outside]))
 
     def lmo(self, g: Params) -> Params:
-        """argmin over the set of <g, s>.
+        """The linear minimisation oracle: argmin over the set of <g, s>.
 
         Args:
             g: a gradient, of the model's structure.
@@ -225,7 +225,7 @@ class Blocks:
         return tuple(group.vertex(leaves, earlier) for group, earlier in pairs)
 
     def point(self, codes: Sequence[Any], like: Params) -> Params:
-        """The extreme point of some codes, in the shapes of `like`.
+        """The extreme point of these codes, with the shapes of `like`.
 
         Args:
             codes: what `vertex` gave.
@@ -242,7 +242,7 @@ class Blocks:
         return structure.unflatten(new)
 
     def gap(self, w: Params, g: Params) -> Scalar:
-        """Frank-Wolfe gap max over s of <g, w - s>.
+        """The Frank-Wolfe gap max over s of <g, w - s>.
 
         Args:
             w: a point of the set, of the model's structure.
@@ -273,7 +273,7 @@ class Blocks:
         tree: Params,
         free: Callable[[Array], Array] = lambda x: x,
     ) -> Params:
-        """The tree with every vector that a part acts on replaced by function(psi, vector).
+        """The tree in which function(psi, vector) replaces every vector to which a part applies.
 
         Args:
             function: (psi, vector) -> array of the vector's shape.
@@ -325,7 +325,7 @@ Geometry = ArrayFunction | Blocks
 
 
 def as_blocks(psi: Any) -> Blocks:
-    """A penalty or set on the whole parameter vector, or the blocks that it is.
+    """Blocks from a penalty or set, which then applies to the whole parameter vector; blocks are returned as they are.
 
     Args:
         psi: a penalty or set of `fedsolve.geometry`, or blocks.

@@ -26,11 +26,11 @@ from fedsolve.geometry.requirements import require
 
 
 class Mirror(ABC):
-    """A mirror map on the parameters."""
+    """Base class of mirror maps on the parameters."""
 
     @abstractmethod
     def forward(self, w: Params) -> Params:
-        """theta = grad psi(w).
+        """The dual variable theta = grad psi(w).
 
         Args:
             w: a model, inside the domain of psi.
@@ -41,7 +41,7 @@ class Mirror(ABC):
 
     @abstractmethod
     def inverse(self, theta: Params) -> Params:
-        """w = grad psi*(theta).
+        """The model w = grad psi*(theta).
 
         Args:
             theta: a dual model.
@@ -62,7 +62,9 @@ class Mirror(ABC):
         return
 
     def composite(self, psi: Blocks, theta: Params, step: Scalar) -> Params:
-        """grad (h + step psi)*(theta) = argmin_u h(u) + step psi(u) - <theta, u>, h this mirror map.
+        """The composite map grad (h + step psi)*(theta), with h this mirror map.
+
+        It is argmin_u h(u) + step psi(u) - <theta, u>.
 
         Args:
             psi: penalties or sets on the model's leaves.
@@ -75,7 +77,7 @@ class Mirror(ABC):
         raise NotImplementedError
 
     def composes(self) -> tuple[str, ...]:
-        """Names of the penalties and sets for which `composite` has a closed form.
+        """The names of the penalties and sets for which `composite` has a closed form.
 
         Returns:
             Names of classes of `fedsolve.geometry`; `()` for none.
@@ -83,7 +85,7 @@ class Mirror(ABC):
         return ()
 
     def check_composite(self, who: str, psi: Blocks) -> None:
-        """Whether a method can use this mirror map with psi.
+        """Raise `InvalidInput` unless a method can use this mirror map with psi.
 
         Args:
             who: the method's name, for the error.
@@ -104,7 +106,7 @@ class Mirror(ABC):
 
 @module
 class Euclidean(Mirror):
-    """h(w) = (1/2) |w|^2: the dual variable is the model, and the composite map the proximal operator."""
+    """Euclidean geometry, h(w) = (1/2) |w|^2: the composite map is the proximal operator."""
 
     def forward(self, w: Params) -> Params:
         """w."""
@@ -125,7 +127,7 @@ class Euclidean(Mirror):
 
 @module
 class DiagonalQuadratic(Mirror):
-    """psi(w) = (1/2) w' diag(g) w with g > 0, a tree of the model's shapes (or one number).
+    """Diagonal quadratic, psi(w) = (1/2) w' diag(g) w, with g > 0 a tree of the model's shapes or one number.
 
     Attributes:
         diagonal: g, finite and above 0: a tree of the model's shapes, or one number.
@@ -175,7 +177,9 @@ class DiagonalQuadratic(Mirror):
 
 @module
 class Quadratic(Mirror):
-    """psi(w) = (1/2) w' A w on the ravelled model, A symmetric positive definite; keeps its Cholesky factor.
+    """Quadratic, psi(w) = (1/2) w' A w on the ravelled model, with A symmetric positive definite.
+
+    The mirror map stores the Cholesky factor of A.
 
     Attributes:
         matrix: A, shape (d, d).
@@ -225,7 +229,7 @@ class Quadratic(Mirror):
 
 @module
 class PNorm(Mirror):
-    """psi(w) = (1/2) |w|_p^2 for 1 < p: the geometry of online p-norm methods (near l1 for p close to 1).
+    """p-norm, psi(w) = (1/2) |w|_p^2 with p > 1: the geometry of online p-norm methods (near l1 for p close to 1).
 
     Attributes:
         p: above 1; near 1 for sparse models.
@@ -275,7 +279,7 @@ def _p_map(w: Params, p: Scalar) -> Params:
 
 @module
 class Entropy(Mirror):
-    """psi(w) = sum w log w - w on the positive orthant: multiplicative updates.
+    """Entropy, psi(w) = sum w log w - w on the positive orthant: multiplicative updates.
 
     The model must be positive everywhere; it then stays positive.
     """

@@ -23,10 +23,10 @@ from fedsolve.geometry.operations import ArrayFunction
 
 
 class Regularizer(ArrayFunction):
-    """A penalty or a set: what it is on arrays, and how it is put on the leaves of a model."""
+    """Base class of penalties and sets, with the methods that apply them to leaves of a model."""
 
     def on(self, pattern: str) -> Blocks:
-        """This on each leaf whose path ends like `pattern` (such as `weight` or `hidden.*`), each apart.
+        """Apply it to each leaf whose path ends like `pattern`, such as `weight` or `hidden.*`, separately.
 
         Args:
             pattern: names and `*` with dots between them, not empty.
@@ -44,7 +44,7 @@ class Regularizer(ArrayFunction):
         return Blocks((Block(self, pattern, False),))
 
     def each(self) -> Blocks:
-        """This on every leaf apart, instead of on the whole parameter vector.
+        """Apply it to every leaf separately, instead of to the whole parameter vector.
 
         Returns:
             Blocks, which `+` adds to others.
@@ -57,11 +57,11 @@ class Regularizer(ArrayFunction):
 
 
 class Penalty(Regularizer):
-    """A finite psi with a proximal operator; `weight` is its factor lambda."""
+    """Base class of penalties: a finite psi with a proximal operator; `weight` is its factor lambda."""
 
     @abstractmethod
     def prox(self, w: Array, step: Scalar) -> Array:
-        """argmin_u step psi(u) + (1/2) |u - w|^2, shape of w.
+        """The proximal operator argmin_u step psi(u) + (1/2) |u - w|^2, with the shape of w.
 
         Args:
             w: an array.
@@ -72,7 +72,7 @@ class Penalty(Regularizer):
         """
 
     def subgradient(self, w: Array) -> Array:
-        """One subgradient of psi at w, shape of w.
+        """A subgradient of psi at w, with the shape of w.
 
         Args:
             w: an array.
@@ -84,7 +84,7 @@ class Penalty(Regularizer):
 
 
 class ConvexSet(Regularizer):
-    """A compact convex set with a linear minimisation oracle.
+    """Base class of compact convex sets with a linear minimisation oracle.
 
     A set knows its extreme points by a code: what has to travel for the other side, which knows the set,
     to rebuild the point exactly. `vertex` gives the code, `point` the point; the default code is the point.
@@ -99,7 +99,7 @@ class ConvexSet(Regularizer):
 
     @abstractmethod
     def violation(self, w: Array) -> Scalar:
-        """How far w is outside, >= 0, in the units of the set's own bound (0 inside).
+        """The amount by which w violates the set, in the units of its bound; 0 inside.
 
         Args:
             w: an array of any shape that the set allows.
@@ -110,7 +110,7 @@ class ConvexSet(Regularizer):
 
     @abstractmethod
     def vertex(self, g: Array, warm: Any = None) -> Any:
-        """The code of a minimiser of <g, s> over the set; `warm` is the code of an earlier one.
+        """The code of a minimiser of <g, s> over the set; `warm` is the code of an earlier minimiser.
 
         Args:
             g: a gradient, an array.
@@ -121,7 +121,7 @@ class ConvexSet(Regularizer):
         """
 
     def point(self, code: Any, like: Array) -> Array:
-        """The extreme point of a code, shape and type of `like`.
+        """The extreme point of a code, with the shape and type of `like`.
 
         Args:
             code: what `vertex` gave.
@@ -133,7 +133,7 @@ class ConvexSet(Regularizer):
         return code
 
     def vertex_of(self, parts: Sequence[Array], warm: Any = None) -> Any:
-        """The code of a vertex for a vector that comes in parts (a whole model, leaf after leaf).
+        """The code of a vertex for a vector in parts (a whole model, leaf after leaf).
 
         Args:
             parts: arrays of any shapes, one vector together.
@@ -145,7 +145,7 @@ class ConvexSet(Regularizer):
         return self.vertex(jnp.concatenate([jnp.ravel(part) for part in parts]), warm)
 
     def point_of(self, code: Any, like: Sequence[Array]) -> list[Array]:
-        """The point of a code in parts, shapes and types of `like`.
+        """The extreme point of a code in parts, with the shapes and types of `like`.
 
         Args:
             code: what `vertex_of` gave.
@@ -160,7 +160,7 @@ class ConvexSet(Regularizer):
         return [p.reshape(x.shape).astype(x.dtype) for p, x in zip(pieces, like, strict=True)]
 
     def lmo(self, g: Array) -> Array:
-        """argmin over the set of <g, s>, shape of g.
+        """The linear minimisation oracle: argmin over the set of <g, s>, with the shape of g.
 
         Args:
             g: a gradient, an array.
@@ -171,7 +171,7 @@ class ConvexSet(Regularizer):
         return self.point(self.vertex(g), g)
 
     def contains(self, w: Array, tolerance: float = 1e-6) -> Array:
-        """Whether w violates the set by `tolerance` at most.
+        """Whether w violates the set by at most `tolerance`.
 
         Args:
             w: an array.
@@ -187,7 +187,7 @@ class ConvexSet(Regularizer):
         return jnp.where(self.contains(w), 0.0, jnp.inf)
 
     def gap(self, w: Array, g: Array) -> Scalar:
-        """Frank-Wolfe gap max over s of <g, w - s>; >= 0 inside.
+        """The Frank-Wolfe gap max over s of <g, w - s>; >= 0 inside.
 
         Args:
             w: a point, an array.
@@ -200,11 +200,11 @@ class ConvexSet(Regularizer):
 
 
 class ProjectableSet(ConvexSet):
-    """A set with an affordable Euclidean projection, which is also its proximal operator."""
+    """Base class of sets with a cheap Euclidean projection, which is also their proximal operator."""
 
     @abstractmethod
     def project(self, w: Array) -> Array:
-        """The point of the set nearest to w, shape of w.
+        """The point of the set nearest to w, with the shape of w.
 
         Args:
             w: an array.

@@ -1,4 +1,4 @@
-"""What is called after each evaluation of a run: stopping early, keeping the best model, anything of one's own.
+"""Callbacks, which run after each evaluation: early stopping, saving the best model, metrics of each client.
 
     fs.run(method, task, rounds=500, callbacks=[fs.callbacks.EarlyStopping("validation_loss", patience=10)])
 
@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A run just after an evaluation.
+    """The state of a run after an evaluation, which is passed to callbacks.
 
     Attributes:
         label: the method's name.
@@ -61,7 +61,7 @@ class Evaluated:
     clients: Callable[..., ClientMetrics] = field(repr=False)
 
     def signed(self, metric: str) -> np.ndarray:
-        """A metric's evaluations, shape (evaluations,), larger where better; -inf where it is not a number.
+        """A metric's values so far, shape (evaluations,), negated if smaller is better; -inf in place of NaN.
 
         Args:
             metric: a column of `metrics`.
@@ -76,12 +76,13 @@ class Evaluated:
 
 
 Callback = Callable[[Evaluated], str | None]
+"""A function that runs after each evaluation; a string that it returns ends the run and is recorded as the reason."""
 CallbacksOfSeed = Callable[[int], Sequence[Callback]]
-"""Makes the callbacks of the run with a seed; they are called one at a time, whichever run they are of."""
+"""A function (seed) -> callbacks of that seed's run; callbacks are called one at a time."""
 CallbacksOfMethod = Callable[[str], Sequence[Callback]]
-"""Makes the callbacks of a method's run, by its label in a comparison."""
+"""A function (label) -> callbacks of that method's run in a comparison."""
 CallbacksOfMethodAndSeed = Callable[[str, int], Sequence[Callback]]
-"""Makes those of a method's run with a seed."""
+"""A function (label, seed) -> callbacks of that method's run with that seed."""
 
 
 def notify_ended(callbacks: Sequence[Callback], result: Any) -> None:
@@ -145,7 +146,7 @@ def stop_reason(callbacks: Sequence[Callback], at: Evaluated) -> str:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """End a run once a metric has not become better for some evaluations.
+    """Stop a run when a metric has not improved for some evaluations.
 
     It follows from the run's record alone: a resumed run stops where an undisturbed one does. Decided on test data, the
     result is no estimate for new data any more: let validation examples decide (`Task.hold_out`).
@@ -168,7 +169,7 @@ class EarlyStopping:
         check_range("min_delta", self.min_delta, at_least=0)
 
     def __call__(self, at: Evaluated) -> str | None:
-        """Words once the metric has been no better for `patience` evaluations.
+        """Return a reason once the metric has not improved for `patience` evaluations.
 
         Args:
             at: the evaluation.
@@ -186,7 +187,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class EachClient:
-    """Keep the metrics of each client at some evaluations: who is served how well, and when.
+    """Record the metrics of each client at some evaluations.
 
     In a federation (`fs.flower.server_app`) those of the clients that answer.
 
@@ -212,7 +213,7 @@ class EachClient:
         check_flag("validation", self.validation)
 
     def __call__(self, at: Evaluated) -> None:
-        """Look, if the round is one of those.
+        """Evaluate the clients, if the round is one of the requested ones.
 
         Args:
             at: the evaluation.
@@ -223,7 +224,7 @@ class EachClient:
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Measure each client on its validation examples as it is, and after local steps on those that it trains on.
+    """Evaluate each client on its validation examples, before and after fine-tuning on its training examples.
 
     The steps, of SGD on all leaves, are from the model that the client is measured with, and are forgotten: the run is
     what it would be without. Buffers are measured as the steps leave them. Streamed clients are read for it, a block of
@@ -252,7 +253,7 @@ class FineTuning:
         _check_rounds(self.rounds)
 
     def __call__(self, at: Evaluated) -> None:
-        """Look, if the round is one of those.
+        """Evaluate the clients, if the round is one of the requested ones.
 
         Args:
             at: the evaluation.
@@ -266,7 +267,7 @@ class FineTuning:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Keep the result of the best evaluation so far in a folder, from which `fedsolve.load` reads it.
+    """Save the result of the best evaluation so far in a folder, which `fedsolve.load` reads.
 
     A resumed run goes on with the folder.
 
@@ -286,7 +287,7 @@ class KeepBest:
         check_path("folder", self.folder)
 
     def __call__(self, at: Evaluated) -> None:
-        """Save the result if it is better than at all evaluations before.
+        """Save the result if the metric is better than at every earlier evaluation.
 
         Args:
             at: the evaluation.

@@ -1,6 +1,6 @@
-"""The clock of a fleet: how long devices and links take, who is there when, and what a server waits for.
+"""Simulated time: device profiles (speed, links, availability) and the times of a run's rounds.
 
-Host arithmetic only: who comes when depends on no value of the model, so it is known before anything is trained.
+Times are computed on the host before training: they do not depend on any value of the model.
 """
 
 from fedsolve.core.fleets.fleet import PROFILES, Fleet, Profile, profile

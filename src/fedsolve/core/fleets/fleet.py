@@ -25,7 +25,7 @@ _ENERGY: dict[str, Any] = {"watts": 4.0, "download_joules": 1e-6, "upload_joules
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fleet:
-    """Devices, links and availability of the clients of a task, in the order of their numbers.
+    """Device profiles of a task's clients: compute speed, links and availability, by client number.
 
     A task of a client takes `latency + down / download + steps * step_seconds + up / upload` seconds, with the bytes of
     the method's broadcast and message and the client's own local steps, and `watts * steps * step_seconds +
@@ -79,7 +79,7 @@ class Fleet:
             object.__setattr__(self, "available", self._trace())
 
     def task_seconds(self, steps: Any, down: int, up: int) -> np.ndarray:
-        """Seconds of a task of each client with so many local steps, bytes down and bytes up, shape (clients,).
+        """The seconds that each client needs for its local steps, download and upload, shape (clients,).
 
         Args:
             steps: local steps, one number or one for each client, shape (clients,).
@@ -93,7 +93,7 @@ class Fleet:
         return links + np.asarray(steps) * self.step_seconds
 
     def task_joules(self, steps: Any, down: int, up: int) -> np.ndarray | None:
-        """Joules of a task of each client likewise, shape (clients,); None where all of its rates are 0.
+        """The joules that each client needs likewise, shape (clients,); None if all power rates are 0.
 
         Args:
             steps: local steps, one number or one for each client, shape (clients,).
@@ -108,7 +108,7 @@ class Fleet:
         return joules if joules.any() else None
 
     def there(self, time: float) -> np.ndarray | None:
-        """Who can be asked at a time, shape (clients,); None if always everybody.
+        """The clients that are available at a time, shape (clients,); None if all clients always are.
 
         Args:
             time: seconds since the start, at least 0.
@@ -121,7 +121,7 @@ class Fleet:
         return self.available[self._slot(time) % len(self.available)]
 
     def next_slot(self, time: float) -> float:
-        """When the slot after this one begins.
+        """The time at which the next availability slot begins.
 
         Args:
             time: seconds since the start, at least 0.
@@ -174,7 +174,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of fleet.
+    """A named kind of fleet, from which `profile` draws device profiles.
 
     Attributes:
         make: (clients, random numbers) -> the fleet.
@@ -234,7 +234,7 @@ PROFILES = Registry("fleet", _PROFILES)
 
 
 def profile(name: str, clients: int, seed: int = 0) -> Fleet:
-    """A fleet by name.
+    """Make a fleet by name.
 
     Args:
         name: of `PROFILES`.

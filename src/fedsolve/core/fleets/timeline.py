@@ -20,7 +20,7 @@ _MOST = 10**8  # places in the written cohorts of a run
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """The first tasks of a run, one row each, for plots: all of shape (tasks,).
+    """The first client tasks of a run in simulated time, for plots; all arrays have shape (tasks,).
 
     Attributes:
         client: who.
@@ -41,7 +41,7 @@ class Tasks:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """A run's server updates on the clock.
+    """A run's server updates in simulated time.
 
     Attributes:
         fleet: the name of the fleet.
@@ -66,7 +66,7 @@ class Timeline:
     versions: np.ndarray | None = None
 
     def at(self, update: int) -> dict[str, float]:
-        """Seconds since the start after so many updates, and the joules by then, as an evaluation's columns.
+        """The seconds and joules from the start to each of these updates, as columns of an evaluation.
 
         Args:
             update: updates done, at least 0.

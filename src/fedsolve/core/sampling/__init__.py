@@ -1,4 +1,4 @@
-"""Who takes part in a round. A sampling is pluggable: `draw` returns padded client ids and who is present."""
+"""Client sampling: how the cohort of each round is drawn."""
 
 from fedsolve.core.sampling.availability import Trace
 from fedsolve.core.sampling.equal_chances import Bernoulli, Uniform

@@ -18,7 +18,7 @@ from fedsolve.core.types import Scalar, module, static
 
 @module
 class Trace(Sampling):
-    """At most `size` clients uniformly among those that an availability trace shows in this round.
+    """Sampling from an availability trace: at most `size` clients, uniformly among those available in the round.
 
     Of more than 4,096 clients, where a cohort has at most a sixteenth of them, at the cost of a cohort: who is there in
     which row is listed once.
@@ -46,7 +46,7 @@ class Trace(Sampling):
                 )
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
-        """Available clients in random order, cut to `size`."""
+        """Draw available clients in random order, at most `size`."""
         if self._listed is not None:
             clients, ends = (jnp.asarray(a) for a in self._listed)
             row = round % (len(ends) - 1)
@@ -59,11 +59,11 @@ class Trace(Sampling):
         return order[first], row[order][first]
 
     def at_best(self, population: int) -> float:
-        """Clients of the round in which most are available, at most `size`."""
+        """The clients of the round in which most are available, at most `size`."""
         return min(self.size, int(np.asarray(self.available).sum(axis=1).max()))
 
     def check(self, population: int) -> None:
-        """The trace has one column per client."""
+        """Raise `InvalidInput` unless the trace has one column for each client."""
         check_size(self.size, population)
         shape = np.shape(self.available)
         if np.asarray(self.available).dtype != bool:
@@ -73,7 +73,7 @@ class Trace(Sampling):
         self.check_rounds(shape[0])
 
     def check_rounds(self, rounds: int) -> None:
-        """Somebody is there in one of so many rounds.
+        """Raise `InvalidInput` unless a client is available in one of the rounds.
 
         Args:
             rounds: of a run.

@@ -23,7 +23,7 @@ TAG_NUMBER = 0xB1760000
 
 @module
 class Uniform(Sampling):
-    """`size` clients uniformly without replacement: the default of every paper here.
+    """Uniform sampling: `size` clients drawn uniformly without replacement, as in most papers.
 
     Attributes:
         size: clients of a round, 1 to all; part of the program.
@@ -34,19 +34,19 @@ class Uniform(Sampling):
     size: int = static()
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
-        """A uniform subset; all clients in order if size = population."""
+        """Draw a uniform subset; all clients in order if size = population."""
         if self.size == population:
             return jnp.arange(population), jnp.ones(population, bool)
         return choose(key, population, self.size), jnp.ones(self.size, bool)
 
     def check(self, population: int) -> None:
-        """1 <= size <= population."""
+        """Raise `InvalidInput` unless 1 <= size <= population."""
         check_size(self.size, population)
 
 
 @module
 class Bernoulli(Sampling):
-    """Each client takes part with probability p, independently; a cohort may be empty.
+    """Poisson sampling: each client takes part independently with probability p; a cohort may be empty.
 
     The draw is exact to 2^-64, so that a privacy accountant counts what is drawn however small p is. Of more than 4,096
     clients, where no cohort is likely to have a sixteenth of them, the number is drawn first, by the binomial law, then
@@ -67,7 +67,7 @@ class Bernoulli(Sampling):
         object.__setattr__(self, "p", float(self.p))
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
-        """A cohort of random size; the cost of a round grows with the size drawn."""
+        """Draw a cohort of random size; the cost of a round grows with the size."""
         if (most := self._most(population)) is None:
             return _present_first(_below(self.p, key, population))
         number = draw_binomial(jax.random.fold_in(key, TAG_NUMBER), population, self.p)
@@ -81,7 +81,7 @@ class Bernoulli(Sampling):
         return most if is_few(most, population) else None
 
     def expected(self, population: int) -> float:
-        """p N."""
+        """The expected size p N."""
         return self.p * population
 
 

@@ -13,10 +13,13 @@ from fedsolve.core.sampling.shuffle import is_few
 from fedsolve.core.types import Scalar
 
 Scheme = Literal["fixed", "poisson", "other"]
+"""Kind of sampling for privacy accounting: a fixed number of clients, independent draws, or neither."""
 
 
 class Sampling(ABC):
-    """Draws the cohort of each round; present clients are best listed first, so that idle chunks are skipped.
+    """Base class of client samplings, which draw the cohort of each round.
+
+    `draw` should list present clients first, so that idle chunks are skipped.
 
     Attributes:
         never_empty: every cohort has a client; then no care for empty ones is compiled.
@@ -31,7 +34,7 @@ class Sampling(ABC):
     def draw(
         self, key: Array, round: Scalar, population: int
     ) -> tuple[Int[Array, " capacity"], Bool[Array, " capacity"]]:
-        """Ids of the cohort, each at most once, padded to a fixed capacity, and which of them are present.
+        """Draw the ids of a cohort, each at most once, padded to a fixed capacity, and a mask of those present.
 
         Args:
             key: a random key of the round.
@@ -43,7 +46,7 @@ class Sampling(ABC):
         """
 
     def started(self, round: Scalar) -> Any:
-        """What `Cohort.started` is in a round: None where all begin with its broadcast.
+        """The value of `Cohort.started` in a round; None if all clients start from this round's broadcast.
 
         Args:
             round: its number, from 0.
@@ -65,7 +68,7 @@ class Sampling(ABC):
         return
 
     def check_rounds(self, rounds: int) -> None:
-        """Raise `InvalidInput` if it is known that no client takes part in so many rounds.
+        """Raise `InvalidInput` if no client can take part in this number of rounds.
 
         Args:
             rounds: of a run.
@@ -76,7 +79,7 @@ class Sampling(ABC):
         return
 
     def expected(self, population: int) -> float | None:
-        """Clients of a round on average (the most of them, where a trace limits them); None if it cannot say.
+        """The expected number of clients in a round (at most, for a trace); None if it is unknown.
 
         Args:
             population: clients N.
@@ -87,7 +90,7 @@ class Sampling(ABC):
         return getattr(self, "size", None)
 
     def at_best(self, population: int) -> float | None:
-        """Clients of the largest cohort where all are listed, of a cohort on average where its size is random.
+        """The size of the largest cohort if sizes are listed, or the average size if they are random.
 
         Args:
             population: clients N.

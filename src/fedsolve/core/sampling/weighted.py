@@ -24,7 +24,7 @@ from fedsolve.core.types import Scalar, module, static
 
 @module
 class Weighted(Sampling):
-    """`size` clients without replacement, drawn one by one in proportion to weights.
+    """Weighted sampling: `size` clients without replacement, drawn one by one in proportion to weights.
 
     Of up to 4,096 clients, or where a cohort has more than a sixteenth of them, those of the smallest exponential
     numbers divided by their weights; else the different ones of a sequence of draws: the same law, at the cost of a
@@ -54,7 +54,7 @@ class Weighted(Sampling):
             object.__setattr__(self, "_bounds", bounds_of(w))
 
     def draw(self, key: Array, round: Scalar, population: int) -> tuple[Array, Array]:
-        """Clients in the order in which they were drawn."""
+        """Draw clients; they are listed in the order of the draw."""
         here = jnp.ones(self.size, bool)
         logs = jnp.log(self.weights) if self._logs is None else jnp.asarray(self._logs)
         if self._bounds is not None:
@@ -62,7 +62,7 @@ class Weighted(Sampling):
         return in_turn(key, logs, self.size), here
 
     def check(self, population: int) -> None:
-        """One non-negative weight per client, enough of them positive."""
+        """Raise `InvalidInput` unless there is a non-negative weight per client, and enough of them are positive."""
         check_size(self.size, population)
         w = np.asarray(self.weights)
         if w.shape != (population,) or not np.isfinite(w).all() or (w < 0).any():

@@ -1,4 +1,4 @@
-"""Federated data on disk: arrays that are mapped and not read, of which a run takes the clients that it needs."""
+"""Federated data on disk: memory-mapped arrays, from which a run reads the clients that it needs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class StoredData(FederatedData):
 
 # `fs.data.open` reads as the opposite of `fs.data.write`
 def open(folder: str | Path, *, verify: bool = False) -> StoredData:
-    """The data of a folder that `fs.data.write` wrote; its arrays are mapped, so that opening reads the index alone.
+    """Open a folder that `fs.data.write` wrote; arrays are memory-mapped, so that only the index is read.
 
     The description is sealed, the size of every file and the sum of the index are checked each time, the sums of the
     arrays by `verify`: do that after copying a folder.

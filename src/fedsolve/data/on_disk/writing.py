@@ -1,4 +1,4 @@
-"""Writing federated data to a folder: one pass over the clients, memory of one client, and no half a folder.
+"""Writing federated data to a folder: one pass over the clients, in the memory of one client.
 
 The description is written last, so that a folder without one is unfinished. What an interrupted writing is sure to have
 is told by a file of progress, replaced after every 64 MB; what lies beyond is cut off when it goes on.
@@ -46,7 +46,7 @@ def write(
     names: Iterable[str] = (),
     resume: bool = False,
 ) -> StoredData:
-    """Write clients' examples to a folder, from which `fs.data.open` maps them; one client is in memory at a time.
+    """Write clients' examples to a folder for `fs.data.open`; one client is in memory at a time.
 
     Args:
         clients: a pytree of arrays for each client, their first axis its examples, all of one structure, with the same

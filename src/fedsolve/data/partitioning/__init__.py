@@ -1,1 +1,1 @@
-"""Seeded rules that give every client its examples."""
+"""Partitions: seeded rules that assign examples to clients."""

@@ -18,7 +18,9 @@ from fedsolve.data.partitioning.partition import Partition, begin, finish
 
 @dataclass(frozen=True)
 class Pachinko(Partition):
-    """Client by client, examples drawn without replacement: coarse label -> fine label -> example.
+    """Pachinko allocation (Reddi et al. 2021): each client draws coarse label, fine label and example in turn.
+
+    Examples are drawn without replacement, client by client.
 
     Each client draws p ~ Dirichlet(coarse_alpha) over the coarse labels and, below each of them,
     q ~ Dirichlet(fine_alpha) over its fine labels. An example takes a coarse label by p, a fine label by q

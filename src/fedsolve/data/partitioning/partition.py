@@ -16,7 +16,7 @@ from fedsolve.data.names import check_column
 
 
 class Partition(ABC):
-    """A rule that deals examples to clients; equal rules and seeds deal equally.
+    """Base class of partitions, which assign examples to clients; equal rules and seeds give equal results.
 
     Attributes:
         name: what `PARTITIONS` and a configuration call it.
@@ -30,7 +30,7 @@ class Partition(ABC):
 
     @abstractmethod
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-        """Row numbers of each client: ascending, disjoint, at least one each.
+        """Assign examples to clients: row numbers that are ascending and disjoint, at least one for each client.
 
         Args:
             labels: one for each example, shape (examples,).

@@ -19,14 +19,14 @@ from fedsolve.data.partitioning.partition import Partition, begin, fill_empty, f
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """Examples dealt at random; sizes differ by one at most (McMahan et al. 2017).
+    """IID partition (McMahan et al. 2017): examples are assigned at random; sizes differ by at most one.
 
     >>> [len(part) for part in IID()(np.zeros(7), 3)]
     [3, 2, 2]
     """
 
     name = "iid"
-    summary = "examples dealt at random, equal sizes"
+    summary = "random assignment, equal sizes"
     citation = "mcmahan2017fedavg"
 
     def __call__(self, labels: Any, num_clients: int, seed: int = 0) -> list[np.ndarray]:
@@ -37,7 +37,7 @@ class IID(Partition):
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Each class is cut among the clients in proportions drawn from Dirichlet(alpha) (Yurochkin et al. 2019).
+    """Dirichlet partition (Yurochkin et al. 2019): each class is split in proportions drawn from Dirichlet(alpha).
 
     Small alpha: few classes a client and uneven sizes; large alpha: close to iid. A client left empty is
     given one example drawn from the client that then has most. (Hsu et al. 2019 draw the proportions for
@@ -53,7 +53,7 @@ class Dirichlet(Partition):
     alpha: float
 
     name = "dirichlet"
-    summary = "each class cut among the clients in Dirichlet(alpha) proportions: label and size skew"
+    summary = "each class split in Dirichlet(alpha) proportions: label and size skew"
     citation = "yurochkin2019bayesian"
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class LabelsPerClient(Partition):
-    """Each client holds examples of at most k classes, and each class is cut evenly among its clients.
+    """Label partition: each client holds at most k classes, and each class is split evenly among its clients.
 
     The least used classes are given out first, equals at random, so every class is held by equally many
     clients (but for one). Follows the `#C = k` split of Li et al. 2022, which draws the classes freely.
@@ -89,7 +89,7 @@ class LabelsPerClient(Partition):
     k: int
 
     name = "labels"
-    summary = "at most k classes a client"
+    summary = "at most k classes for each client"
     citation = "li2022silos"
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class LabelsPerClient(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """Examples sorted by label and cut into shards, `per_client` to each client (McMahan et al. 2017).
+    """Shard partition (McMahan et al. 2017): examples sorted by label, in shards, `per_client` for each client.
 
     Attributes:
         per_client: shards of a client, 2 in the paper; num_clients * per_client <= examples.
@@ -135,7 +135,7 @@ class Shards(Partition):
     per_client: int = 2
 
     name = "shards"
-    summary = "sorted by label, cut into shards, per_client shards each: the pathological split"
+    summary = "sorted by label and cut into shards, per_client shards for each client: the pathological split"
     citation = "mcmahan2017fedavg"
 
     def __post_init__(self) -> None:
@@ -159,7 +159,9 @@ class Shards(Partition):
 
 @dataclass(frozen=True)
 class ByQuantity(Partition):
-    """Random examples, sizes in proportion to a log-normal draw (the sizes of Li et al. 2020), at least 1.
+    """Quantity partition: random examples, with client sizes in proportion to log-normal draws, at least 1.
+
+    The sizes are those of Li et al. 2020.
 
     Attributes:
         sigma: standard deviation of the logarithm of the sizes, >= 0; 0 gives equal sizes. Li et al.: 2.
@@ -171,7 +173,7 @@ class ByQuantity(Partition):
     sigma: float
 
     name = "quantity"
-    summary = "log-normal sizes, labels at random"
+    summary = "log-normal sizes, random labels"
     citation = "li2020fedprox"
 
     def __post_init__(self) -> None:
@@ -191,7 +193,7 @@ class ByQuantity(Partition):
 
 @dataclass(frozen=True)
 class Natural(Partition):
-    """One client for each group id (writer, role, author), ids in order (Caldas et al. 2018).
+    """Natural partition (Caldas et al. 2018): one client for each group id, such as a writer; ids in order.
 
     Called with the group ids in the place of the labels. With `num_clients` that many groups are drawn
     without replacement and the rows of the others are left out; without it there is a client for each.
@@ -201,7 +203,7 @@ class Natural(Partition):
     """
 
     name = "natural"
-    summary = "one client for each group id, such as the writer"
+    summary = "one client for each group id, such as a writer"
     citation = "caldas2018leaf"
 
     def __call__(self, labels: Any, num_clients: int | None = None, seed: int = 0) -> list[np.ndarray]:
@@ -222,7 +224,7 @@ PARTITIONS: Registry[type[Partition]] = Registry("partition", {cls.name: cls for
 
 
 def as_partition(value: Partition | str | Mapping[str, Any]) -> Partition:
-    """A partition from itself, from its name or from a table with its name and parameters.
+    """Make a partition from its name, or from a table with its name and parameters; a partition is returned as it is.
 
     Args:
         value: a partition, its name, or a table {name = ..., parameter = ...}.

@@ -1,4 +1,4 @@
-"""What is measured of a model besides means over examples: optimality, feasibility, sparsity, rank, recovery."""
+"""Diagnostics of a model beyond its metrics: optimality, feasibility, sparsity, rank and recovery."""
 
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic, Point
 from fedsolve.geometry.diagnostics.optimality import (

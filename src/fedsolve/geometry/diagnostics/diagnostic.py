@@ -12,7 +12,7 @@ from fedsolve.core.types import Params, Scalar, module
 
 @module
 class Point:
-    """A model and F = sum_i p_i f_i at it, over the training examples that are evaluated.
+    """A model, with F = sum_i p_i f_i at it over the training examples that are evaluated.
 
     Attributes:
         params: the model.
@@ -26,13 +26,15 @@ class Point:
 
 
 class Diagnostic(ABC):
-    """Numbers by name, from a point. Measures are modules: their numbers are leaves."""
+    """Base class of diagnostics, which compute named numbers at a point.
+
+    Diagnostics are modules: their numbers are leaves."""
 
     needs_gradient: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, point: Point) -> dict[str, Array]:
-        """Each value of shape ().
+        """Compute the diagnostic's values, each of shape ().
 
         Args:
             point: the model of an evaluation, its gradient and what else is known there.

@@ -60,7 +60,7 @@ class Feasibility(Diagnostic):
         object.__setattr__(self, "constraint", as_blocks(self.constraint))
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """Both are 0 inside."""
+        """The values, 0 inside the set."""
         w = point.params
         measures = {"infeasibility": jnp.asarray(self.constraint.violation(w))}
         if "project" in self.constraint.operations:

@@ -19,7 +19,7 @@ def _vector(tree: Params, on: str) -> Array:
 
 @module
 class Density(Diagnostic):
-    """`density`: the share of entries larger than `zero` in size, on the leaves that `on` matches.
+    """`density`: the fraction of entries larger than `zero` in size, on the leaves that `on` matches.
 
     Attributes:
         zero: entries up to this size count as 0, at least 0.
@@ -36,14 +36,14 @@ class Density(Diagnostic):
         check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """In [0, 1]."""
+        """The density, in [0, 1]."""
         w = _vector(point.params, self.on)
         return {"density": jnp.mean(jnp.abs(w) > self.zero, dtype=w.dtype)}
 
 
 @module
 class Support(Diagnostic):
-    """`precision`, `recall` and `f1` of the entries larger than `zero` against the non-zeros of a truth.
+    """`precision`, `recall` and `f1` of the entries larger than `zero`, against the non-zeros of the true parameters.
 
     precision = hits / found, recall = hits / true non-zeros, f1 their harmonic mean; 0 where nothing is found.
 
@@ -64,7 +64,7 @@ class Support(Diagnostic):
         check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """Each in [0, 1]."""
+        """The three values, each in [0, 1]."""
         w = _vector(point.params, self.on)
         selected, true = jnp.abs(w) > self.zero, _vector(self.truth, self.on) != 0
         hits = jnp.sum(selected & true, dtype=w.dtype)
@@ -76,7 +76,7 @@ class Support(Diagnostic):
 
 @module
 class Rank(Diagnostic):
-    """`rank`: singular values larger than `zero`, of the one matrix that `on` matches.
+    """`rank`: the number of singular values larger than `zero`, of the one matrix that `on` matches.
 
     Attributes:
         zero: singular values up to this size count as 0; at least 0.
@@ -93,7 +93,7 @@ class Rank(Diagnostic):
         check_range("zero", self.zero, at_least=0)
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """A whole number, as a float."""
+        """The rank, a whole number as a float."""
         matrices = [leaf for leaf in chosen_leaves(point.params, self.on) if leaf.ndim == 2]
         if len(matrices) != 1:
             raise InvalidInput(f"Rank on '{self.on}' matches {len(matrices)} matrices: name one leaf")
@@ -114,6 +114,6 @@ class RecoveryError(Diagnostic):
     on: str = static(default="*")
 
     def __call__(self, point: Point) -> dict[str, Array]:
-        """In the units of the parameters."""
+        """The error, in the units of the parameters."""
         pairs = zip(chosen_leaves(point.params, self.on), chosen_leaves(self.truth, self.on), strict=True)
         return {"recovery_error": jnp.sqrt(sum((jnp.sum((a - b) ** 2) for a, b in pairs), jnp.zeros(())))}

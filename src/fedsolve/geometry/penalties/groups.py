@@ -13,7 +13,7 @@ from fedsolve.geometry.regularizer import Penalty
 
 @module
 class GroupL1(Penalty):
-    """weight times the sum over groups of their l2 norm (group lasso, Yuan and Lin 2006).
+    """Group lasso (Yuan and Lin 2006): weight times the sum over groups of their l2 norms.
 
     A group is the entries along `axis`: with -1 each row of a matrix, with 0 each column, with (0, 1) each
     output channel's kernel of a convolution stored as height x width x channels.

@@ -18,7 +18,7 @@ _BETWEEN = 5  # steps between two looks at the gap, which costs about half a ste
 
 @module
 class TotalVariation2D(Penalty):
-    """weight (sum |w_{i+1,j} - w_ij| + sum |w_{i,j+1} - w_ij|), the anisotropic total variation of a matrix.
+    """Anisotropic total variation of a matrix, weight (sum |w_{i+1,j} - w_ij| + sum |w_{i,j+1} - w_ij|).
 
     The prox is not exact. It stops once its duality gap is at most tolerance (1/2) |w - mean(w)|^2, and as
     the problem is strongly convex the result p is then within sqrt(tolerance) |w - mean(w)| of the exact one

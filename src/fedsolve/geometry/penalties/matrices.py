@@ -14,7 +14,7 @@ from fedsolve.geometry.regularizer import Penalty
 
 @module
 class NuclearNorm(Penalty):
-    """weight times the sum of the singular values of an m x n matrix: low-rank solutions.
+    """Nuclear norm penalty, weight times the sum of the singular values of a matrix: low-rank solutions.
 
     The prox costs one singular value decomposition of the smaller side, O(m n min(m, n)). Its derivative
     in w, which JAX takes through that decomposition, is not finite where singular values coincide.

@@ -15,7 +15,7 @@ from fedsolve.geometry.regularizer import Penalty
 
 @module
 class TotalVariation(Penalty):
-    """weight sum_j |w_{j+1} - w_j| of a vector (the fused lasso, Tibshirani et al. 2005).
+    """Total variation of a vector, weight sum_j |w_{j+1} - w_j| (the fused lasso, Tibshirani et al. 2005).
 
     Attributes:
         weight: lambda >= 0, in units of the loss per unit of variation.

@@ -15,7 +15,7 @@ _MAX_NEWTON = 200
 
 @module
 class L1(Penalty):
-    """weight |w|_1: sparse solutions (the lasso).
+    """L1 penalty, weight |w|_1: sparse solutions (the lasso).
 
     Attributes:
         weight: lambda >= 0, in units of the loss per unit of |w|_1.
@@ -39,13 +39,13 @@ class L1(Penalty):
         return (self.weight * jnp.sign(w)).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """Soft threshold by step weight."""
+        """Soft thresholding by step weight."""
         return soft_threshold(w, step * self.weight)
 
 
 @module
 class SquaredL2(Penalty):
-    """(weight / 2) |w|_2^2: ridge, also called weight decay.
+    """Squared L2 penalty, (weight / 2) |w|_2^2: ridge regression, also called weight decay.
 
     Attributes:
         weight: lambda >= 0, in units of the loss per unit of |w|_2^2 / 2.
@@ -78,7 +78,7 @@ class SquaredL2(Penalty):
 
 @module
 class ElasticNet(Penalty):
-    """weight |w|_1 + (l2 / 2) |w|_2^2 (Zou and Hastie 2005): sparse, and keeps correlated entries together.
+    """Elastic net, weight |w|_1 + (l2 / 2) |w|_2^2 (Zou and Hastie 2005): sparse, with correlated entries grouped.
 
     Attributes:
         weight: of the l1 norm, at least 0.
@@ -108,13 +108,13 @@ class ElasticNet(Penalty):
         return (self.weight * jnp.sign(w) + self.l2 * w).astype(w.dtype)
 
     def prox(self, w: Array, step: Scalar) -> Array:
-        """Soft threshold by step weight, then division by 1 + step l2."""
+        """Soft thresholding by step weight, then division by 1 + step l2."""
         return (soft_threshold(w, step * self.weight) / (1 + step * self.l2)).astype(w.dtype)
 
 
 @module
 class LInf(Penalty):
-    """weight max |w_j|: the largest entries share one size.
+    """L-infinity penalty, weight max |w_j|: the largest entries get the same size.
 
     Attributes:
         weight: lambda >= 0, in units of the loss per unit of the largest entry.

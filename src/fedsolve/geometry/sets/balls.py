@@ -22,7 +22,7 @@ from fedsolve.geometry.sets.simplex import first_largest, onto_simplex
 
 @module
 class L1Ball(ProjectableSet):
-    """|w|_1 <= radius. Extreme points are signed unit vectors: a vertex travels as one small integer.
+    """L1 ball, |w|_1 <= radius. A vertex is a signed unit vector and is sent as one integer.
 
     Attributes:
         radius: the bound on |w|_1, above 0.
@@ -80,7 +80,7 @@ class L1Ball(ProjectableSet):
 
 @module
 class L2Ball(ProjectableSet):
-    """|w|_2 <= radius (Frobenius for matrices). Its extreme points are dense.
+    """L2 ball, |w|_2 <= radius (Frobenius norm for matrices). Its extreme points are dense.
 
     Attributes:
         radius: the bound on |w|_2, above 0.
@@ -121,7 +121,7 @@ class L2Ball(ProjectableSet):
 
 @module
 class LInfBall(ProjectableSet):
-    """max |w_j| <= radius. A vertex is a corner and travels as one bit a coordinate.
+    """L-infinity ball, max |w_j| <= radius. A vertex is a corner and is sent as one bit per coordinate.
 
     Bits cannot say NaN: where g is NaN the corner is the one of g = 0.
 
@@ -163,7 +163,7 @@ def _bound(bound: Scalar | np.ndarray | Sequence[float]) -> Any:
 
 @module
 class Box(ProjectableSet):
-    """lower <= w <= upper, each a number or an array of the leaf's shape. One bit a coordinate travels.
+    """Box, lower <= w <= upper, with numbers or arrays of the leaf's shape. A vertex is sent as one bit per coordinate.
 
     Bits cannot say NaN: where g is NaN the corner is the one of g = 0.
 
@@ -224,7 +224,7 @@ class Box(ProjectableSet):
 
 @module
 class LpBall(ConvexSet):
-    """|w|_p <= radius for any p > 1, fractional ones included. Its extreme points are dense.
+    """Lp ball, |w|_p <= radius for any real p > 1. Its extreme points are dense.
 
     Attributes:
         radius: the bound on |w|_p, above 0.

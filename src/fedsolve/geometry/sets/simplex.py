@@ -67,7 +67,7 @@ def onto_simplex(a: Array, radius: Scalar) -> Array:
 
 @module
 class Simplex(ProjectableSet):
-    """w >= 0 with sum w = radius. Extreme points are unit vectors: a vertex travels as one small integer.
+    """Simplex, w >= 0 with sum w = radius. A vertex is a unit vector and is sent as one integer.
 
     Attributes:
         radius: the sum of the entries, above 0.
@@ -102,7 +102,7 @@ class Simplex(ProjectableSet):
 
 @module
 class Polytope(ConvexSet):
-    """The convex hull of given points: `vertices` of shape (k, *shape). A vertex travels as its number.
+    """Polytope, the convex hull of `vertices` of shape (k, *shape). A vertex is sent as its number.
 
     Attributes:
         vertices: the points, shape (k, *shape of the leaf), finite.

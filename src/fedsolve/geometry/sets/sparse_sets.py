@@ -26,7 +26,7 @@ class Group:
 
 @module
 class GroupL1Ball(ProjectableSet):
-    """Sum over groups of |w_group|_2 <= radius; a group runs along `axis` (rows of a matrix for -1).
+    """Group lasso ball, sum over groups of |w_group|_2 <= radius; a group runs along `axis` (rows for -1).
 
     A vertex is one group's unit vector: its number and as many floats as a group has.
 
@@ -94,7 +94,7 @@ class Sparse:
 
 @module
 class KSupportBall(ConvexSet):
-    """Convex hull of the vectors with at most k non-zeros and l2 norm <= radius (Argyriou et al. 2012).
+    """k-support norm ball (Argyriou et al. 2012): convex hull of vectors with k non-zeros and l2 norm <= radius.
 
     Between the l1 ball (k = 1) and the l2 ball (k = d). A vertex is k places and k floats.
 

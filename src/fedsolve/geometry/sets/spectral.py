@@ -27,7 +27,7 @@ class RankOne:
 
 @module
 class NuclearBall(ProjectableSet):
-    """|W|_* = sum of singular values <= radius: low-rank matrices. A vertex is -radius u v'.
+    """Nuclear norm ball, sum of singular values <= radius: low-rank matrices. A vertex is -radius u v'.
 
     The vertex needs the leading singular pair only (`singular.leading_pair`): some tens of products with G
     and none of its decompositions; `project` and `violation` take all singular values.
@@ -80,7 +80,7 @@ class NuclearBall(ProjectableSet):
 
 @module
 class SpectralBall(ProjectableSet):
-    """Largest singular value <= radius. Its extreme points are the scaled orthogonal matrices, dense.
+    """Spectral norm ball, largest singular value <= radius. Its extreme points are scaled orthogonal matrices, dense.
 
     Attributes:
         radius: the bound on the largest singular value, above 0.
