@@ -1,4 +1,4 @@
-"""Flower's two apps for any method, and the oracles of clients: `fedsolve.flower`, of the extra `fedsolve[flower]`.
+"""Flower's client and server apps for any method, and oracles for clients: `fedsolve.flower` (`fedsolve[flower]`).
 
 server = fs.flower.server_app(fs.FedDuAdam(client_lr=0.1), params, rounds=20, population=3)
 client = fs.flower.client_app(lambda node: fs.flower.TorchOracle(module, loss, loader_of(node.client)))

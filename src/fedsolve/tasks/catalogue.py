@@ -17,7 +17,7 @@ from fedsolve.tasks.task import Task
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """One task of the catalogue.
+    """A row of the catalogue of tasks.
 
     Attributes:
         home: where it is built, as `module:name` below `fedsolve.tasks`; imported when it is first asked for.
@@ -31,7 +31,7 @@ class TaskEntry:
 
     @property
     def builder(self) -> Callable[..., Task]:
-        """Options -> Task; its signature says which options there are."""
+        """The function options -> `Task`; its signature lists the options."""
         return load_home(f"tasks.{self.home}")
 
 
@@ -48,7 +48,7 @@ _TASKS = {
     ),
     "synthetic": TaskEntry(
         "convex.synthetic:synthetic",
-        "synthetic(alpha, beta): softmax regression, 60 features, 30 uneven clients",
+        "synthetic(alpha, beta): softmax regression, 60 features, 30 clients of unequal sizes",
         "li2020fedprox",
     ),
     "mnist": TaskEntry(
@@ -58,12 +58,12 @@ _TASKS = {
     ),
     "lasso": TaskEntry(
         "convex.regression:lasso",
-        "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known truth",
+        "sparse regression, 1,024 features, 64 or 256 clients, four data sets with known true parameters",
         "yuan2021fco",
     ),
     "lowrank": TaskEntry(
         "convex.regression:lowrank",
-        "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known truth",
+        "a 32 x 32 matrix of rank 16, 4 or 1 from noisy products, four data sets with known true parameters",
         "yuan2021fco",
     ),
     "voxels": TaskEntry(
@@ -78,12 +78,12 @@ _TASKS = {
     ),
     "femnist": TaskEntry(
         "images.femnist:femnist",
-        "FEMNIST sample, 300 + 240 writers: 62 classes, clients that train and unseen ones (needs the data folder)",
+        "FEMNIST sample, 300 writers and 240 held-out writers: 62 classes (needs the data folder)",
         "caldas2018leaf",
     ),
     "femnist-autoencoder": TaskEntry(
         "images.femnist:femnist_autoencoder",
-        "FEMNIST sample, 300 + 240 writers: images to compress and give back (needs the data folder)",
+        "FEMNIST sample, 300 writers and 240 held-out writers: reconstruction of images (needs the data folder)",
         "reddi2021fedopt",
     ),
     "fashion-mnist": TaskEntry(
@@ -138,14 +138,14 @@ _RENAMED = {"cifar": "give cifar10, with model = 'softmax' and augment = false f
 
 
 def build(name: str, /, **options: Any) -> Task:
-    """The task of that name, or of the user's own function `module:function`, with those options.
+    """Build a task by name, or by your own function `module:function`.
 
     Args:
-        name: of the catalogue (`fedsolve list tasks`), or `module:function`.
+        name: a name of the catalogue (`fedsolve list tasks`), or `module:function`.
         **options: the builder's arguments by name.
 
     Returns:
-        What the builder of that name returns, its options converted to the types that it declares.
+        The task; options are converted to the types that its function declares.
 
     Raises:
         InvalidInput: an unknown name or option (with the nearest match), an option of the wrong type, or

@@ -81,7 +81,7 @@ PADDING = 0
 
 
 def windows(tokens: np.ndarray, length: int) -> Examples:
-    """A text of n tokens as ceil((n - 1) / length) sequences, in each of which every next token is to be found.
+    """Split a text of n tokens into ceil((n - 1) / length) sequences of inputs and next tokens.
 
     x and y are int32 of shape (sequences, length); y is x moved on by one. No token is a target twice; the tail of the
     last sequence is `PADDING`.

@@ -28,7 +28,7 @@ from fedsolve.tasks.task import Examples
 
 
 class SklearnOracle(JaxOracle):
-    """A client's data for a linear model of scikit-learn, fitted by a federated method instead of its own solver.
+    """Oracle of a linear model of scikit-learn, which a federated method fits in place of its own solver.
 
     The loss is the mean of the estimator's own: logistic (`LogisticRegression`: multinomial for more than two
     classes; `SGDClassifier(loss="log_loss")`: one against the rest, summed), hinge (`SGDClassifier`, `LinearSVC`)
@@ -178,7 +178,7 @@ def _class_weights(estimator: Any, labels: np.ndarray | None) -> tuple[float, ..
 
 
 def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.ndarray | None = None) -> Any:
-    """Make an estimator a fitted one with these parameters: it predicts; returned for convenience.
+    """Set the parameters of an estimator, so that it is fitted and predicts; the estimator is returned.
 
     Args:
         estimator: as given to `SklearnOracle`; of a pipeline the last step becomes fitted.

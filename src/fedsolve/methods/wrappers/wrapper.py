@@ -109,7 +109,14 @@ class Wrapper(Algorithm):
         return self.inner.diagnostics()
 
     def inner_part(self, part: Any) -> Any:
-        """The inner method's part of a server state, broadcast, client state or message."""
+        """The inner method's part of a server state, broadcast, client state or message.
+
+        Args:
+            part: one of `parts`, or an object of the inner method.
+
+        Returns:
+            The field `inner` of one of `parts`; any other object is returned unchanged.
+        """
         return part.inner if isinstance(part, self.parts) else part
 
     def _renewed(self, part: Any, inner: Any) -> Any:

@@ -32,7 +32,7 @@ def parameters(module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def buffers(module: nn.Module) -> dict[str, np.ndarray]:
-    """Copies of what else a module keeps and saves, by name: running statistics, counters; no masks (bool).
+    """Copies of a module's saved buffers by name, such as running statistics and counters; no masks (bool).
 
     Args:
         module: read only.
@@ -46,7 +46,7 @@ def buffers(module: nn.Module) -> dict[str, np.ndarray]:
 def assign(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, np.ndarray] | None = None
 ) -> None:
-    """Write a trained model into a module, in the module's own types and on its device.
+    """Copy a trained model's parameters into a module, in the module's types and on its device.
 
     Args:
         module: written to; its other parameters and buffers stay.

@@ -26,7 +26,7 @@ TRACKERS: Registry[Callable[[Path], Tracker]] = Registry(
 
 
 def tracker(name: str, folder: Path) -> Tracker:
-    """A tracker by name for a run's folder.
+    """Make a tracker by name, for a run's folder.
 
     Args:
         name: of `TRACKERS`.

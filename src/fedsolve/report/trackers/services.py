@@ -25,7 +25,7 @@ _SHORT = {
 
 
 class TensorBoard(Tracker):
-    """Writes event files for `tensorboard --logdir FOLDER`, with rounds as steps.
+    """Log a run to TensorBoard event files, with rounds as steps; view them with `tensorboard --logdir FOLDER`.
 
     The model is no file of TensorBoard's and is not among them.
 
@@ -80,7 +80,7 @@ def _new_folder(parent: Path, name: str) -> Path:
 
 
 class MLflow(Tracker):
-    """Sends a run to MLflow, with rounds as steps and the settings as parameters.
+    """Log a run to MLflow, with rounds as steps and the settings as parameters.
 
     Where to is MLflow's own setting: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME (default "fedsolve").
 
@@ -132,7 +132,7 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """Sends a run to W&B, with rounds as steps and the settings as its configuration; seeds are one group.
+    """Log a run to Weights & Biases, with rounds as steps and the settings as configuration; seeds form a group.
 
     Nothing leaves the machine unless WANDB_MODE=online is set: `wandb sync` sends what was written. The project is
     WANDB_PROJECT (default "fedsolve").

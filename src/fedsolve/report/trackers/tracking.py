@@ -26,7 +26,7 @@ CURVES = "curves.png"
 
 
 class Tracker(ABC):
-    """A callback that sends a run to an experiment tracker; another run afterwards is another run there.
+    """Base class of trackers: callbacks that log runs to an experiment tracker, each run as a run of its own.
 
     A resumed run is one of its own there, with the evaluations of before. Everything is sent from a thread of its own,
     so that the run does not wait for the tracker. What fails is sent again, which the run warns of. What the tracker
@@ -116,7 +116,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
-        """A run of a method on a task begins, with its resolved settings.
+        """Begin a run of a method on a task, with its resolved settings.
 
         Args:
             label: the method's name in tables.
@@ -126,7 +126,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, round: int, metrics: dict[str, float]) -> None:
-        """Metrics after so many rounds; what is not finite is sent as it is.
+        """Log metrics after a number of rounds; non-finite values are logged unchanged.
 
         Args:
             round: rounds done, from 0.
@@ -135,7 +135,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def keep(self, files: list[Path]) -> None:
-        """Files of the result: its record, evaluations, model and a plot; they are gone afterwards.
+        """Log the result's files: record, evaluations, model and a plot; they are deleted afterwards.
 
         Args:
             files: paths in a temporary folder.
@@ -143,7 +143,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, finished: bool) -> None:
-        """The run has ended.
+        """End the run.
 
         Args:
             finished: whether the run ended with a result.

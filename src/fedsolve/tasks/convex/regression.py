@@ -26,7 +26,7 @@ def anisotropic_regression(
     decay: float = 1.1,
     client_variance: float = 0.1,
 ) -> Task:
-    """Linear regression with input variances k^-decay, one weight vector per example (Takakura et al. 2025).
+    """Anisotropic linear regression (Takakura et al. 2025): input variances k^-decay, one weight vector per example.
 
     For client i and example j: w_i ~ N(0, client_variance I), w_ij ~ N(w_i, I), x_ij ~ N(0, diag(k^-decay)),
     y_ij = <w_ij, x_ij>. With the defaults 600 examples meet 1,000 weights, so some w fits all of them. The

@@ -32,7 +32,7 @@ def synthetic(
     model: Any = "softmax",
     max_examples: int | None = None,
 ) -> Task:
-    """synthetic(alpha, beta) of Li et al. 2020: 60 features, 10 classes, softmax regression from zero.
+    """Synthetic(alpha, beta) of Li et al. 2020: softmax regression from zero, 60 features, 10 classes.
 
     Client k has floor(lognormal(4, 2)) + 50 examples, y = argmax(x W_k + b_k), with
     W_k, b_k ~ N(u_k, 1), u_k ~ N(0, alpha^2): how much the clients' models differ;

@@ -123,7 +123,7 @@ def femnist_autoencoder(
     flip: bool = True,
     dataset: str = "sample",
 ) -> Task:
-    """FEMNIST sample, 300 + 240 writers: images to compress and give back (Reddi et al. 2021).
+    """FEMNIST sample, 300 + 240 writers: an autoencoder that reconstructs the images (Reddi et al. 2021).
 
     The loss is the mean square of the reconstruction's error in a pixel, the paper's measure, of training, test
     and unseen writers. Writers and images are those of `femnist`, a sample: Reddi et al. have 3,400 writers with

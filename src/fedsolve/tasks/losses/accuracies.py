@@ -18,7 +18,7 @@ from fedsolve.tasks.models.models import dense_rows
 
 @dataclass(frozen=True)
 class BinaryAccuracy(OfOutputs):
-    """Share of examples of label 1 with a margin model(x) > 0, or of label 0 with a margin <= 0.
+    """Accuracy of two classes: the fraction of examples with label 1 and model(x) > 0, or label 0 and model(x) <= 0.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -27,14 +27,14 @@ class BinaryAccuracy(OfOutputs):
     model: Model
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 where the margin is on the label's side, else 0."""
+        """1 if the margin has the label's sign, otherwise 0."""
         check_shapes(outputs, y)
         return ((outputs > 0) == (y > 0)).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
 class Accuracy(OfOutputs):
-    """Share of examples whose largest logit is the label's (the first of equal logits counts).
+    """Accuracy: the fraction of examples whose largest logit is the label's (of equal logits, the first).
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -43,7 +43,7 @@ class Accuracy(OfOutputs):
     model: Model
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 where the largest logit is the label's, else 0."""
+        """1 if the largest logit is the label's, otherwise 0."""
         return (jnp.argmax(outputs, axis=-1) == y).astype(outputs.dtype)
 
 
@@ -66,7 +66,7 @@ class _AmongLargest(OfOutputs):
 
 @dataclass(frozen=True)
 class TopK(_AmongLargest):
-    """Share of examples whose label is among the k largest logits (the first of equal logits count).
+    """Top-k accuracy: the fraction of examples whose label is among the k largest logits (of equal logits, the first).
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -77,13 +77,13 @@ class TopK(_AmongLargest):
     """
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 where the label is among the k largest logits, else 0."""
+        """1 if the label is among the k largest logits, otherwise 0."""
         return jnp.any(self.largest(outputs, "classes") == y[:, None], axis=-1).astype(outputs.dtype)
 
 
 @dataclass(frozen=True)
 class RecallAt(_AmongLargest):
-    """Mean over examples of the share of their tags that is among the k largest outputs; y is (n, tags), 0 or 1.
+    """Recall at k: the mean fraction of an example's tags among the k largest outputs; y is (n, tags), 0 or 1.
 
     An example counts alike however many tags it has; none to find is all found. (Keras' `Recall(top_k=k)` pools
     the tags of all examples instead.) Of equal outputs the first count. y may be `fs.SparseRows`.
@@ -97,7 +97,7 @@ class RecallAt(_AmongLargest):
     """
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """Tags among the k largest outputs over all tags, of each example."""
+        """The tags among the k largest outputs, divided by all tags, for each example."""
         if isinstance(y, SparseRows):
             y = dense_rows(y, outputs.shape[-1], outputs.dtype)
         check_shapes(outputs, y)
@@ -109,7 +109,9 @@ class RecallAt(_AmongLargest):
 
 @dataclass(frozen=True)
 class LikeliestSet(OfOutputs):
-    """Share of examples whose tags are the likeliest of the sets of tags that occur, the tags independent.
+    """Set accuracy: the fraction of examples whose tags are the most probable of all sets of tags that occur.
+
+    Tags count as independent.
 
     The outputs are log odds, so the likeliest set has the largest sum of its tags' outputs (of equal ones the
     first). That makes a classifier of tags that are parts of class names.
@@ -123,7 +125,7 @@ class LikeliestSet(OfOutputs):
     sets: tuple[tuple[int, ...], ...]
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """1 where the likeliest set is the example's, else 0."""
+        """1 if the most probable set is the example's, otherwise 0."""
         check_shapes(outputs, y)
         members = np.zeros((len(self.sets), outputs.shape[-1]), bool)
         for row, tags in zip(members, self.sets, strict=True):

@@ -14,7 +14,7 @@ from fedsolve.tasks.models.layers import as_numbers, flat
 
 @dataclass(frozen=True)
 class ReconstructionError(OfOutputs):
-    """Mean of (model(x) - y)^2 over all entries, y the images themselves: numbers or bytes (taken as y / 255).
+    """Reconstruction error: the mean of (model(x) - y)^2 over all entries of the images y, numbers or bytes / 255.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> reconstructions of that shape, such as `Autoencoder`.
@@ -23,7 +23,7 @@ class ReconstructionError(OfOutputs):
     model: Model
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The mean square over the entries of each example."""
+        """The mean squared error over the entries of each example."""
         if outputs.shape != y.shape:
             raise InvalidInput(
                 f"reconstructions have shape {outputs.shape}, images {y.shape}: they must agree"

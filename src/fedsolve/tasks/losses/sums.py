@@ -16,7 +16,7 @@ from fedsolve.tasks.loss_arguments import asked
 
 @dataclass(frozen=True)
 class OfSums:
-    """A loss or a metric that follows from sums over the examples of a batch, such as a mean with weights.
+    """Base class of losses and metrics that are computed from sums over examples, such as a weighted mean.
 
     Its value is `value(sum of what the examples add)`: of a minibatch in training, whose padding adds nothing; in
     evaluation of all examples of a set, and of each client's. So it must not change when every example is given
@@ -46,11 +46,11 @@ class OfSums:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for (`fedsolve.tasks.loss_arguments`)."""
+        """The further arguments that it needs (`fedsolve.tasks.loss_arguments`)."""
         return asked(self.adds, "adds") | {"weights"}
 
     def each(self, params: Params, batch: Batch, key: Array | None = None) -> Array:
-        """What each example adds.
+        """The contribution of each example to the sums.
 
         Args:
             params: the model.
@@ -63,7 +63,7 @@ class OfSums:
         return self.adds(params, batch, **({"key": key} if "key" in asked(self.adds) else {}))
 
     def of_sums(self, sums: Array) -> Array:
-        """The value of any examples.
+        """The value from the sums of any examples.
 
         Args:
             sums: of what they add, shape (k,).
@@ -107,7 +107,7 @@ def nothing_counts(value: Array, sums: Array) -> Array:
 
 @dataclass(frozen=True)
 class Whole:
-    """A score of the outputs on all examples of a set, such as scikit-learn's.
+    """A metric of the outputs on all examples of a set at once, such as scikit-learn's scores.
 
     Attributes:
         outputs: (params, batch) -> one array, or a tuple of arrays, with a row for each example of the batch; in

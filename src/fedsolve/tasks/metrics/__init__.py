@@ -1,4 +1,4 @@
-"""Metrics of classifiers that follow from sums over examples, such as F1 and AUC: `fs.metrics`.
+"""Metrics of classifiers from sums over examples, such as F1 and AUC: `fs.metrics`.
 
     task = fs.Task.from_arrays(loss, w, clients, predict=f, metrics={"auc": fs.metrics.AUC()})
 

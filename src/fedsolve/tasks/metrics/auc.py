@@ -19,7 +19,9 @@ _MOST_BINS = 4096
 
 @dataclass(frozen=True)
 class AUC(SumMetric):
-    """The area under the ROC curve of two classes: the share of pairs, a positive and a negative, in the right order.
+    """Area under the ROC curve of two classes, from histograms of their scores.
+
+    It is the fraction of pairs, a positive and a negative, in the right order.
 
     The score is the model's output, or of two outputs the second minus the first. Scores s are counted in bins of
     s / (scale + |s|), which keeps their order; pairs in one bin count half. The column NAME_error bounds how far the
@@ -46,11 +48,11 @@ class AUC(SumMetric):
 
     @property
     def width(self) -> int:
-        """Bins of negatives, then of positives."""
+        """The bins of negatives, then of positives."""
         return 2 * self.bins
 
     def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:
-        """Score, class and weight of each example, (n, 3)."""
+        """The score, class and weight of each example, (n, 3)."""
         return columns_of_each(*scores_of(outputs, targets, "AUC"), weights)
 
     def totals(self, each: Array, group: Array, groups: int) -> Array:
@@ -65,7 +67,7 @@ class AUC(SumMetric):
         return counts.reshape(groups, self.width)
 
     def of_sums(self, sums: Array) -> Array:
-        """The area and the bound of its error, shape (2,)."""
+        """The area and its error bound, shape (2,)."""
         negative, positive = sums.reshape(2, self.bins)
         share = positive / jnp.sum(positive)
         total = jnp.sum(negative)

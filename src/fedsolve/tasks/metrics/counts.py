@@ -70,7 +70,7 @@ class BinaryCounts(SumMetric):
 
 @dataclass(frozen=True)
 class F1(BinaryCounts):
-    """F1 = 2 TP / (2 TP + FP + FN) of two classes; NaN without positives, true or predicted.
+    """F1 score of two classes, 2 TP / (2 TP + FP + FN); NaN without true or predicted positives.
 
     Args:
         threshold, weighted: as of `BinaryCounts`.
@@ -85,7 +85,7 @@ class F1(BinaryCounts):
 
 @dataclass(frozen=True)
 class Sensitivity(BinaryCounts):
-    """TP / (TP + FN), also called recall or true positive rate; NaN without positives.
+    """Sensitivity, TP / (TP + FN), also called recall or true positive rate; NaN without positives.
 
     Args:
         threshold, weighted: as of `BinaryCounts`.
@@ -100,7 +100,7 @@ class Sensitivity(BinaryCounts):
 
 @dataclass(frozen=True)
 class Specificity(BinaryCounts):
-    """TN / (TN + FP), also called true negative rate; NaN without negatives.
+    """Specificity, TN / (TN + FP), also called true negative rate; NaN without negatives.
 
     Args:
         threshold, weighted: as of `BinaryCounts`.
@@ -115,7 +115,7 @@ class Specificity(BinaryCounts):
 
 @dataclass(frozen=True)
 class Precision(BinaryCounts):
-    """TP / (TP + FP), also called positive predictive value; NaN where nothing is predicted positive.
+    """Precision, TP / (TP + FP), also called positive predictive value; NaN without predicted positives.
 
     Args:
         threshold, weighted: as of `BinaryCounts`.
@@ -130,7 +130,7 @@ class Precision(BinaryCounts):
 
 @dataclass(frozen=True)
 class MacroF1(SumMetric):
-    """The mean over classes of each class's F1, as scikit-learn's `f1_score(average="macro")`.
+    """Macro F1, the mean over classes of each class's F1; scikit-learn's `f1_score(average="macro")`.
 
     A model predicts the class of its largest output. Classes that neither occur nor are predicted are left out.
 
@@ -195,7 +195,7 @@ class MacroF1(SumMetric):
 
 @dataclass(frozen=True)
 class BalancedAccuracy(MacroF1):
-    """The mean over classes of each class's accuracy, as scikit-learn's `balanced_accuracy_score`.
+    """Balanced accuracy, the mean over classes of each class's accuracy; scikit-learn's `balanced_accuracy_score`.
 
     A model predicts the class of its largest output. Classes that do not occur are left out.
 

@@ -18,7 +18,7 @@ Initializer = Callable[[Array, tuple[int, ...]], Array]
 
 
 class Affine(NamedTuple):
-    """Weight and bias of one layer: dense (out, in) or (height, width, in, out), and (out,); bias None for none.
+    """Weight and bias of one layer: dense (out, in) or convolution (height, width, in, out), and (out,) or None.
 
     Of one output: (in,) or, for a matrix, (rows, columns), and (). Of a norm: (channels,) both.
 

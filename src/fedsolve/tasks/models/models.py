@@ -40,7 +40,7 @@ class CNNParams(NamedTuple):
 
 @dataclass(frozen=True)
 class Linear:
-    """<w, x>, plus a scalar b with `bias`: x of shape (n, features) to (n,); starts at zero.
+    """Linear model <w, x>, plus a scalar b with `bias`: x of shape (n, features) to (n,); it starts at zero.
 
     Attributes:
         features: numbers of an example, at least 1.
@@ -68,7 +68,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class MatrixLinear:
-    """<W, X>, plus a scalar b with `bias`: x of shape (n, rows, columns) to (n,); starts at zero.
+    """Linear model on matrices, <W, X>, plus a scalar b with `bias`: x of shape (n, rows, columns) to (n,).
+
+    It starts at zero.
 
     Attributes:
         rows: of an example, at least 1.
@@ -130,7 +132,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class MLP:
-    """Dense layers of the given sizes (input, hidden ..., output) with ReLU between; x is flattened.
+    """Multi-layer perceptron of the given sizes (input, hidden ..., output) with ReLU; x is flattened.
 
     Bytes are taken as x / 255.
 
@@ -164,7 +166,7 @@ class MLP:
 
 @dataclass(frozen=True)
 class CNN:
-    """Two 3x3 convolutions (no padding, ReLU), 2x2 max-pool, one hidden dense layer (ReLU), logits.
+    """Convolutional network: two 3x3 convolutions (no padding, ReLU), 2x2 max-pool, a hidden layer (ReLU), logits.
 
     The network of the FEMNIST experiments of Takakura et al. 2025; with dropout (0.25, 0.5) that of Reddi et al. 2021.
     1,206,590 parameters by default. x has shape (n, height, width, inputs) or (n, height, width), numbers or bytes
@@ -203,7 +205,7 @@ class CNN:
 
     @property
     def asks(self) -> frozenset[str]:
-        """A key where it drops anything (`fedsolve.tasks.loss_arguments`)."""
+        """The further arguments: a random key if it uses dropout (`fedsolve.tasks.loss_arguments`)."""
         return frozenset({"key"} if any(self.dropout) else ())
 
     def init(self, key: Array) -> CNNParams:

@@ -17,7 +17,7 @@ from fedsolve.tasks.models.layers import as_numbers
 
 @dataclass(frozen=True)
 class Augmented:
-    """A model of standardised images, given bytes: crop, flip, then zero mean and unit variance of each image.
+    """A model with data augmentation: random crop and flip, then standardisation of each image, from bytes.
 
     With a key, in training, every image is cropped at a random place and mirrored with probability 1/2; without,
     in evaluation, the middle is taken as it is. Then each has its mean subtracted and is divided by its standard
@@ -43,15 +43,15 @@ class Augmented:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for: a key."""
+        """The further arguments: a random key."""
         return frozenset({"key"})
 
     def init(self, key: Array) -> Params:
-        """The model's."""
+        """The model's initial parameters."""
         return self.model.init(key)
 
     def __call__(self, params: Params, x: Array, key: Array | None = None) -> Array:
-        """Outputs of the model; x of integers of 0 to 255, shape (n, height, width, channels)."""
+        """The model's outputs; x are integers from 0 to 255, shape (n, height, width, channels)."""
         if key is None:
             return self.model(params, standardised(self._middle(x), params))
         draw, rest = jax.random.split(key)

@@ -17,7 +17,7 @@ from fedsolve.core.types import Params
 
 
 class Factors(NamedTuple):
-    """LoRA's D = up down (Hu et al. 2022, with alpha = r: no further scale).
+    """The low-rank factors of LoRA, D = up down (Hu et al. 2022, with alpha = r: no further scale).
 
     Attributes:
         up: their B, (out, rank), zeros at first.
@@ -42,7 +42,7 @@ class UpdatedParams(NamedTuple):
 
 @dataclass(frozen=True)
 class Updated:
-    """A model some of whose matrices are W0 + D, in the parameters D: zeros at first, so that it begins as given.
+    """A model with matrices W0 + D and trainable updates D, which start at zero.
 
     A mean of D over clients is what its product with an input needs: it averages exactly. A mean of factors is not: the
     product of means is not the mean of products.
@@ -64,7 +64,7 @@ class Updated:
         check_integer("rank", self.rank, 1, none="whole matrices")
 
     def start(self, key: Array, base: Params) -> UpdatedParams:
-        """The model with updates of 0: D = 0, or up = 0 and down uniform within 1 / sqrt(in).
+        """Make the model with updates of 0: D = 0, or up = 0 and down uniform within 1 / sqrt(in).
 
         Args:
             key: for the factors' random halves.
@@ -102,7 +102,7 @@ class Updated:
         return Factors(jnp.zeros((out, self.rank), dtype), down)
 
     def merged(self, params: UpdatedParams) -> Any:
-        """The model's own parameters, with W0 + D in place.
+        """The model's parameters with W0 + D as matrices.
 
         Args:
             params: with `base` and `updates`.
@@ -117,5 +117,5 @@ class Updated:
         return jax.tree.structure(params.base).unflatten(leaves)
 
     def __call__(self, params: UpdatedParams, x: Any) -> Array:
-        """What the model gives at W0 + D."""
+        """The model's outputs at W0 + D."""
         return self.model(self.merged(params), x)

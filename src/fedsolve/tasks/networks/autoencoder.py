@@ -16,7 +16,7 @@ from fedsolve.tasks.models.layers import Affine, as_numbers, dense, dense_of, fl
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """Dense layers with sigmoids down to a linear code and, mirrored, up again: reconstructions between 0 and 1.
+    """Dense autoencoder: sigmoid layers down to a linear code, and the mirrored layers back to values in [0, 1].
 
     The network of the EMNIST autoencoder of Reddi et al. 2021; 2,837,314 parameters by default. x is flattened, bytes
     are taken as x / 255; the reconstructions have its shape.
@@ -38,7 +38,7 @@ class Autoencoder:
         object.__setattr__(self, "sizes", tuple(check_integer("sizes", n, 1) for n in self.sizes))
 
     def init(self, key: Array) -> tuple[Affine, ...]:
-        """Glorot's normal weights: a layer has weight (out, in) and bias (out,)."""
+        """Glorot normal weights: a layer has weight (out, in) and bias (out,)."""
         sizes = (*self.sizes, *self.sizes[-2::-1])
         keys = jax.random.split(key, len(sizes) - 1)
         glorot = jax.nn.initializers.glorot_normal()

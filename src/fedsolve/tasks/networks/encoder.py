@@ -64,7 +64,7 @@ class EncoderParams(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """BERT's encoder (Devlin et al. 2019), the mean over a sequence's tokens, and a dense layer to logits.
+    """BERT encoder (Devlin et al. 2019), with the mean over a sequence's tokens and a dense layer to logits.
 
     The sizes by default are those of MiniLM (Wang et al. 2020) with 6 layers: 22,572,692 parameters with a head of 20.
     x are int32 (n, time), time at most `positions`, padded at the end with 0, which is left out everywhere. There is
@@ -119,7 +119,7 @@ class Encoder:
         return EncoderLayer(q, v, w, m, unit_norm(self.width), up, down, unit_norm(self.width))
 
     def outputs(self, params: EncoderParams, x: Int[Array, "n time"]) -> Float[Array, "n time width"]:
-        """The last layer's outputs at each position; those of padding mean nothing.
+        """The last layer's outputs at each position; those at padding are meaningless.
 
         Args:
             params: the encoder's.

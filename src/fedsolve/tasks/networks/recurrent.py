@@ -101,7 +101,7 @@ class _Recurrent:
 
 @dataclass(frozen=True)
 class LSTM(_Recurrent):
-    """Embedding, layers of long short-term memory (Hochreiter and Schmidhuber 1997), logits of the next token.
+    """LSTM language model: embedding, LSTM layers (Hochreiter and Schmidhuber 1997), logits of the next token.
 
     With the defaults and a vocabulary of 90 the Shakespeare model of Reddi et al. 2021 (820,522 parameters); with a
     vocabulary of 10,004, embedding 96, hidden 670, one layer and projection 96 their next-word model (4,050,748).
@@ -134,7 +134,7 @@ class LSTM(_Recurrent):
 
 @dataclass(frozen=True)
 class GRU(_Recurrent):
-    """Embedding, gated recurrent units (Cho et al. 2014, the reset after the product), logits of the next token.
+    """GRU language model: embedding, gated recurrent units (Cho et al. 2014, reset after the product), logits.
 
     x has shape (n, time); see `LSTM`.
 

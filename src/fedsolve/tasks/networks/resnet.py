@@ -47,7 +47,7 @@ class ResNetParams(NamedTuple):
 
 @dataclass(frozen=True)
 class ResNet18:
-    """He et al. 2016 with group in place of batch normalisation, and a 3 x 3 stem without pooling for small images.
+    """ResNet-18 (He et al. 2016) with group normalisation, and a 3 x 3 stem without pooling for small images.
 
     Four stages of two blocks, of 1, 2, 4 and 8 times `width` channels, the side halved between stages; means over
     places; logits. x has shape (n, height, width, inputs), numbers or bytes (taken as x / 255).

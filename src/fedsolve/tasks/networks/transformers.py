@@ -33,7 +33,7 @@ class _Dropping:
 
 @dataclass(frozen=True)
 class CausalTransformer(_Dropping):
-    """A decoder (Vaswani et al. 2017): learned positions, norms before attention and dense layers, GELU.
+    """Transformer decoder (Vaswani et al. 2017) with learned positions, pre-normalisation and GELU.
 
     Logits of the token after each position. What follows a position cannot reach it, so sequences padded at their
     end need a mask in the loss alone.
@@ -81,7 +81,7 @@ class CausalTransformer(_Dropping):
 
 @dataclass(frozen=True)
 class ViT(_Dropping):
-    """A vision transformer (Dosovitskiy et al. 2021): patches as tokens, learned positions, norms before, GELU.
+    """Vision transformer (Dosovitskiy et al. 2021): patches as tokens, learned positions, pre-normalisation, GELU.
 
     The logits come from the mean over the patches (Beyer et al. 2022). x has shape (n, image, image, inputs), numbers
     or bytes (taken as x / 255).

@@ -30,7 +30,7 @@ def news(
     num_clients: int | None = None,
     seed: int = 0,
 ) -> Task:
-    """Tags of newsgroup posts from their words: one logistic regression a tag, from zero; clients are authors.
+    """20 Newsgroups: tags of posts from their words, by one logistic regression per tag; clients are authors.
 
     In the manner of the tag task on Stack Overflow of Reddi et al. 2021, whose data these are not: results
     here are not results there. x is a post's bag of words as their code has it: the count of each word of the

@@ -45,7 +45,7 @@ def newsgroups_minilm(
     seed: int = 0,
     test_examples: int | None = 1_000,
 ) -> Task:
-    """The newsgroup of a post, 20 classes, by MiniLM fine-tuned on the posts of authors: 121 of at least 10.
+    """20 Newsgroups: the newsgroup of a post, by fine-tuning MiniLM; clients are 121 authors of at least 10 posts.
 
     The posts are known as bags of words alone (20 Newsgroups by date, the 10,000 most frequent words), so that **the
     encoder sees no order of words**: a post's words stand by count times log(posts / posts with the word), the

@@ -41,7 +41,9 @@ def models(vocabulary: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class WordAccuracy(Pooled):
-    """Share of all known words that have the largest logit of all tokens: 1 .. words of y count, no other.
+    """Word accuracy: the fraction of known words with the largest logit of all tokens.
+
+    Only targets y in 1 .. words count.
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, tokens).
@@ -52,13 +54,13 @@ class WordAccuracy(Pooled):
     words: int
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The share of each example; 0 for one without a known word."""
+        """The accuracy on each example; 0 without a known word."""
         right = (jnp.argmax(outputs, axis=-1) == y) & self._known(y)
         counts = jnp.sum(self._known(y), axis=-1)
         return (jnp.sum(right, axis=-1) / jnp.maximum(counts, 1)).astype(outputs.dtype)
 
     def counts(self, batch: Examples) -> Array:
-        """How many known words each example has, shape (n,)."""
+        """The number of known words of each example, shape (n,)."""
         return jnp.sum(self._known(batch[1]), axis=-1)
 
     def _known(self, y: Array) -> Array:
@@ -76,7 +78,7 @@ def next_word(
     max_examples: int = 1_000,
     test_examples: int | None = 2_000,
 ) -> Task:
-    """The next word of chat messages by sender: the ChitChat data set, 812 senders of at least 100 words.
+    """Next-word prediction on chat messages: the ChitChat data set, 812 senders of at least 100 words.
 
     Not Stack Overflow, on which Reddi et al. 2021 train (342,477 users): messages of students and others who
     chatted in pairs, in 2018. They come with the Python package chitchat-dataset. A client is a sender with at

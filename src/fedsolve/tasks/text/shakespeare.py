@@ -49,7 +49,7 @@ def shakespeare(
     test_examples: int | None = 2_000,
     dataset: str = "roles",
 ) -> Task:
-    """The next character of Shakespeare's plays by speaking role, in LEAF's manner but from another edition.
+    """Next-character prediction on Shakespeare's plays by speaking role, as in LEAF but from another edition.
 
     Not LEAF's data: the plays are Moby's edition with its roles, LEAF and TensorFlow (715 roles in Reddi et al.
     2021, 100 of 1,129 in Takakura et al. 2025) took Project Gutenberg's. A client is a role with at least
