@@ -26,11 +26,12 @@ class FakeGrid(Grid):
     """Nodes 101, 102, ... with a client app each; `tamper` may change or drop what they answer."""
 
     def __init__(
-        self, app: ClientApp, clients: list[int], folder: Path, tamper: Tamper | None = None
+        self, app: ClientApp, clients: list[Any], folder: Path, tamper: Tamper | None = None
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.app, self.folder, self.tamper = app, folder, tamper
-        self.nodes = {101 + i: {"client-id": client} for i, client in enumerate(clients)}
+        configs = [client if isinstance(client, dict) else {"client-id": client} for client in clients]
+        self.nodes = {101 + i: config for i, config in enumerate(configs)}
         self.asked: list[tuple[int, str]] = []
         self.deaf: set[tuple[int, int]] = set()  # (node, round): the order is lost on its way
         self.slow: dict[

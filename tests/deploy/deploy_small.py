@@ -52,7 +52,7 @@ def deploy(
     tamper: Any = None,
     sampling: Any = None,
     params: Any = None,
-    clients: list[int] | None = None,
+    clients: list[Any] | None = None,
     evaluate: Any = None,
     callbacks: Any = (),
     deaf: Any = (),

@@ -324,7 +324,7 @@ def another_model(node):
 
 def test_another_model_is_told_at_once(tmp_path):
     with pytest.raises(
-        Unavailable,
+        fs.InvalidInput,
         match=r"refused: the model of client 0 has \['v'\] float64\[2\] where the server's has \['layers'\]",
     ):
         deploy(METHOD, tmp_path, app=client_app(another_model))
@@ -345,7 +345,7 @@ def test_a_node_without_a_number(tmp_path):
     grid.nodes = {101: {}}
     settings = Settings(rounds=1, population=1, connect_seconds=0.2, out=str(tmp_path / "server"))
     with pytest.raises(
-        Unavailable, match=r"does not say which client it is: start it with --node-config 'client-id=0'"
+        fs.InvalidInput, match=r"does not say which client it is: start it with --node-config 'client-id=0'"
     ):
         serve(grid, Deployment.of(METHOD, start(), settings))
 

@@ -202,7 +202,7 @@ def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
     now = iter([3.0, 4.0, 7.0])
     monkeypatch.setattr(exchange.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(exchange.records, "record_bytes", lambda answer: 0)
-    asked = exchange.Exchange(None, "train", 60.0, 5.0, lambda *given: object(), print)
+    asked = exchange.Exchange(None, "train", 60.0, 5.0, lambda *given: object(), str, print)
     replies = exchange.Replies("round 1", needed=2, wanted=6)
     ends = []
     for client in range(4):

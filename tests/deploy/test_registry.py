@@ -11,7 +11,8 @@ from flwr.clientapp import ClientApp
 import fedsolve as fs
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
-from fedsolve.deploy.nodes.client_registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.nodes.client_registry import ClientRegistry
+from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
 
 SIGNATURE = "['w'] float32[2]"
 

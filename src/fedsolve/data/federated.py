@@ -287,33 +287,36 @@ class FederatedData:
             )
         if not clients:
             raise InvalidInput("federated data has no clients: give at least one")
-        clients = [as_arrays(f"client {i}:", c) for i, c in enumerate(clients)]
+        given = as_names(names)
+        called = given if len(given) == len(clients) else Numbered(len(clients))
+        clients = [as_arrays(f"{called[i]}:", c) for i, c in enumerate(clients)]
         shapes = [jax.tree.structure(c) for c in clients]
         for i, shape in enumerate(shapes):
             if shape != shapes[0]:
                 raise InvalidInput(
-                    f"client {i} has fields {shape}, client 0 has {shapes[0]}: give all the same"
+                    f"{called[i]} has fields {shape}, {called[0]} has {shapes[0]}: give all the same"
                 )
         counts = []
         for i, c in enumerate(clients):
             for (path, leaf), first in zip(
                 jax.tree_util.tree_leaves_with_path(c), jax.tree.leaves(clients[0]), strict=True
             ):
-                where = f"{jax.tree_util.keystr(path)} of client {i}".strip()
+                where = f"{jax.tree_util.keystr(path)} of {called[i]}".strip()
                 if not leaf.ndim:
                     raise InvalidInput(
                         f"{where} is one number: give arrays with a row an example, of a list np.array(rows)"
                     )
                 if leaf.shape[1:] != first.shape[1:]:
                     raise InvalidInput(
-                        f"{where} has rows of shape {leaf.shape[1:]}, of client 0 {first.shape[1:]}: give all the same"
+                        f"{where} has rows of shape {leaf.shape[1:]}, of {called[0]} {first.shape[1:]}: give all the "
+                        "same"
                     )
             lengths = {len(leaf) for leaf in jax.tree.leaves(c)}
             if len(lengths) != 1:
-                raise InvalidInput(f"the fields of client {i} have different lengths {sorted(lengths)}")
+                raise InvalidInput(f"the fields of {called[i]} have different lengths {sorted(lengths)}")
             counts.append(lengths.pop())
         packed = jax.tree.map(lambda *parts: np.concatenate(parts), *clients)
-        return cls(packed, np.array(counts), as_names(names))
+        return cls(packed, np.array(counts), given)
 
     @classmethod
     def from_partition(

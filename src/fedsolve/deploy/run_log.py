@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedsolve.core.errors import FedsolveError
 from fedsolve.deploy.messages.message import PARTS
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
-from fedsolve.deploy.server.outliers import LARGEST, WHOSE
+from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE
+from fedsolve.deploy.site_names import numbered
 from fedsolve.folders.append_log import append_line
 from fedsolve.folders.sealed_json import sealed
 from fedsolve.folders.store import INTACT
@@ -24,6 +27,30 @@ FAILED = "failed.txt"
 def say(line: str) -> None:
     """One line for the run's log."""
     print(f"fedsolve: {line}", flush=True)
+
+
+class _OneLine(logging.Filter):
+    """Keeps out of Flower's log what it says of an error of ours, which has been said in one line: its traceback, and
+    that it is unhandled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_ended = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is shown."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._has_ended |= isinstance(error, FedsolveError)
+        return not isinstance(error, FedsolveError) and not (
+            self._has_ended and record.getMessage().startswith("Exit Code:")
+        )
+
+
+def end_in_one_line() -> None:
+    """From now on errors of ours end this process without a traceback in Flower's log."""
+    log = logging.getLogger("flwr")
+    if not any(isinstance(other, _OneLine) for other in log.filters):
+        log.addFilter(_OneLine())
 
 
 def write_failure(folder: Path, reason: str) -> None:
@@ -47,7 +74,8 @@ def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
         append_line(folder / ROUNDS, dumps({**entry, "time": time.time()}), INTACT)
         loss = "" if entry["loss"] is None else f", loss {entry['loss']:.4g}"
         norm = entry[LARGEST]
-        largest = "" if norm is None else f", largest norm {norm:.4g} (client {entry[WHOSE]})"
+        whose = entry.get(SITE) or (None if norm is None else numbered(entry[WHOSE]))
+        largest = "" if norm is None else f", largest norm {norm:.4g} ({whose})"
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
             f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, {entry['seconds']:.1f} s"

@@ -29,6 +29,9 @@ from fedsolve.results.columns import Columns, jsonl, write_jsonl
 from fedsolve.results.history import History
 
 MODEL = "model.safetensors"
+FEDERATION = "federation"
+"""The task in the record of a deployment, whose model's file has the model and its buffers, if only none."""
+_PARTS = ("model", "buffers")
 ALONE = "params"
 """The name of a model that is one array."""
 
@@ -56,7 +59,10 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
             with safe_open(path, "numpy") as file:
                 facts = loads((file.metadata() or {})[MANIFEST])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        both = facts.get("holds") == "model, buffers"
+        is_deployed = facts.get("task") == FEDERATION
+        both = facts.get("holds") == ", ".join(_PARTS)
+        # earlier versions did not write there what the file of a deployment holds
+        both |= is_deployed and {name.partition(".")[0] for name in arrays} <= set(_PARTS)
     except InvalidInput:
         raise
     except FileNotFoundError:
@@ -65,13 +71,13 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
         raise InvalidInput(f"{path} is no model that fedsolve wrote, or is damaged: {error}") from None
     if not both:
         return arrays, None
-    parts: dict[str, dict[str, np.ndarray]] = {"model": {}, "buffers": {}}
+    parts: dict[str, dict[str, np.ndarray]] = {part: {} for part in _PARTS}
     for name, array in arrays.items():
         part, _, inside = name.partition(".")
         if part not in parts:
             raise InvalidInput(f"{path} is damaged: it holds {name}, neither of the model nor of its buffers")
         parts[part][inside or ALONE] = array
-    return parts["model"], parts["buffers"]
+    return parts["model"], parts["buffers"] or (None if is_deployed else {})
 
 
 def is_sealed(path: Path) -> bool:
@@ -126,7 +132,7 @@ def write_record(folder: Path, history: History, params: Params, buffers: Any = 
         write_model(folder / MODEL, params, facts)
     else:
         write_model(
-            folder / MODEL, {"model": params, "buffers": buffers}, {**facts, "holds": "model, buffers"}
+            folder / MODEL, {"model": params, "buffers": buffers}, {**facts, "holds": ", ".join(_PARTS)}
         )
     _write_history(folder, history)
 

@@ -23,6 +23,7 @@ from fedsolve.deploy.messages.message import EvaluateRequest, Reply, TrainReques
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.site_names import numbered, site_of
 from fedsolve.deploy.threads import share_threads
 
 STATE_FOLDER = "fedsolve-state"
@@ -35,13 +36,29 @@ class NodeContext:
 
     Attributes:
         client: the client's number, from 0 (`client-id`, or else `partition-id`, of the node's configuration).
+        site: the name that the server knows it by: `site` of the node's configuration, or the name of its CSV file
+            without `.csv`; '' where there is neither.
         node_config: the node's configuration, as `--node-config` gave it.
         run_config: the run's configuration.
     """
 
     client: int
+    site: str
     node_config: dict[str, Any]
     run_config: dict[str, Any]
+
+    @property
+    def data(self) -> Path:
+        """Where the node's own data are: `data` of its configuration.
+
+        Raises:
+            InvalidInput: the configuration does not say.
+        """
+        if "data" not in self.node_config:
+            raise InvalidInput(
+                "the node does not say where its data are: start it with --node-config 'data=\"/data/north.csv\"'"
+            )
+        return Path(str(self.node_config["data"]))
 
 
 @named_arguments
@@ -70,9 +87,10 @@ def client_app(
     Raises:
         InvalidInput: an argument that is unknown or out of its range, or what is trusted no class or function.
 
-    The node's configuration says who the client is (`client-id`, or Flower's `partition-id`) and may say where its
-    state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client is written to the node's log; the
-    server is told in one line without the node's folders, and of an exception of the client's own code its type alone.
+    The node's configuration says who the client is (`client-id`, or Flower's `partition-id`), and may say what its site
+    is called (`site`) and where its state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client
+    is written to the node's log; the server is told in one line without the node's folders, and of an exception of the
+    client's own code its type alone.
 
     >>> import fedsolve as fs                                                       # doctest: +SKIP
     >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
@@ -99,11 +117,14 @@ def client_app(
         """Who this client is, and which model it has."""
         try:
             problem = _problem(oracle_for, node)
-            facts = {"client": node.client, "signature": signature(problem.params)}
+            facts: dict[str, Any] = {"client": node.client, "signature": signature(problem.params)}
+            facts |= {"site": node.site} if node.site else {}
             return RecordDict({"client": ConfigRecord(facts)})
         except Exception as error:  # no number is claimed yet by which the server could name it
             _print(error)
-            return records.refusal(error, f"client {node.client}: ", str(_states(node.node_config)))
+            return records.refusal(
+                error, f"{node.site or numbered(node.client)}: ", str(_states(node.node_config))
+            )
 
     def reply_to(
         kind: type[AnyRequest],
@@ -156,7 +177,7 @@ def _problem(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContex
     problem = oracle_for(node)
     if not isinstance(problem, LocalProblem):
         raise InvalidInput(
-            f"oracle_for gave {type(problem).__name__} for client {node.client}: "
+            f"oracle_for gave {type(problem).__name__} for {node.site or numbered(node.client)}: "
             "give a TorchOracle, a JaxOracle or a SklearnOracle"
         )
     return problem
@@ -170,4 +191,5 @@ def _node_context(context: Context) -> NodeContext:
             "the node does not say which client it is: start it with --node-config 'client-id=0', "
             "numbers from 0"
         )
-    return NodeContext(check_integer("client-id of the node", client), config, dict(context.run_config))
+    number = check_integer("client-id of the node", client)
+    return NodeContext(number, site_of(config), config, dict(context.run_config))

@@ -5,88 +5,30 @@ Each number belongs to the first node that claimed it, remembered for as long as
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.deploy.messages.signature import compare_signatures
+from fedsolve.deploy.nodes.node_bindings import NodeBindings, key_digest
 from fedsolve.deploy.nodes.transport import Mailbox, missing_clients_advice
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import loads
+from fedsolve.deploy.site_names import SiteNames, check_site
 
-BINDINGS = "clients.json"
-"""The file in a run's folder: experiment, and each client's number with the digest of its node's key."""
 _QUERY_SECONDS = 120.0
 _POLL_SECONDS = 0.5
+_SHOWN = 3  # of the reasons why all have refused
 
 
-def key_digest(node: NodeInfo) -> str:
-    """What identifies a node: a digest of its public key, which a SuperNode without one of its own makes at each start.
+class _Claim(NamedTuple):
+    """What a node says of itself: its client's number, and what its site is called, '' if it does not say."""
 
-    >>> key_digest(NodeInfo(node_id=7))
-    'node-7'
-    """
-    return hashlib.sha256(node.public_key).hexdigest()[:32] if node.public_key else f"node-{node.node_id}"
-
-
-class NodeBindings:
-    """Client numbers and the nodes that they are bound to, of one experiment, in a file that outlives the server.
-
-    Args:
-        path: the file; bindings of another experiment in it are ignored.
-        experiment: the experiment's name.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
-
-    def __init__(self, path: Path, experiment: str) -> None:
-        self._path, self._experiment = path, experiment
-        self._keys: dict[int, str] = {}
-        self._saved: dict[int, str] = {}
-        try:
-            content = loads(path.read_text(encoding="utf-8"))
-            if content["experiment"] == experiment:
-                self._keys = {int(client): str(key) for client, key in content["keys"].items()}
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(
-                f"{path} cannot be read ({type(error).__name__}): bring it back, or delete it, and each client number "
-                "belongs to the next node that claims it"
-            ) from None
-        self._saved = dict(self._keys)
-
-    def key_of(self, client: int) -> str | None:
-        """The key that a client number is bound to, None if it is not bound."""
-        return self._keys.get(client)
-
-    def clients_of(self, key: str) -> list[int]:
-        """The client numbers that are bound to a key: one, or none."""
-        return [client for client, bound in self._keys.items() if bound == key]
-
-    def bind(self, client: int, key: str) -> None:
-        """Bind a client number to a key, and that key to no other number."""
-        for other in self.clients_of(key):
-            del self._keys[other]
-        self._keys[client] = key
-
-    def save(self) -> None:
-        """Write the bindings atomically, if they changed."""
-        if self._keys != self._saved:
-            keys = {str(client): self._keys[client] for client in sorted(self._keys)}
-            content = json.dumps({"experiment": self._experiment, "keys": keys}, indent=1)
-            write_atomically(self._path, content + "\n")
-            self._saved = dict(self._keys)
+    client: int
+    site: str
 
 
 class ClientRegistry:
@@ -101,6 +43,9 @@ class ClientRegistry:
         signature: of the server's model; a client with another model is refused.
         bindings, takeover: which node each number belongs to, and whether it may go to another once that is gone.
         log: told in one line what happens.
+
+    Attributes:
+        names: what each client is called.
     """
 
     def __init__(
@@ -114,10 +59,10 @@ class ClientRegistry:
     ) -> None:
         self._grid, self._population, self._signature, self._log = grid, population, signature, log
         self._bindings, self._takeover = bindings, takeover
-        self._claimed: dict[int, int | None] = {}  # node -> its client number, None for one that was refused
+        self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
         self._refusals: dict[int, str] = {}
-        self._mailbox = Mailbox(grid)
+        self._mailbox, self.names = Mailbox(grid), SiteNames()
 
     def poll(self) -> dict[int, int]:
         """Clients that are connected now, each with its node; nodes that are new are asked who they are.
@@ -140,14 +85,17 @@ class ClientRegistry:
         return dict(self._connected)
 
     def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
-        """Wait for these clients, or for so many, until the deadline; then return who is connected."""
+        """Wait for these clients, or for so many, until the deadline; then return who is connected.
+
+        It ends too once so many nodes as there are clients have refused and nobody else is there.
+        """
         deadline = time.monotonic() + seconds
         while True:
             connected = self.poll()
             is_enough = (
                 len(connected) >= clients if isinstance(clients, int) else set(clients) <= set(connected)
             )
-            if is_enough or time.monotonic() >= deadline:
+            if is_enough or time.monotonic() >= deadline or (not connected and self._all_refused):
                 return connected
             time.sleep(_POLL_SECONDS)
 
@@ -155,11 +103,19 @@ class ClientRegistry:
         """Wait for a quorum before the first round.
 
         Raises:
+            InvalidInput: all that are there have refused, and none that is asked again can change that.
             Unavailable: fewer clients than the quorum at the deadline; who is missing, who was refused and why.
         """
         connected = self.wait(quorum, seconds)
         if len(connected) >= quorum:
             return
+        if not connected and self._all_refused:
+            reasons = sorted(set(self._refusals.values()))
+            more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+            raise InvalidInput(
+                f"all {self._population} clients have refused: {'; '.join(reasons[:_SHOWN])}{more}: mend that and "
+                "start again"
+            )
         missing = sorted(set(range(self._population)) - set(connected))
         details = "".join(f"; refused: {reason}" for reason in sorted(set(self._refusals.values())))
         if waiting := len(self._mailbox.waiting):
@@ -168,6 +124,12 @@ class ClientRegistry:
             f"{len(connected)} of {quorum} clients connected within {seconds:g} s (missing: "
             f"{', '.join(map(str, missing))}){details}: {missing_clients_advice(self._grid, self._population)}"
         )
+
+    @property
+    def _all_refused(self) -> bool:
+        """Whether so many nodes as there are clients have refused: they are not asked again."""
+        refused = [claim for claim in self._claimed.values() if claim is None]
+        return len(refused) >= self._population and not self._mailbox.waiting
 
     def _forget_all_but(self, nodes: Iterable[int]) -> None:
         for gone in (set(self._claimed) | set(self._refusals)) - set(nodes):
@@ -189,9 +151,10 @@ class ClientRegistry:
         """Which client is at which node, after every claim was compared with the bindings."""
         connected: dict[int, int] = {}
         online = set(keys.values())
-        for node, client in self._claimed.items():
-            if client is None:
+        for node, claim in self._claimed.items():
+            if claim is None:
                 continue
+            client = claim.client
             key, bound = keys[node], self._bindings.key_of(client)
             others = [n for n in self._bindings.clients_of(key) if n != client]
             if bound != key and (reason := self._conflict(client, bound, bound in online, others)):
@@ -204,7 +167,12 @@ class ClientRegistry:
             connected[client] = node
             self._refusals.pop(node, None)
             if self._connected.get(client) != node:
-                self._log(f"client {client} is connected")
+                conflict = self.names.assign(client, claim.site)
+                self._log(
+                    f"client {client} is connected{f': {claim.site}' * bool(claim.site and not conflict)}"
+                )
+                if conflict:
+                    self._log(f"client {client} keeps its number: {conflict}")
         self._bindings.save()
         return connected
 
@@ -219,8 +187,8 @@ class ClientRegistry:
             f"client {client} belongs to another node, which claimed it first: this one does not count{until}"
         )
 
-    def _read_claim(self, answer: RecordDict) -> int:
-        """The client number in a node's answer, if its model is the server's."""
+    def _read_claim(self, answer: RecordDict) -> _Claim:
+        """What a node answers, if its model is the server's."""
         if "refused" in answer:
             raise InvalidInput(str(answer.config_records["refused"]["why"]))
         facts: dict[str, Any] = dict(answer.config_records["client"])
@@ -232,7 +200,7 @@ class ClientRegistry:
         if not isinstance(signature, str):
             raise InvalidInput(f"client {client} does not say which model it has")
         compare_signatures(signature, self._signature, client)
-        return client
+        return _Claim(client, check_site(facts["site"]) if "site" in facts else "")
 
     def _refuse(self, node: int, reason: str) -> None:
         reason = sanitize(reason)

@@ -97,6 +97,7 @@ class Exchange(Generic[AnyRequest, T]):
         seconds: to wait for replies.
         grace: seconds to wait once enough count, None for all of `seconds`.
         read: what the reply to a request says; it raises `InvalidInput` where that does not count.
+        names: what a client is called.
         log: told in one line what happens.
 
     Attributes:
@@ -110,10 +111,11 @@ class Exchange(Generic[AnyRequest, T]):
         seconds: float,
         grace: float | None,
         read: Callable[[AnyRequest, RecordDict], T],
+        names: Callable[[int], str],
         log: Callable[[str], None],
     ) -> None:
         self._kind, self._seconds, self._grace = kind, seconds, grace
-        self._read, self._log = read, log
+        self._read, self._names, self._log = read, names, log
         self._mailbox, self.backoff = Mailbox(grid), Backoff()
         self._closes = math.inf
 
@@ -182,7 +184,7 @@ class Exchange(Generic[AnyRequest, T]):
     def reject(self, replies: Replies[T], client: int, reason: str) -> None:
         """Note, in the log too, that a client does not count."""
         replies.rejected.append((client, reason))
-        self._log(f"{replies.title}: client {client} does not count: {reason}")
+        self._log(f"{replies.title}: {self._names(client)} does not count: {reason}")
 
     def take_late(self) -> list[int]:
         """The nodes that answered, since this was last asked for, what was no longer waited for."""

@@ -31,7 +31,9 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
-        super().__init__(grid, "train", settings.round_seconds, settings.grace, self._read, log)
+        super().__init__(
+            grid, "train", settings.round_seconds, settings.grace, self._read, registry.names, log
+        )
 
     def collect(self, clients: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
         """Ask clients for this round, and validate what comes back until the round closes.
@@ -77,7 +79,9 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         for node in self.take_late():
             if node in clients:
                 self.backoff.record_answer(clients[node])
-                self._log(f"client {clients[node]} answers, too late for the round that it was asked for")
+                self._log(
+                    f"{self._names(clients[node])} answers, too late for the round that it was asked for"
+                )
 
     @property
     def _round(self) -> int:

@@ -29,6 +29,7 @@ from fedsolve.deploy.server.outliers import find_outliers, norm_columns, part_no
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.server_method import ServerMethod
 from fedsolve.deploy.server.server_state import Accepted, ServerState, repeated
+from fedsolve.deploy.site_names import numbered
 from fedsolve.engine.reacting import reacted, reacts, with_reacting
 from fedsolve.results.columns import Columns
 
@@ -49,6 +50,7 @@ class Coordinator:
         state: what is carried from round to round; a checkpoint replaces it.
         method: the method, and the shapes of its messages.
         signature: shapes and types of the model's leaves.
+        names: what a client is called.
         declared: the examples of each client by which it last counted, where the method weighs by examples.
 
     Raises:
@@ -73,6 +75,7 @@ class Coordinator:
         self._max_share, self._reply_store = max_share, reply_store or ReplyStore()
         self._round: Any = None  # key, broadcast, encoded broadcast
         self._lost: set[int] = set()
+        self.names: Callable[[int], str] = numbered
         self.declared: dict[int, int] = {}
         self.method, server = ServerMethod.prepare(algorithm, params, self.population)
         self._given, self._first = algorithm, self.method.algorithm
@@ -263,7 +266,7 @@ class Coordinator:
         detail = ""
         if accepted:
             largest = max(accepted, key=lambda i: accepted[i].norm)
-            detail = f"; the largest norm is client {largest}'s, {accepted[largest].norm:.6g}"
+            detail = f"; the largest norm is {self.names(largest)}'s, {accepted[largest].norm:.6g}"
         raise Diverged(f"round {self.state.round + 1}: the model would not be finite after it{detail}")
 
 

@@ -12,13 +12,14 @@ from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.nodes.client_registry import BINDINGS, ClientRegistry, NodeBindings
+from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Replies
+from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
 from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, first_means
-from fedsolve.deploy.server.outliers import LARGEST, WHOSE, sharpest_rise, why_most_rose
+from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
@@ -82,6 +83,7 @@ class DeployedRounds(RecordedRounds):
             settings.takeover,
             self._log,
         )
+        self._names = coordinator.names = self._registry.names
         self._collector = ReplyCollector(grid, coordinator, settings, self._registry, self._log)
         clients = ClientEvaluation(
             grid,
@@ -98,6 +100,11 @@ class DeployedRounds(RecordedRounds):
     def done(self) -> int:
         """Rounds done."""
         return self._coordinator.state.round
+
+    @property
+    def sites(self) -> dict[int, str]:
+        """The names that nodes gave their sites, by client."""
+        return self._names.given
 
     @property
     def most_rounds(self) -> int:
@@ -146,7 +153,7 @@ class DeployedRounds(RecordedRounds):
             "loss": entry.get("client_loss"),
             LARGEST: entry.get(LARGEST),
             WHOSE: entry.get(WHOSE),
-            "reasons": [f"client {client}: {reason}" for client, reason in replies.rejected],
+            "reasons": [f"{self._names(client)}: {reason}" for client, reason in replies.rejected],
         }
 
     def evaluate(self) -> str:
@@ -183,7 +190,9 @@ class DeployedRounds(RecordedRounds):
         """Tell of the last round."""
         seconds = time.perf_counter() - self._begun
         metrics = self.recorder.latest if self.recorder.evaluated else {}
-        self._reports.round({**self._last, "seconds": seconds, "metrics": metrics})
+        whose = self._last[WHOSE]
+        named = {SITE: self.sites[whose]} if whose in self.sites else {}
+        self._reports.round({**self._last, **named, "seconds": seconds, "metrics": metrics})
 
     def _collect_replies(self, number: int) -> Replies[Accepted]:
         """The replies to a round's orders; none where too few count and such rounds are skipped."""
@@ -206,7 +215,7 @@ class DeployedRounds(RecordedRounds):
                 break
             if attempt == settings.repeats:
                 last = replies.rejected[-len(cohort) :]
-                reasons = "; ".join(f"client {client}: {reason}" for client, reason in last)
+                reasons = "; ".join(f"{self._names(client)}: {reason}" for client, reason in last)
                 raise Unavailable(
                     f"{shortage}, after {attempt + 1} attempts ({reasons}){self._why_too_large(replies)}: mend the "
                     "clients and resume"
@@ -218,7 +227,7 @@ class DeployedRounds(RecordedRounds):
         """The update that a model was probably spoiled by, where numbers became too large; where to go back to."""
         if replies is not None and not replies.too_large:
             return ""
-        rise = sharpest_rise(self.recorder.rounds.columns)
+        rise = sharpest_rise(self.recorder.rounds.columns, self._names)
         return f"; {rise}; {self._checkpoint.how_to_go_back(rise.round)}" if rise else ""
 
     def _finish_round(self, accepted: dict[int, Accepted], drawn: int) -> dict[str, float]:

@@ -50,7 +50,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
-        super().__init__(grid, "evaluate", settings.round_seconds, settings.grace, self._read, log)
+        super().__init__(grid, "evaluate", settings.round_seconds, settings.grace, self._read, registry.names, log)
         self._first, self._save = first, save
         self._times = 0
         self._last: EvaluationResult | None = None
@@ -92,7 +92,9 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
             f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
             f"{replies.bytes_down:,} down, {time.perf_counter() - begun:.1f} s"
         )
-        result = EvaluationResult(done, steps, metrics, replies.accepted, dict(replies.rejected))
+        result = EvaluationResult(
+            done, steps, metrics, replies.accepted, dict(replies.rejected), self._registry.names
+        )
         self._save(result)
         return result
 
@@ -144,7 +146,7 @@ class Evaluation:
         if not result.answers and result.refused and is_first:  # nothing is lost yet
             client, reason = min(result.refused.items())
             raise InvalidInput(
-                f"no client measures the model by client_metrics = {result.metrics}; client {client}: {reason}"
+                f"no client measures the model by client_metrics = {result.metrics}; {result.names(client)}: {reason}"
             )
         return result.columns()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedsolve.deploy.messages.message import PARTS, PartMetrics, Sums
+from fedsolve.deploy.site_names import numbered
 from fedsolve.engine.evaluation.pooling import as_part, client_percentiles
 from fedsolve.methods.robust.outliers import FACTOR, usual_norm
 from fedsolve.results.clients import ClientMetrics
@@ -34,6 +35,7 @@ class EvaluationResult:
         metrics: what was asked for.
         answers: by client, what each measured by part.
         refused: by client, why it does not count.
+        names: what a client is called.
     """
 
     round: int
@@ -41,6 +43,7 @@ class EvaluationResult:
     metrics: tuple[str, ...]
     answers: Mapping[int, Mapping[str, PartMetrics]]
     refused: Mapping[int, str]
+    names: Callable[[int], str] = numbered
 
     def columns(self) -> dict[str, float]:
         """Means over all examples and of clients' own means, under the names that simulations have them by.
@@ -64,7 +67,7 @@ class EvaluationResult:
         measured = self._measured(part)
         columns = {c.name: np.where(c.known, c.own, np.nan) for c in self._columns(measured)}
         examples = np.array([metrics.examples for metrics in measured.values()], np.int64)
-        return ClientMetrics(tuple(f"client {client}" for client in measured), examples, columns)
+        return ClientMetrics(tuple(self.names(client) for client in measured), examples, columns)
 
     def line(self, part: str) -> dict[str, Any]:
         """The same as plain data, a line of the file that `fedsolve.results.clients.read_client_metrics` reads."""

@@ -6,7 +6,7 @@ The rule is `fedsolve.methods.robust.outliers`; here the usual norms are carried
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,13 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.host_arrays import Buffers, norm
 from fedsolve.deploy.server.server_state import Accepted
+from fedsolve.deploy.site_names import numbered
 from fedsolve.methods.robust.outliers import FACTOR, parts_of, usual_norm
 
 LARGEST, WHOSE, MEDIAN = "largest_norm", "largest_norm_client", "median_norm"
 """Columns of the record: of the replies of a round that count, the largest norm, its client, and the median norm."""
+SITE = "largest_norm_site"
+"""Beside them in the log of rounds: the name of that client's site, if it has one."""
 _WHOLE = "message"  # all fields together
 _MOST = float(np.finfo(np.float64).max)
 
@@ -103,21 +106,23 @@ class Rise:
         client: whose it was.
         norm: of its message.
         median: of the norms of that round.
+        names: what a client is called.
     """
 
     round: int
     client: int
     norm: float
     median: float
+    names: Callable[[int], str] = numbered
 
     def __str__(self) -> str:
         return (
-            f"norms rose most in round {self.round}, by the update of client {self.client}: its norm was "
+            f"norms rose most in round {self.round}, by the update of {self.names(self.client)}: its norm was "
             f"{self.norm:.6g}, the median of that round {self.median:.6g}"
         )
 
 
-def sharpest_rise(rounds: Mapping[str, Any]) -> Rise | None:
+def sharpest_rise(rounds: Mapping[str, Any], names: Callable[[int], str] = numbered) -> Rise | None:
     """Where the norms in a record rose most, which is where a model that became too large was spoiled."""
     columns = [np.asarray(rounds.get(name, ()), np.float64) for name in ("round", WHOSE, LARGEST, MEDIAN)]
     rows = [row for row in zip(*columns, strict=False) if np.isfinite(row).all()]
@@ -125,6 +130,7 @@ def sharpest_rise(rounds: Mapping[str, Any]) -> Rise | None:
     for number, client, largest, median in rows:
         rise = largest / (before or median or 1.0)
         if sharpest is None or rise > steepest:
-            sharpest, steepest = Rise(int(number), int(client), float(largest), float(median)), rise
+            sharpest = Rise(int(number), int(client), float(largest), float(median), names)
+            steepest = rise
         before = max(before, largest)
     return sharpest

@@ -37,7 +37,7 @@ from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import notify_ended
 from fedsolve.results.clients import CLIENT_METRICS
 from fedsolve.results.history import History
-from fedsolve.results.record_files import write_record
+from fedsolve.results.record_files import FEDERATION, write_record
 
 _LOSS = "training loss is the mean over the participants' local steps"
 _SECRET = (
@@ -172,12 +172,15 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (ended,) if ended else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
-        history = recorder.history(deployment.label, "federation", options, 0.0, notes)
+        del options["out"]  # the record may be shown, and it is a folder of this machine
+        if rounds.sites:
+            options["sites"] = ", ".join(map(coordinator.names, range(settings.population)))
+        history = recorder.history(deployment.label, FEDERATION, options, 0.0, notes)
         return Result(coordinator.model, history, dict(coordinator.state.buffers) or None)
 
     ended = loop(rounds, CompileClock(), interrupted=lambda: False)  # each round has been saved
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
-    write_record(folder, final.history, {"model": final.params, "buffers": coordinator.state.buffers})
+    write_record(folder, final.history, final.params, coordinator.state.buffers)
     write_page(folder / "page.html", [final.history], title=f"{deployment.label} on a federation")
     return final

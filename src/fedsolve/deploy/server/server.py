@@ -12,7 +12,7 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import shows_fields
-from fedsolve.deploy.run_log import say
+from fedsolve.deploy.run_log import end_in_one_line, say
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
 
@@ -69,6 +69,7 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        end_in_one_line()
         serve(grid, _deployment(algorithm, params, settings, context.run_config))
 
     return app
