@@ -41,25 +41,25 @@ def everywhere(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Solvers for federated optimisation: run, compare and cite them."""
+    """Federated optimisation: run, compare, tune and deploy methods."""
 
 
 app.command(short_help="Run one method on one task.")(run)
 app.command(short_help="Run several methods on one task.")(compare)
-app.command(short_help="Run one method at every setting of a grid.")(sweep)
-app.command(short_help="Run a paper's experiment again.")(reproduce)
-app.command(short_help="Run a study of your own.")(study)
+app.command(short_help="Tune one method: run every setting of a grid.")(sweep)
+app.command(short_help="Reproduce a paper's experiment.")(reproduce)
+app.command(short_help="Run your own study.")(study)
 app.command(short_help="Re-evaluate the claims of a finished experiment or study.")(verdict)
-app.command(short_help="Where public data sets come from; fetch and convert them.")(data)
+app.command(short_help="Download and convert public data sets.")(data)
 app.command(
     "list",
     short_help="List algorithms, tasks, partitions, geometries, schedules, experiments or communication.",
 )(list_)
 app.command(short_help="Show a run, a comparison or a sweep, finished or not.")(show)
-app.command(short_help="Serve a page that follows runs while they go on.")(watch)
-app.command(short_help="Print the BibTeX of what a run uses.")(cite)
-app.command(short_help="Say what is installed, on which devices, with which data.")(doctor)
-app.add_typer(federate, name="federate", short_help="Real federations on Flower.")
+app.command(short_help="Serve a live page of runs.")(watch)
+app.command(short_help="Print the BibTeX entries for a run.")(cite)
+app.command(short_help="Check the installation, devices and data.")(doctor)
+app.add_typer(federate, name="federate", short_help="Create and test real federations on Flower.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

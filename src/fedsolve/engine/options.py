@@ -1,8 +1,8 @@
-"""The options of a run besides its method and its task: each with its meaning, range and default, written once.
+"""The options of a run besides its method and task, each defined once with its meaning, range and default.
 
 `fedsolve.run`, `fedsolve.sweep`, the section `[run]` of a configuration and the options of the command line are made
-from the fields of `RunOptions`: a new one is added here, where it acts, and in the docs. Nothing here imports JAX, so
-that the command line's help does not wait for it.
+from the fields of `RunOptions`. To add an option, add it here, where it acts, and in the docs. Nothing here imports
+JAX, so that the command line's help does not wait for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _about(text: str, otherwise: str = "", **more: Any) -> dict[str, About]:
 FLEETS = ("even", "half-normal", "stragglers", "diurnal")
 """Names of `fedsolve.systems.PROFILES`, which needs NumPy: the command line's help does not wait for it."""
 _PARTICIPATION = About(
-    "each client takes part with this chance, in place of a fixed number",
+    "probability with which each client takes part in a round, in place of a fixed number of clients",
     share=True,
     instead_of="clients_per_round",
 )
@@ -49,18 +49,20 @@ class RunOptions:
         **options: each field's own words.
 
     Raises:
-        InvalidInput: a value out of its range, or two of which one replaces the other.
+        InvalidInput: a value out of its range, or two options of which one replaces the other.
     """
 
-    rounds: int = field(metadata=_about("communication rounds in all", least=1, written_default=100))
+    rounds: int = field(metadata=_about("number of communication rounds", least=1, written_default=100))
     clients_per_round: int | None = field(
         default=None,
-        metadata=_about("cohort size, drawn uniformly without replacement", "all clients", least=1),
+        metadata=_about(
+            "number of clients in a round, drawn uniformly without replacement", "all clients", least=1
+        ),
     )
     sampling: Sampling | None = field(
         default=None,
         metadata=_about(
-            "another way to draw cohorts, in place of `clients_per_round`",
+            "client sampling (`fedsolve.sampling`), in place of `clients_per_round`",
             instead_of="clients_per_round",
             written=("participation", _PARTICIPATION),
         ),
@@ -68,7 +70,7 @@ class RunOptions:
     seed: int = field(
         default=0,
         metadata=_about(
-            "of the initial model, cohorts and shuffles; one seed gives the same bits on one machine",
+            "random seed of the initial model, cohorts and shuffles; a seed gives the same bits on the same machine",
             least=0,
             bits=SEED_BITS,
             swept=False,
@@ -77,24 +79,28 @@ class RunOptions:
     batch_size: int | Literal["full"] | None = field(
         default=None,
         metadata=_about(
-            "examples of a local step, or 'full' for all of a client's",
+            "examples in a local step, or 'full' for all examples of the client",
             "the task's",
             least=1,
             words=("full",),
         ),
     )
     epochs: int | None = field(
-        default=None, metadata=_about("passes over a client's examples in a round", "the task's", least=1)
+        default=None,
+        metadata=_about("local epochs: passes over a client's examples in a round", "the task's", least=1),
     )
     local_steps: int | None = field(
         default=None,
         metadata=_about(
-            "steps of a client in a round, in place of `epochs`", "the task's", least=1, instead_of="epochs"
+            "local steps of each client in a round, in place of `epochs`",
+            "the task's",
+            least=1,
+            instead_of="epochs",
         ),
     )
     eval_every: int | None = field(
         default=None,
-        metadata=_about("rounds between evaluations", f"1/{_EVALUATIONS} of the rounds", least=1),
+        metadata=_about("number of rounds between evaluations", f"1/{_EVALUATIONS} of the rounds", least=1),
     )
     dtype: Literal["float32", "float64"] = field(
         default="float32",
@@ -105,27 +111,32 @@ class RunOptions:
     matmul_dtype: Literal["bfloat16"] | None = field(
         default=None,
         metadata=_about(
-            "bfloat16: matrix products and convolutions of local training take operands rounded to it and add up in "
-            "float32; all else stays in a `dtype` of float32",
+            "type of the operands of matrix products and convolutions in local training: bfloat16. They are rounded "
+            "to it and summed in float32; all other numbers are float32",
             "the run's type",
             words=("bfloat16",),
         ),
     )
     chunk: int | None = field(
         default=None,
-        metadata=_about("clients trained side by side", "by what a local step writes", least=1),
+        metadata=_about(
+            "number of clients trained in parallel on a device", "chosen by the size of a local step", least=1
+        ),
     )
     devices: int | None = field(
         default=None,
         metadata=_about(
-            "devices that share each cohort", "1; all of several processes", least=1, swept=False
+            "number of devices that share each cohort",
+            "1, or all devices of several processes",
+            least=1,
+            swept=False,
         ),
     )
     mesh: Mapping[str, int] | None = field(
         default=None,
         metadata=_about(
-            "devices as a table, such as {'clients': 4, 'model': 2}: four pairs share each cohort, each pair a model, "
-            "whose arrays lie in parts on them; in place of `devices`",
+            "device mesh, in place of `devices`. With {'clients': 4, 'model': 2} four pairs of devices share each "
+            "cohort, and the arrays of a model are sharded over a pair",
             instead_of="devices",
             axes=("clients", "model"),
             swept=False,
@@ -134,7 +145,7 @@ class RunOptions:
     systems: Fleet | str | None = field(
         default=None,
         metadata=_about(
-            "device profiles, for simulated time: a `fedsolve.systems.Fleet`, or one by name, drawn by the seed",
+            "device profiles for simulated time: a name, whose profiles the seed draws, or a `fedsolve.systems.Fleet`",
             "no simulated time",
             words=FLEETS,
             objects=True,
@@ -143,7 +154,7 @@ class RunOptions:
     quorum: int | None = field(
         default=None,
         metadata=_about(
-            "stop a round after this many messages, later ones are dropped; needs `systems`",
+            "number of client updates after which a round ends; later ones are dropped. Needs `systems`",
             "all",
             least=1,
         ),
@@ -151,7 +162,7 @@ class RunOptions:
     deadline: float | None = field(
         default=None,
         metadata=_about(
-            "stop a round after this many simulated seconds, later messages are dropped; needs `systems`",
+            "simulated seconds after which a round ends; later client updates are dropped. Needs `systems`",
             "none",
             positive=True,
         ),
@@ -159,9 +170,9 @@ class RunOptions:
     residency: Literal["device", "stream"] | None = field(
         default=None,
         metadata=_about(
-            "where clients' examples and states live: on the 'device', or a 'stream' of those that come next from host "
-            "or disk; the bits are the same",
-            "by their size",
+            "where clients' examples and states are stored: all on the 'device', or streamed ('stream') from the host "
+            "or disk as they are needed. Results have the same bits",
+            "chosen by their size",
             words=("device", "stream"),
             swept=False,
         ),

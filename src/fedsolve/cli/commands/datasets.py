@@ -1,4 +1,4 @@
-"""`fedsolve data`: where the data of tasks come from, fetching them, and converting what lies in a folder."""
+"""`fedsolve data`: sources of the tasks' data sets, with download and conversion."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ def data(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A data set; all are listed without.", autocompletion=complete_dataset
+            metavar="NAME", help="Data set; without it, all are listed.", autocompletion=complete_dataset
         ),
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--to", **FOLDER, help="Data folder: fetch what is missing and convert into it."),
+        typer.Option(
+            "--to", **FOLDER, help="Data folder to write; missing files are downloaded and converted."
+        ),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", **FOLDER, help="Folder with the original files: convert, fetch nothing."),
+        typer.Option(
+            "--from", **FOLDER, help="Folder of the original files; they are converted, not downloaded."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where a public data set comes from; with --to fetch and convert it into the form that tasks read."""
+    """Show the source of a public data set; with --to, download and convert it for the tasks."""
     from fedsolve.data.sources import CONVERTED
     from fedsolve.tasks.datasets.public_datasets import DATASETS
 

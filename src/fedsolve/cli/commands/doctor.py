@@ -31,7 +31,7 @@ class Line:
 
 
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say what is installed, which extras are missing, which devices there are and which data: a line each."""
+    """Check the installation: list packages, missing extras, devices and data sets, one per line."""
     start_jax()
     lines = [_own(), *_packages(), _device(), _cache(), *_data(data_dir)]
     if as_json:

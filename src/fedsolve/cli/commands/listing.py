@@ -178,7 +178,7 @@ def list_(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """List algorithms, tasks, partitions, penalties and sets, or experiments, with one line on each."""
+    """List methods, tasks, partitions, penalties and sets, or others of these kinds, one per line."""
     kind = {"travels": "communication"}.get(kind, kind)  # its former name
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
@@ -201,9 +201,9 @@ def _paper(key: str) -> dict[str, str]:
 
 
 def cite(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, or the folder of a run.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the folder of a run.")],
 ) -> None:
-    """Print the BibTeX of what a run uses: methods, task, partition and JAX."""
+    """Print the BibTeX entries for a run: its methods, task, partition and JAX."""
     from fedsolve.cli.configuration.config import load
     from fedsolve.cli.configuration.trust import references_of
     from fedsolve.config.bibliography import BIBTEX

@@ -1,4 +1,4 @@
-"""`fedsolve reproduce` and `fedsolve study`: run an experiment or a study of one's own, and say what came out."""
+"""`fedsolve reproduce` and `fedsolve study`: run an experiment or your own study, and print the outcome."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 
 Quick = Annotated[
-    bool, typer.Option("--quick", help="A few rounds, to see that it works; its numbers mean nothing.")
+    bool,
+    typer.Option(
+        "--quick", help="Run a few rounds only, to check that it works; the numbers are meaningless."
+    ),
 ]
 Full = Annotated[
     bool,
-    typer.Option("--full", help="The paper's size, where the usual one is cut to what two cores finish."),
+    typer.Option("--full", help="Run at the paper's size; the default size is cut to fit two cores."),
 ]
 
 
@@ -33,7 +36,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="NAME",
-            help="`fedsolve list experiments` has the names.",
+            help="Experiment (`fedsolve list experiments`).",
             autocompletion=complete_experiment,
         ),
     ],
@@ -44,7 +47,7 @@ def reproduce(
     watch: Watch = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a paper's experiment: results, plots, and a page of claim, theirs, ours and deviations."""
+    """Run a paper's experiment; write results, plots and a page that compares them with the paper's claims."""
     from fedsolve.studies.experiment import command
 
     if command(name) != f"fedsolve reproduce {name}":
@@ -57,7 +60,7 @@ def study(
         str,
         typer.Argument(
             metavar="STUDY",
-            help="A TOML file, a Python file with STUDY, or a function that gives a study as module:function.",
+            help="TOML file, Python file with STUDY, or a function that returns a study, as module:function.",
         ),
     ],
     out: Out = None,
@@ -68,9 +71,9 @@ def study(
     watch: Watch = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study of your own: tuned methods, a table, curves, maps of grids, and claims with verdicts.
+    """Run your own study: tuned methods, a table, curves, heat maps of grids, and claims with verdicts.
 
-    What is kept goes on where it was interrupted, and `fedsolve verdict STUDY` evaluates its claims again.
+    An interrupted study continues where it stopped. `fedsolve verdict STUDY` evaluates its claims again.
     """
     from fedsolve.studies.experiment import command
 
@@ -86,18 +89,18 @@ def verdict(
         str,
         typer.Argument(
             metavar="NAME",
-            help="One of `fedsolve list experiments`, or a study of your own: a TOML file or module:function.",
+            help="Experiment (`fedsolve list experiments`), or your own study: a TOML file or module:function.",
             autocompletion=complete_experiment,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", **FOLDER, help="Folder of the earlier run; default runs/NAME.")
+        Path | None, typer.Option("--out", **FOLDER, help="Folder of the finished run (default: runs/NAME).")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="That run was of the paper's size.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The run had the paper's size.")] = False,
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the verdicts of an experiment or a study from the data that an earlier run kept; nothing is run."""
+    """Re-evaluate the claims of a finished experiment or study from its stored data; nothing is run."""
     from fedsolve.studies.reproduce import evaluate_claims
 
     folder = out or _folder(name, full)

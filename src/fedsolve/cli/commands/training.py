@@ -30,7 +30,7 @@ _RESUMED_WITH = ("resume", "as_json", "watch", "track", "processes", "trust")
 
 @takes(RunRequest)
 def run(context: typer.Context, request: RunRequest) -> None:
-    """Run one method on one task, into a folder with its record, model, plots and page."""
+    """Run one method on one task; write its record, model, plots and page to a folder."""
     config = _shared(_config(context, request), request, context.obj)
     if len(config.method) > 1:
         labels = ", ".join(m.shown for m in config.method)
@@ -44,7 +44,7 @@ def run(context: typer.Context, request: RunRequest) -> None:
 
 @takes(CompareRequest)
 def compare(context: typer.Context, request: CompareRequest) -> None:
-    """Run several methods on one task, into a folder with a table, a plot and a page of all."""
+    """Run several methods on one task; write a table, a plot and a page of all to a folder."""
     config = _config(context, request)
     start_jax(_devices(config))
     from fedsolve.cli.commands.compare import compare_command
@@ -54,7 +54,7 @@ def compare(context: typer.Context, request: CompareRequest) -> None:
 
 @takes(SweepRequest)
 def sweep(context: typer.Context, request: SweepRequest) -> None:
-    """Run one method at every setting of a grid, with several seeds, as one program; choose the best setting.
+    """Run one method at every setting of a grid, with several seeds, and select the best setting.
 
     For example: fedsolve sweep digits FedAdam --grid client_lr=1e-3:1:7log --grid server_lr=1e-3:1:7log --seeds 5
     """
@@ -69,7 +69,7 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show the table of a run, a comparison or a sweep, finished or not, and where its plots and page are."""
+    """Show the table of a run, a comparison or a sweep, finished or not, and the paths of its plots and page."""
     from fedsolve.cli.commands.show import show_command
 
     show_command(folder, as_json)

@@ -1,7 +1,4 @@
-"""What is typed of each command: arguments with their help, and one model for each command that trains.
-
-The fields of a model are the arguments and options of its command; a default in brackets is that of the run.
-"""
+"""The arguments and options of the commands, with their help; a model for each command that trains."""
 
 from __future__ import annotations
 
@@ -29,14 +26,15 @@ def _folder(text: str | Path) -> Path:
 FOLDER: dict[str, Any] = {"metavar": "PATH", "parser": _folder}
 """How an option takes a folder."""
 DataDir = Annotated[
-    Path | None, typer.Option(**FOLDER, help="Folder of the data files, for tasks that read some.")
+    Path | None,
+    typer.Option(**FOLDER, help="Data folder, for tasks that read files (default: $FEDSOLVE_DATA)."),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(**FOLDER, help="Folder to write (the next free one in runs/)."),
+    typer.Option(**FOLDER, help="Output folder (default: the next free one in runs/)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that follows it, on this machine alone.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Serve a live page of the run on this machine.")]
 Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, mlflow or wandb; repeatable."),
@@ -46,7 +44,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="MODULE",
-        help="A module that a file may name as code to run, besides those beside the file; repeatable.",
+        help="Allow a configuration file to run code of this module; modules beside the file are allowed. Repeatable.",
     ),
 ]
 
@@ -64,32 +62,34 @@ class Request:
         str | None,
         typer.Argument(
             metavar="TASK",
-            help="A task (`fedsolve list tasks`), or your own as module:function.",
+            help="Task (`fedsolve list tasks`), or your own as module:function.",
             autocompletion=complete_task,
         ),
     ] = None
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Hyperparameter of the method. Repeatable."),
     ] = None
     seeds: Annotated[
-        str | None, typer.Option(metavar="N|A,B,C", help="How many seeds (0, 1, ...), or which (1).")
+        str | None,
+        typer.Option(metavar="N|A,B,C", help="Number of seeds (0, 1, ...), or a list (default: 1)."),
     ] = None
     validation: Annotated[
-        float | None, typer.Option(help="Share of every client's examples held out of training (none).")
+        float | None,
+        typer.Option(help="Fraction of every client's examples held out for validation (default: none)."),
     ] = None
     task_set: Annotated[
         list[str] | None,
-        typer.Option("--task-set", metavar="KEY=VALUE", help="An option of the task; repeatable."),
+        typer.Option("--task-set", metavar="KEY=VALUE", help="Option of the task. Repeatable."),
     ] = None
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="A TOML file, or the folder of a run; options go over it."),
+        typer.Option("--config", help="TOML file, or the folder of a run; options override its values."),
     ] = None
     data_dir: DataDir = None
     out: Out = None
     resume: Annotated[
-        Path | None, typer.Option(**FOLDER, help="Continue the run in this folder; --rounds may grow.")
+        Path | None, typer.Option(**FOLDER, help="Continue the run in this folder; --rounds may be larger.")
     ] = None
     trust: Trust = None
     watch: Watch = False
@@ -111,7 +111,7 @@ class OneMethodRequest(Request):
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A method (`fedsolve list algorithms`), SCAFFOLD+X, your own as module:Class, or LABEL=NAME.",
+            help="Method (`fedsolve list algorithms`), SCAFFOLD+X, your own as module:Class, or LABEL=NAME.",
             autocompletion=complete_algorithm,
         ),
     ] = None
@@ -128,7 +128,9 @@ class RunRequest(OneMethodRequest):
 
     processes: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes on this machine that share the run's devices, for a trial (1)."),
+        typer.Option(
+            min=1, help="Number of processes on this machine that share the run's devices (default: 1)."
+        ),
     ] = None
     track: Track = None
 
@@ -141,7 +143,7 @@ class CompareRequest(Request):
         list[str] | None,
         typer.Argument(
             metavar="NAMES...",
-            help="Two methods or more, each as NAME or LABEL=NAME.",
+            help="Two or more methods, each as NAME or LABEL=NAME.",
             autocompletion=complete_algorithm,
         ),
     ] = None
@@ -150,7 +152,7 @@ class CompareRequest(Request):
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of every method that has it, or of one as FedAvg.client_lr=0.1; repeatable.",
+            help="Hyperparameter of every method that has it, or of one, as FedAvg.client_lr=0.1. Repeatable.",
         ),
     ] = None
     weighting: Annotated[
@@ -178,17 +180,21 @@ class SweepRequest(OneMethodRequest):
         typer.Option(
             "--grid",
             metavar="AXIS=VALUES",
-            help="A setting and its values: 1e-3:1:7log (by equal factors), 0:1:5 (by equal steps) or 0.1,1,10.",
+            help="Hyperparameter and values: 1e-3:1:7log (log scale), 0:1:5 (linear scale) or 0.1,1,10. Repeatable.",
         ),
     ] = None
     select: Annotated[
         str | None,
         typer.Option(
-            metavar="RULE", help="training-loss, validation-accuracy, METRIC:LAST, ... (training-loss)."
+            metavar="RULE",
+            help="Selection criterion: training-loss, validation-accuracy, METRIC:LAST, ... (default: training-loss).",
         ),
     ] = None
     parallel_trials: Annotated[
-        int | None, typer.Option(help="Settings x seeds side by side (by memory and cache).")
+        int | None,
+        typer.Option(
+            help="Number of trials (settings x seeds) run in parallel (default: by memory and cache)."
+        ),
     ] = None
     resume: Annotated[
         Path | None, typer.Option("--resume", **FOLDER, help="Continue the sweep in this folder.")
@@ -245,4 +251,5 @@ def _annotation(option: WrittenOption) -> Any:
     kind = float if about.share or about.positive else str if about.words else int
     default = about.otherwise or option.default
     text = f"{about.text[0].upper()}{about.text[1:]}".replace("`", "")
-    return Annotated[kind | None, typer.Option(help=f"{text}{'' if default is None else f' ({default})'}.")]
+    end = "" if default is None else f" (default: {default})"
+    return Annotated[kind | None, typer.Option(help=f"{text}{end}.")]

@@ -15,22 +15,24 @@ from fedsolve.core.errors import InvalidInput
 
 federate = App(
     no_args_is_help=True,
-    help="Real federations: write an app for Flower, try one on this machine, check certificates and keys.",
+    help="Real federations on Flower: write an app, try a federation on this machine, check certificates and keys.",
 )
 federate.command(short_help="Write a small Flower app.")(new)
 
 
 @federate.command(short_help="Train on a real federation on this machine.")
 def demo(
-    rounds: Annotated[int, typer.Option(help="Rounds of each method; default 4.", show_default=False)] = 4,
+    rounds: Annotated[
+        int, typer.Option(help="Number of rounds of each method (default: 4).", show_default=False)
+    ] = 4,
     out: arg.Out = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Of the SuperLink; default a free one.")
+        int | None, typer.Option(min=1, max=65535, help="Port of the SuperLink (default: a free one).")
     ] = None,
     watch: arg.Watch = False,
     as_json: arg.AsJson = False,
 ) -> None:
-    """Start a SuperLink and three SuperNodes on this machine, train two methods with PyTorch clients, stop all."""
+    """Train two methods on a SuperLink and three SuperNodes with PyTorch clients, all on this machine."""
     from fedsolve.deploy.flower import check_flower
 
     if rounds < 1:
@@ -43,14 +45,12 @@ def demo(
 
 @federate.command(short_help="Check certificates and keys.")
 def check(
-    ca: Annotated[Path, typer.Option(help="Certificate of the authority.")],
+    ca: Annotated[Path, typer.Option(help="Certificate of the certificate authority.")],
     certificate: Annotated[Path | None, typer.Option(help="The server's certificate.")] = None,
     key: Annotated[Path | None, typer.Option(help="The server's private key.")] = None,
-    node_key: Annotated[
-        list[Path] | None, typer.Option(help="A node's private key; may be repeated.")
-    ] = None,
+    node_key: Annotated[list[Path] | None, typer.Option(help="Private key of a node. Repeatable.")] = None,
 ) -> None:
-    """Say in one line what is wrong with the files of a secure federation: missing, readable by others, no match."""
+    """Check the files of a secure federation: they exist, only you can read the keys, and keys match certificates."""
     from fedsolve.deploy.flower import check_flower
 
     check_flower()

@@ -29,19 +29,22 @@ _LONGEST = 32
 
 def new(
     folder: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Folder to write; it names the package too.")
+        Path, typer.Argument(metavar="NAME", help="Folder to write; its name is also the package's.")
     ],
     task: Annotated[
-        str, typer.Option(help="A task whose clients are numbered (`fedsolve list tasks`).")
+        str, typer.Option(help="Task whose clients the nodes hold (`fedsolve list tasks`).")
     ] = "digits",
     framework: Annotated[
-        str, typer.Option(help="torch (default), jax or sklearn.", show_default=False)
+        str,
+        typer.Option(
+            help="Framework of the clients: torch, jax or sklearn (default: torch).", show_default=False
+        ),
     ] = "torch",
     clients: Annotated[
-        int, typer.Option(help="Clients of the federation; default 3.", show_default=False)
+        int, typer.Option(help="Number of clients (default: 3).", show_default=False)
     ] = CLIENTS,
 ) -> None:
-    """Write a Flower app: the server, the clients, a model and data to replace, and how to run it."""
+    """Write a Flower app: a server, clients, an example model and data to replace, and instructions."""
     write_app(folder, task, framework, clients)
     emit(f"wrote {folder}: start with {folder / 'README.md'}; your model and data go into "
          f"{folder / package_name(folder) / 'problem.py'}")  # fmt: skip

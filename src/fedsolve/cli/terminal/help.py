@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 EPILOG = (
-    "Exit codes: 0 fine; 1 a bug in fedsolve; 2 bad input, one line says what and nothing is lost; "
-    "3 diverged; 4 too few clients of a federation; 130 interrupted, the last line says how to resume."
+    "Exit codes: 0 success; 1 a bug in fedsolve; 2 bad input (one line says what; nothing is lost); "
+    "3 diverged; 4 too few clients in a federation; 130 interrupted (the last line says how to resume)."
 )
 """What every command's help ends with."""
 

@@ -16,16 +16,18 @@ from fedsolve.core.errors import InvalidInput
 
 def watch(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a run, or of many, such as runs/.")
+        Path, typer.Argument(metavar="DIR", help="Folder of one or several runs, such as runs/.")
     ] = Path("runs"),
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="On this machine; a free one by default.", show_default=False),
+        typer.Option(
+            min=0, max=65535, help="Port on this machine (default: a free one).", show_default=False
+        ),
     ] = 0,
 ) -> None:
-    """Serve a page on this machine that follows the runs of a folder: curves, a table, time left, a button to stop.
+    """Serve a live page of the runs in a folder: curves, a table, the time left and a button to stop.
 
-    Only who has the address, which is printed, can read it.
+    The page is served on this machine only. Anyone who knows the printed address can read it and stop runs.
     """
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder: give one that holds runs, such as runs/")

@@ -43,7 +43,7 @@ class Tracker(ABC):
     _warned = False
 
     def __call__(self, at: Evaluated) -> None:
-        """Send the evaluations that are new.
+        """Log the new evaluations.
 
         Args:
             at: the evaluation.
@@ -56,7 +56,7 @@ class Tracker(ABC):
             warnings.warn(f"{type(self).__name__} fails and is tried again: {_line(error)}", stacklevel=2)
 
     def ended(self, result: Any) -> None:
-        """Send the result's files, close the run, and wait until all is sent; one without a result is marked so.
+        """Log the result's files, close the run and wait until all is sent; a run without a result is marked failed.
 
         Args:
             result: what `fs.run` returns, or None.
