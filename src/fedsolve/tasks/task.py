@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -17,6 +18,8 @@ from fedsolve.core.types import Batch, Params, Scalar
 from fedsolve.data.examples import Examples as Examples
 from fedsolve.data.federated import FederatedData, as_arrays
 from fedsolve.methods.wrappers.buffers import keeps_buffers
+from fedsolve.tasks.inference import Inference, predicted_by
+from fedsolve.tasks.inputs import input_rows
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.sums import Whole
 from fedsolve.tasks.metrics.sum_metric import on_model
@@ -76,6 +79,10 @@ class Task:
         assemble: trained parameters -> the model as the user gave it.
         module: (assembled parameters, buffers) -> what `Result.module` returns, such as a PyTorch module; None if the
             model is its parameters.
+        outputs: (assembled parameters, inputs) -> the model's outputs in evaluation mode, a row for each input, for
+            `predict`; it may ask for `buffers`. None: those of the loss's model, where it is a loss of
+            `fedsolve.tasks` and no leaf is frozen.
+        labels: outputs -> what `predict` returns; None: what the loss predicts, or the outputs.
         notes: what a run's record says of the task, lines.
         diagnostics: diagnostics of the model and the full objective that evaluations add (`fedsolve.diagnostics`); one
             such as `Objective(L1(0.1))` is then measured of every method, and not what its own penalty would give.
@@ -110,6 +117,8 @@ class Task:
     buffers: Any = None
     validation: Batch | None = None
     validation_clients: np.ndarray | None = None
+    outputs: Callable[..., Any] | None = None
+    labels: Callable[[Any], Any] | None = None
     made_by: Made | None = field(default=None, init=False, compare=False)
 
     def __repr__(self) -> str:
@@ -126,6 +135,8 @@ class Task:
         check_unseen(self.data, self.unseen)
         check_lengths(self.loss, self.data, self.unseen, **held_out)
         check_functions(init=self.init, loss=self.loss, assemble=self.assemble)
+        optional = {"outputs": self.outputs, "labels": self.labels}
+        check_functions(**{name: function for name, function in optional.items() if function is not None})
         check_targets(self.loss, self.init, self.frozen, self.data, self.unseen, **held_out)
         check_name(self.name)
         check_sizes(
@@ -150,6 +161,44 @@ class Task:
             InvalidInput: a private method of a task with buffers.
         """
         return keeps_buffers(algorithm, self.buffers)
+
+    @cached_property
+    def inference(self) -> Inference:
+        """How models of this task predict, without the task's data."""
+        outputs, labels = self.outputs, self.labels
+        if self.module is None and outputs is None and not jax.tree.leaves(self.frozen):
+            outputs, predicted = predicted_by(self.loss)
+            labels = labels or predicted
+        return Inference(
+            self.name, outputs, labels, input_rows(self.data), self.module, self.buffers, self.made_by
+        )
+
+    def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
+        """Predictions for new inputs, in evaluation mode: compiled once for each shape, a few hundred rows at a time.
+
+        Args:
+            params: the model, as `Result.params` is.
+            x: inputs, arrays of shape (n, ...) as the x of the task's examples: NumPy arrays, a pandas DataFrame of
+                numbers, `fs.SparseRows`, or a pytree of arrays where the task's inputs are one. n is at least 1.
+            buffers: what the model keeps beside its parameters, as `Result.buffers` is; None for the task's own.
+            scores: return the model's outputs (logits, margins) in place of labels.
+
+        Returns:
+            NumPy arrays with a row for each input. Classification: labels, int32 of shape (n,), those of y; 0 or 1 of
+            binary tasks, of tags (n, tags); of next words the likeliest token at each position, (n, length). All other
+            tasks, and `scores=True`: the model's outputs, such as (n, classes) or (n,). A model from PyTorch gives
+            labels where its targets are classes. With `from_arrays(predict=f)`: what f returns.
+
+        Raises:
+            InvalidInput: x of another shape or type than the task's inputs, not finite, or without rows; a task that
+                does not say how its model predicts (`Task.outputs`).
+
+        >>> import fedsolve as fs
+        >>> task = fs.tasks.synthetic(num_clients=3)
+        >>> task.predict(task.init(jax.random.key(0)), np.zeros((4, 60)))
+        array([0, 0, 0, 0], dtype=int32)
+        """
+        return self.inference.predict(params, x, buffers=buffers, scores=scores)
 
     def hold_out(self, share: float, *, by: Literal["example", "client"] = "example", seed: int = 0) -> Task:
         """The task with a share of its training examples as `validation`.
@@ -190,6 +239,7 @@ class Task:
         unseen: FederatedData | Sequence[Batch] | None = None,
         metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
         whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
+        predict: Callable[[Params, Any], Any] | None = None,
         freeze: Sequence[str] = (),
         buffers: Any = None,
         batch_size: int | None = 32,
@@ -219,6 +269,8 @@ class Task:
             unseen: clients that never train, of the form of `clients`.
             metrics: name -> (params, batch) -> scalar, a mean over the batch.
             whole: metrics of whole sets, as `Task.whole`.
+            predict: (params, x) -> what `Task.predict` and `Result.predict` return for inputs x, arrays with a row for
+                each input, in jax.numpy; None for the loss's model, where it is a loss of `fedsolve.tasks`.
             freeze: patterns of the paths of leaves that do not train.
             buffers: as `Task.buffers`; None for none.
             batch_size: examples of a local step, at least 1; None for all of a client's.
@@ -242,6 +294,7 @@ class Task:
         data = clients if isinstance(clients, FederatedData) else FederatedData.from_clients(clients)
         refuse_state(params)
         leaves = split_leaves(params, freeze)
+        outputs, labels = predicted_by(loss) if predict is None else (predict, None)
         metrics = on_model(metrics, getattr(loss, "model", None), "a loss of fs.tasks")
         trained, wrap = leaves.trained, leaves.wrap
         return cls(
@@ -269,4 +322,6 @@ class Task:
             assemble=leaves.assemble,
             frozen=leaves.frozen,
             buffers=buffers,
+            outputs=outputs,
+            labels=labels,
         )

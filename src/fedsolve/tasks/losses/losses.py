@@ -45,6 +45,14 @@ class OfOutputs:
         """The arguments that it asks for (`fedsolve.tasks.loss_arguments`): the model's."""
         return asked(self.model, "the model")
 
+    def outputs(self, params: Params, x: Any) -> Any:
+        """The model's outputs for inputs, in evaluation mode."""
+        return self.model(params, x)
+
+    def labels(self, outputs: Array) -> Array:
+        """What `Task.predict` returns: labels, shape (n,) or (n, ...), of a loss of labels; else the outputs."""
+        return outputs
+
     def targets(self, params: Params, batch: Examples) -> Targets | None:
         """Which targets it takes, as far as it says so: a task refuses others. Only shapes are looked at."""
         return None
@@ -97,6 +105,10 @@ class CrossEntropy(ClassWeighted, OfOutputs):
         """A class for each of the model's outputs."""
         return Classes(self.model(params, batch[0]).shape[-1])
 
+    def labels(self, outputs: Array) -> Array:
+        """The class of the largest logit, the first of equal ones, int32."""
+        return jnp.argmax(outputs, axis=-1).astype(jnp.int32)
+
     def of(self, outputs: Array, y: Array) -> Array:
         """-log softmax(outputs)[y] of each example."""
         logits = outputs.T  # sums over the first axis are the fast ones on a CPU
@@ -145,6 +157,10 @@ class Logistic(ClassWeighted, OfOutputs):
         """Two sides."""
         return TwoSides()
 
+    def labels(self, outputs: Array) -> Array:
+        """1 where the margin is above 0, else 0, int32."""
+        return (outputs > 0).astype(jnp.int32)
+
     def of(self, outputs: Array, y: Array) -> Array:
         """log(1 + exp(-m)) of each example of label 1, log(1 + exp(m)) of label 0."""
         check_shapes(outputs, y)
@@ -169,6 +185,10 @@ class BinaryCrossEntropy(OfOutputs):
         """Two sides of every tag; in sparse rows a column for each of the model's outputs."""
         x, y = batch
         return Tags(self.model(params, x).shape[-1]) if isinstance(y, SparseRows) else TwoSides()
+
+    def labels(self, outputs: Array) -> Array:
+        """1 for the tags whose output is above 0, else 0, int32."""
+        return (outputs > 0).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
         """The sum over the tags of each example."""
@@ -209,6 +229,29 @@ class Ridge:
     def asks(self) -> frozenset[str]:
         """The arguments that it asks for: its loss's."""
         return self.loss.asks
+
+    def outputs(self, params: Affine, x: Any) -> Any:
+        """The model's outputs for inputs, in evaluation mode.
+
+        Args:
+            params: the model's.
+            x: inputs, shape (n, ...).
+
+        Returns:
+            Those of its loss.
+        """
+        return self.loss.outputs(params, x)
+
+    def labels(self, outputs: Array) -> Array:
+        """What `Task.predict` returns: that of its loss.
+
+        Args:
+            outputs: of the model, shape (n,) or (n, ...).
+
+        Returns:
+            Labels, or the outputs.
+        """
+        return self.loss.labels(outputs)
 
     def targets(self, params: Affine, batch: Examples) -> Targets | None:
         """Which targets it takes: its loss's.

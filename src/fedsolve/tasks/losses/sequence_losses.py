@@ -46,6 +46,17 @@ class NextToken(OfOutputs):
         """A token for each of the model's outputs, and padding."""
         return Classes(self.model(params, batch[0]).shape[-1], self.padding)
 
+    def labels(self, outputs: Array) -> Array:
+        """The token of the largest logit at each position, the first of equal ones, int32 (n, time).
+
+        Args:
+            outputs: logits (n, time, vocabulary).
+
+        Returns:
+            Integers (n, time).
+        """
+        return jnp.argmax(outputs, axis=-1).astype(jnp.int32)
+
     def of(self, outputs: Array, y: Array) -> Array:
         """The mean over the positions of each example."""
         values, counts = jnp.where(self._there(y), self._at_each(outputs, y), 0), self.tokens(y)

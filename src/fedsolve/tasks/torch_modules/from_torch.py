@@ -12,7 +12,9 @@ import numpy as np
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.data.federated import FederatedData
 from fedsolve.tasks.losses.sums import Whole
+from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, refuse_weighted
 from fedsolve.tasks.task import Examples, Task
+from fedsolve.tasks.torch_modules.module_outputs import likeliest
 from fedsolve.tasks.torch_modules.module_parts import Complete, parts_of
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ def from_torch(
             `torch.utils.data.Dataset` of such pairs; or `FederatedData` of `Examples`. Inputs may be a tuple, list or
             dictionary of arrays, given to the module as one argument.
         test: held-out examples, in the form of a client's.
-        metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`; what is no mean over examples, such
-            as F1, is computed on whole sets. None for the accuracy where targets are classes, one for each row of
+        metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`, or one of `fs.metrics`; what is no
+            mean over examples is computed on whole sets. None for the accuracy where targets are classes, one for each row of
             outputs (n, classes, ...).
         batch_size: examples of a local step; None is the full batch; at least 1.
         epochs: local epochs of a round, at least 1.
@@ -63,7 +65,8 @@ def from_torch(
 
     Returns:
         A task whose model is the dict of the module's parameters by name. `Result.module()` of a run on it is a
-        trained copy of the module; `notes` say where it runs in PyTorch.
+        trained copy of the module, and `Result.predict(x)` gives what that computes in evaluation mode: classes where
+        targets are classes, else its outputs. `notes` say where it runs in PyTorch.
 
     Raises:
         InvalidInput: a module that cannot be translated (which line or operation), a loss that is no mean over
@@ -85,10 +88,15 @@ def from_torch(
     held_out = None if test is None else _examples("test", test)
     x, y = _sample(data.examples, _dtype(module))
     outputs = outputs_of(module, x)
+    classes = are_classes(outputs, y)
     if metrics is None:
-        metrics = {"accuracy": _accuracy} if are_classes(outputs, y) else {}
+        metrics = {"accuracy": _accuracy} if classes else {}
     functions: dict[str, Any] = {}
+    from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
+    refuse_weighted(from_sums)
     for what, function in {"loss": loss, **metrics}.items():
+        if what in from_sums:
+            continue
         is_loss = what == "loss"
         said = "the loss" if is_loss else f"metric {what}"
         functions[what] = judged(said, function, outputs, y, _dtype(module), only_means=is_loss)
@@ -109,6 +117,7 @@ def from_torch(
         buffers=parts.buffers or None,
         assemble=Complete(parts.frozen) if parts.frozen else _same,
         module=partial(trained_copy, copied(module)),
+        labels=likeliest if classes else None,
         notes=notes,
     )
 

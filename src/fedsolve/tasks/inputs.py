@@ -1,0 +1,108 @@
+"""New inputs of a model as NumPy arrays, checked against those that it was trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput, of_type
+from fedsolve.data.examples import Examples, SparseRows
+from fedsolve.data.federated import FederatedData
+
+
+def input_rows(data: FederatedData) -> Any:
+    """Shape and type of one input, a pytree; None where it is not known which part of an example is the input."""
+    examples = data.examples
+    if not isinstance(examples, Examples) and not (type(examples) in (tuple, list) and len(examples) == 2):
+        return None
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), examples[0])
+
+
+def as_inputs(x: Any, rows: Any, task: str) -> tuple[Any, int]:
+    """Inputs as a pytree of NumPy arrays with a common first axis, and how many there are.
+
+    Args:
+        x: arrays, a pandas DataFrame of numbers, or a pytree of arrays as the task's inputs are.
+        rows: one input's shapes and types; None where they are unknown.
+        task: the task's name.
+
+    Raises:
+        InvalidInput: what is no array of finite numbers, another structure or shape than the inputs of the task, or no
+            rows.
+    """
+    nested = isinstance(rows, jax.ShapeDtypeStruct) and isinstance(x, list)  # one array, as lists of numbers
+    given = _array(x) if nested else jax.tree.map(_array, x, is_leaf=_is_frame)
+    leaves = jax.tree.leaves(given)
+    if rows is not None:
+        if jax.tree.structure(given) != jax.tree.structure(rows):
+            raise InvalidInput(
+                f"x is {_words(given)}, the inputs of {task} are {_words(rows)}: give them in that form"
+            )
+        sparse = isinstance(rows, SparseRows)
+        given = jax.tree.map(lambda a, row: _like(a, row, task, sparse), given, rows)
+        leaves = jax.tree.leaves(given)
+    if not leaves or any(a.ndim == 0 for a in leaves):
+        raise InvalidInput(f"x is {of_type(x)} without rows: give arrays of shape (n, ...)")
+    counts = {len(a) for a in leaves}
+    if len(counts) > 1 or counts == {0}:
+        raise InvalidInput(
+            f"x has {' and '.join(str(c) for c in sorted(counts))} rows: give the same number in all arrays, at least 1"
+        )
+    for a in leaves:
+        if np.issubdtype(a.dtype, np.floating) and not np.isfinite(a).all():
+            row = int(np.argmin(np.isfinite(a.reshape(len(a), -1)).all(axis=1)))
+            raise InvalidInput(f"x holds a non-finite number in row {row}: clean the data first")
+    return given, counts.pop()
+
+
+def _is_frame(value: Any) -> bool:
+    """Whether something is a table of pandas or the like."""
+    return hasattr(value, "columns") and hasattr(value, "to_numpy")
+
+
+def _array(value: Any) -> np.ndarray:
+    if _is_frame(value):
+        for name in value.columns:
+            if np.asarray(value[name]).dtype.kind not in "biuf":
+                raise InvalidInput(
+                    f"column {name} of x holds no numbers: encode it as in training, or leave it out"
+                )
+    try:
+        a = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"x is {of_type(value)} that is no array: {error}") from None
+    if a.dtype.kind not in "biuf":
+        raise InvalidInput(f"x has type {a.dtype}: give arrays of numbers")
+    return a
+
+
+def _like(a: np.ndarray, row: Any, task: str, sparse: bool) -> np.ndarray:
+    """An array in the kind of numbers that the model was trained on."""
+    if a.shape == row.shape and not sparse:
+        raise InvalidInput(f"x has shape {a.shape}, one input of {task}: give rows, such as x[None]")
+    if a.shape[1:] != row.shape and not (sparse and a.ndim == 2):  # rows may have fewer or more entries
+        raise InvalidInput(f"x has rows of shape {a.shape[1:]}, the inputs of {task} have shape {row.shape}")
+    kind = np.dtype(row.dtype)
+    if kind.kind == "f":
+        return a if a.dtype.kind == "f" else a.astype(kind)
+    if a.dtype.kind == "f" and kind == np.uint8:  # images as numbers from 0 to 1
+        return a
+    converted = a.astype(kind)
+    if not np.array_equal(converted, a):
+        raise InvalidInput(
+            f"x holds numbers that are not {kind}, the type of the inputs of {task}: convert them"
+        )
+    return converted
+
+
+def _words(tree: Any) -> str:
+    """A pytree in words."""
+    if isinstance(tree, dict):
+        return f"a dictionary of {', '.join(map(str, tree))}"
+    if isinstance(tree, SparseRows):
+        return "fs.SparseRows"
+    if isinstance(tree, tuple | list):
+        return f"a {type(tree).__name__} of {len(tree)} arrays"
+    return "one array"

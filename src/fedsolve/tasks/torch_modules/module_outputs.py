@@ -1,0 +1,62 @@
+"""The outputs of a PyTorch module in evaluation mode, as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def in_batches(
+    module: nn.Module, inputs: Any, count: int, labels: Callable[[Any], Any] | None, size: int
+) -> Any:
+    """What a module gives for some inputs, or the labels that follow from it.
+
+    Args:
+        module: put into evaluation mode.
+        inputs: a pytree of arrays of shape (count, ...), given to the module as one argument.
+        count: rows of the inputs.
+        labels: outputs -> labels; None for the outputs, in the structure in which the module gives them.
+        size: rows of a batch.
+
+    Raises:
+        InvalidInput: the module raises on them.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from fedsolve.pytorch.translation.dtypes import of_data
+
+    module.eval()
+    first = next(module.parameters())
+    parts = []
+    with torch.no_grad():
+        for start in range(0, count, size):
+            batch = jax.tree.map(
+                lambda a, s=start: of_data(a[s : s + size], first.dtype).to(first.device), inputs
+            )
+            try:
+                given = module(batch)
+            except Exception as error:
+                shapes = ", ".join(str(tuple(a.shape[1:])) for a in jax.tree.leaves(inputs))
+                line = (str(error).splitlines() or [""])[0]
+                raise InvalidInput(
+                    f"{type(module).__name__} cannot take inputs of shape {shapes}: {type(error).__name__}: {line}"
+                ) from error
+            outputs = pytree.tree_map(lambda t: t.cpu().numpy(), given)
+            parts.append(outputs if labels is None else labels(outputs))
+    flat = [pytree.tree_leaves(part) for part in parts]
+    joined = [np.concatenate(leaves) for leaves in zip(*flat, strict=True)]
+    return pytree.tree_unflatten(joined, pytree.tree_structure(parts[0]))
+
+
+def likeliest(outputs: Any) -> np.ndarray:
+    """The class of the largest of each row's outputs, shape (n, classes, ...) to (n, ...), the first of equal ones."""
+    return np.argmax(outputs, axis=1).astype(np.int32)
