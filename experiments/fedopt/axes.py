@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsolve.studies import Cells, Study
-from fedsolve.studies.author import Sweep, describe, wants_log
+from fedsolve.studies.author import SweepRecord, describe, wants_log
 from fedsolve.studies.cells import ends
 from fedsolve.studies.parts import fixed
 from fedsolve.studies.pictures import Line, Panel, Panelled
@@ -30,7 +30,7 @@ class Reached:
     settings: tuple[Mapping[str, Any], ...]
 
 
-def grid_of(cells: Cells, problem: str, method: str) -> Sweep:
+def grid_of(cells: Cells, problem: str, method: str) -> SweepRecord:
     """The grid of a method that has one."""
     grid = cells.cell(problem, method).grid
     assert grid is not None

@@ -24,11 +24,13 @@ from fedsolve.data.federated import FederatedData as FederatedData
 from fedsolve.deploy import flower as flower
 from fedsolve.engine import baselines as baselines
 from fedsolve.engine.compare import compare as compare
+from fedsolve.engine.outcomes.load import load as load
+from fedsolve.engine.outcomes.several_methods import Results as Results
+from fedsolve.engine.outcomes.several_seeds import Seeds as Seeds
 from fedsolve.engine.result import Result as Result
-from fedsolve.engine.result import Results as Results
-from fedsolve.engine.result import load as load
 from fedsolve.engine.run import run as run
 from fedsolve.engine.sweep.sweep import sweep as sweep
+from fedsolve.engine.sweep.sweep_result import Sweep as Sweep
 from fedsolve.geometry import diagnostics as diagnostics
 from fedsolve.methods import attacks as attacks
 from fedsolve.methods import client as client

@@ -18,7 +18,7 @@ from fedsolve.engine.checks.divergence_hint import divergence_hint, largest_valu
 from fedsolve.engine.compute.cast import cast
 from fedsolve.methods.client import Optax
 from fedsolve.methods.server import ServerSGD
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from harness import cross_entropy, make_clients, make_task
 
 REFUSED = {"client_lr", "server_lr", "eta_max", "eta", "mu", "tau", "client_momentum", "clip_norm"}
@@ -111,7 +111,7 @@ def test_a_run_says_why(method, scale, loss, words):
 
 def sweep_of(grid, start):
     count = math.prod(map(len, grid.values()))
-    return Sweep(
+    return SweepRecord(
         "X", "small", grid, (0,), np.array([0, 2]), {"train_loss": np.array([[[start, np.nan]]] * count)},
         np.ones((count, 1), int), Selection.parse("training-loss"),
     )  # fmt: skip

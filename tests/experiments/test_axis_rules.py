@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from experiments.fedopt import axis_rules as rules
 from experiments.fedopt.axes import along, along_axes, edges
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell, ends
 from fedsolve.studies.intervals import rank_correlation
@@ -32,7 +32,7 @@ def grid_of(losses, metric="train_loss", seeds=SEEDS):
     losses = np.array([[losses[r, t] for t in TAUS] for r in RATES], float).reshape(-1, 1)
     end = losses * NOISE[: len(seeds)]
     curve = np.stack([np.full_like(end, 50.0), end], axis=-1)
-    return Sweep(
+    return SweepRecord(
         "m", "p", {"client_lr": RATES, "tau": TAUS}, seeds, np.array([0, 2]), {metric: curve, "train_loss": curve},
         np.where(np.isfinite(end), -1, 1), Selection("train_loss", 1),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.comparisons.composite_league import study as league
 from experiments.comparisons.composite_league.composite_problems import COMPOSITES, LOW_RANK, SPARSE
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -22,7 +22,7 @@ def made_up(f1, rank):
 
     def sweep(**ends):
         metrics = {name: np.full((1, len(SEEDS), 2), end) for name, end in ends.items()}
-        return Sweep(
+        return SweepRecord(
             "m", "p", {}, SEEDS, np.array([0, 4]), metrics, np.full((1, 5), -1), Selection("objective", 1)
         )
 

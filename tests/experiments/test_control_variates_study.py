@@ -9,7 +9,7 @@ import pytest
 import fedsolve as fs
 from experiments.client_drift.control_variates import study
 from experiments.client_drift.label_skew import EqualDirichlet
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -107,7 +107,7 @@ def made_up(diversities):
     for method, values in diversities.items():
         curve = np.repeat(np.asarray(values, float)[:, None], 3, axis=1)[None]
         metrics = {"diversity": curve, "train_loss": np.ones_like(curve)}
-        one = Sweep(
+        one = SweepRecord(
             method, name, {"a": (1,)}, seeds, rounds, metrics, np.full((1, 5), -1), Selection("train_loss", 1)
         )
         cells[name, method] = Cell(one, None, None)

@@ -19,7 +19,7 @@ from experiments.fedli.fedli_convex.problems import (
     problem,
     smoothness,
 )
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -34,7 +34,7 @@ def made_up(**metrics):
     spread = (1 + 1e-3 * np.arange(5))[:, None]
     columns = {name: (spread * values)[None] for name, values in metrics.items()}
     columns["train_loss"] = np.ones_like(next(iter(columns.values())))
-    sweep = Sweep(
+    sweep = SweepRecord(
         "m",
         NAME,
         {"eta_max": (1.0,)},

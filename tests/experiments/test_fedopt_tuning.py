@@ -7,7 +7,7 @@ import pytest
 
 from experiments.fedopt.fedopt_tuning.problems import ADAPTIVE, PROBLEMS, TAU, TAUS, SmallCNN, methods
 from experiments.fedopt.fedopt_tuning.study import best_rates, inverse
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -20,7 +20,7 @@ def made_up(losses):
     by_tau = np.stack([np.asarray(losses, float) * (1 if tau == TAU else 0.1) for tau in TAUS], axis=-1)
     end = np.repeat(by_tau.reshape(-1, 1), 2, axis=1)
     curve = np.stack([np.full_like(end, 10.0), end], axis=-1)
-    grid = Sweep(
+    grid = SweepRecord(
         "m", "p", {"client_lr": CLIENT, "server_lr": SERVER, "tau": TAUS}, (0, 1), np.array([0, 1]),
         {"train_loss": curve, "test_accuracy": curve}, np.full(end.shape, -1), Selection("train_loss", 1),
     )  # fmt: skip

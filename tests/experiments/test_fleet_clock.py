@@ -9,7 +9,7 @@ import pytest
 
 import fedsolve as fs
 from experiments.systems.fleet_clock import study
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import Context
@@ -32,7 +32,7 @@ def made_up(**clocks):
         time = np.stack([np.zeros(5), seconds, 2 * seconds], axis=1)
         metrics = {"test_accuracy": accuracy[None], "time": time[None], "train_loss": np.ones((1, 5, 3))}
         seeds, rounds = tuple(range(5)), np.array([0, 1, 2])
-        sweep = Sweep(
+        sweep = SweepRecord(
             method, NAME, {"a": (1,)}, seeds, rounds, metrics, np.full((1, 5), -1), Selection("train_loss", 1)
         )
         cells[NAME, method] = Cell(sweep, None, None)

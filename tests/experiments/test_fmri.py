@@ -13,7 +13,7 @@ from experiments.fco.fmri.statements import ALONE, NAME, shown, statements
 from experiments.fco.methods import CENTRAL, METHODS
 from fedsolve.engine.baselines import fista
 from fedsolve.geometry.diagnostics import Point
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -82,7 +82,7 @@ def made_up(density, accuracy, good):
         metrics = {name: np.full(own["density"].shape, x) for name, x in known.items()} | own
         lost = np.full(own["density"].shape[:2], -1)
         select = Selection("validation_objective", 1)
-        return Sweep(method, NAME, axes, seeds, np.array([300]), metrics, lost, select)
+        return SweepRecord(method, NAME, axes, seeds, np.array([300]), metrics, lost, select)
 
     cells = {}
     for method in METHODS:

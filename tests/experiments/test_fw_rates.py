@@ -11,7 +11,7 @@ from experiments.fedfw import theorems
 from experiments.fedfw.fw_rates import rate_problems as problems
 from experiments.fedfw.fw_rates import rate_rules as rules
 from experiments.fedfw.fw_rates import study as fw_rates
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 
@@ -64,7 +64,7 @@ def made_up(metric, problem_names, curve):
     cells = {}
     for name in problem_names:
         values = np.stack([(1 + 0.01 * s) * curve(np.maximum(rounds, 1), s) for s in seeds])[None]
-        sweep = Sweep(
+        sweep = SweepRecord(
             "m", name, {"lam0": (1.0,)}, seeds, rounds, {metric: values, **known}, np.full((1, 5), -1),
             Selection(metric, 1),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from experiments.fedfw.fw_split import study as fw_split
 from experiments.fedfw.public_code import MinibatchSteps, public_feddr
 from fedsolve.core.sampling import Uniform
 from fedsolve.geometry import L2Ball
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -72,7 +72,7 @@ def test_as_many_uploads_are_ten_times_the_rounds(end, verdict):
             (fw_participation.NAMES[0], [1, 0.9, end]),
         ):
             metrics, lost = {"train_loss": (curve + apart)[None]}, np.full((1, 3), -1)
-            sweep = Sweep(
+            sweep = SweepRecord(
                 name, problem, {"lam0": (1,)}, (0, 1, 2), rounds, metrics, lost, Selection("train_loss", 1)
             )
             sweep.metrics["train_loss"][0, :, 1:] += (name == fw_participation.NAMES[0]) * apart
@@ -90,7 +90,7 @@ def test_the_order_of_shares_is_judged_by_rank_correlation():
         for name, end in zip(fw_participation.NAMES, ends.T, strict=True):
             metrics = {key: np.stack([end, end], axis=1)[None] for key in ("train_loss", "gap")}
             metrics["test_accuracy"] = 1 - metrics["gap"]
-            sweep = Sweep(
+            sweep = SweepRecord(
                 name, problem, {"lam0": (1,)}, tuple(range(5)), rounds, metrics, np.full((1, 5), -1),
                 Selection("train_loss", 1),
             )  # fmt: skip

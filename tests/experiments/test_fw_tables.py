@@ -12,7 +12,7 @@ from experiments.fedfw.columns import Pictures, halved, judged, synthetic
 from experiments.fedfw.fw_stochastic.study import STUDY as STOCHASTIC_STUDY
 from experiments.fedfw.rules import columns, with_equal_bytes
 from fedsolve.core.errors import InvalidInput
-from fedsolve.results.sweep import SENT, Selection, Sweep
+from fedsolve.results.sweep import SENT, Selection, SweepRecord
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -29,7 +29,7 @@ def sweep(method, problem, end, sent, grid=(1.0,)):
     values = np.stack([np.ones_like(ends), (1 + ends) / 2, ends], axis=1)[None]
     metrics = {"test_accuracy": values, "train_loss": values}
     lost, select = np.full((1, len(SEEDS)), -1), Selection("train_loss", 1)
-    return Sweep(method, problem, {"lam0": grid}, SEEDS, ROUNDS, metrics, lost, select, {SENT: sent})
+    return SweepRecord(method, problem, {"lam0": grid}, SEEDS, ROUNDS, metrics, lost, select, {SENT: sent})
 
 
 def made_up(ends, sent=100, metric="test_accuracy"):

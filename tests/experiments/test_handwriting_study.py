@@ -12,7 +12,7 @@ import pytest
 import fedsolve as fs
 from experiments.fco.constrained_handwriting.study import BALLS, L2, NAMES, STUDY, Ball
 from fedsolve.geometry.diagnostics import Point
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -32,7 +32,7 @@ def made_up(loss, accuracy, share, outside=0.0):
                 "train_loss": loss[m] * one + noise, "test_accuracy": accuracy[m] * one - noise,
                 "norm_share": share * one, "infeasibility": outside * one,
             }  # fmt: skip
-            sweep = Sweep(
+            sweep = SweepRecord(
                 m, name, {"client_lr": (0.1,), "server_lr": (1.0,)}, STUDY.seeds, ROUNDS,
                 {key: values[None] for key, values in metrics.items()}, np.full((1, len(STUDY.seeds)), -1),
                 Selection("train_loss", 100),

@@ -14,7 +14,7 @@ from experiments.networks.methods import around
 from experiments.networks.vit import study as vit
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -44,7 +44,7 @@ def made_up(study, numbers):
         curves = np.stack([start + way * (end * (1 + 1e-3 * seed) - start) for seed in study.seeds])
         axes = {"client_lr": (0.1,)}
         found = {problem.metric: curves[None]}
-        return Sweep(
+        return SweepRecord(
             name, "t", axes, study.seeds, rounds, found, np.full((1, len(study.seeds)), -1), Selection("x", 1)
         )
 

@@ -11,7 +11,7 @@ import pytest
 from experiments.fco import lasso
 from experiments.fco.rules import reaches, sooner, stays_below, until_reached
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -31,7 +31,7 @@ def made_up(study, f1, density=None, error=None, central=1.0):
                 "f1": curve, "density": (density or {}).get(method, 0.5) * one - noise, "train_loss": one,
                 "recovery_error": (error or {}).get(method, 1.0) * one + noise, "centralised_f1": central * one - noise,
             }  # fmt: skip
-            sweep = Sweep(
+            sweep = SweepRecord(
                 method, name, {"client_lr": (1e-3,), "server_lr": (1.0,)}, study.seeds, ROUNDS,
                 {key: values[None] for key, values in metrics.items()}, np.full((1, len(study.seeds)), -1),
                 Selection("recovery_error", 100),

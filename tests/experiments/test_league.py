@@ -16,7 +16,7 @@ from experiments.comparisons.tuning_free_league.study import (
     TUNING_SEED,
 )
 from fedsolve.config.build import build
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -48,7 +48,9 @@ def made_up(ends):
     def sweep(end):
         lost = np.array([[-1 if np.isfinite(end) else 2]])
         metrics = {"train_loss": np.array([[[1.0, end]]])}
-        return Sweep("m", "p", {"a": (1,)}, (0,), np.array([0, 4]), metrics, lost, Selection("train_loss", 1))
+        return SweepRecord(
+            "m", "p", {"a": (1,)}, (0,), np.array([0, 4]), metrics, lost, Selection("train_loss", 1)
+        )
 
     cells = {
         (str(i), m): Cell(sweep(default), sweep(tuned), sweep(tuned))

@@ -6,7 +6,7 @@ import pytest
 from experiments.networks.low_rank_finetuning import study
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -33,7 +33,7 @@ def made_up(finals):
         axes = {k: (v,) for k, v in first(study.methods(problem)[method]).items()}
         curves = np.stack([np.zeros(3), finals[problem, method]], axis=1)[None]
         return Cell(
-            Sweep(method, "t", axes, (0, 1, 2), np.array([0, 8]), {"test_accuracy": curves}, np.full((1, 3), -1),
+            SweepRecord(method, "t", axes, (0, 1, 2), np.array([0, 8]), {"test_accuracy": curves}, np.full((1, 3), -1),
                   Selection("x", 1)), None, None,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from experiments.fco import lowrank
 from experiments.fco.lowrank_statements import RANKS, SIDE
 from experiments.fco.methods import METHODS
 from experiments.fco.rules import times
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -45,7 +45,7 @@ def made_up(dataset, exact_from, error, loss, small=1e-3, end=0):
             "rank": np.sum(np.stack(values) > 0.01, axis=0) * 1.0, "recovery_error": error[method] * one + noise,
             "objective": loss[method] * one + noise, "train_loss": one, "centralised_rank": RANKS[dataset] * one,
         }  # fmt: skip
-        sweep = Sweep(
+        sweep = SweepRecord(
             method, name, {"client_lr": (1e-3,), "server_lr": (1.0,)}, study.seeds, ROUNDS,
             {key: v[None] for key, v in metrics.items()}, np.full((1, seeds), -1), Selection("recovery_error", 100),
         )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.client_drift.phase_diagram import study as phases
 from experiments.feddua.methods import MeanOfTwo
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -21,7 +21,7 @@ def made_up(losses):
     for (alpha, steps), methods in losses.items():
         for k, (method, end) in enumerate(methods.items()):
             curve = np.repeat((end + np.roll(NOISE, k))[:, None], 3, axis=1)[None]
-            one = Sweep(
+            one = SweepRecord(
                 method, "digits", {"client_lr": (0.1,)}, phases.SEEDS, np.array([0, 45, 50]), {"train_loss": curve},
                 np.full((1, 5), -1), Selection("train_loss", 1),
             )  # fmt: skip

@@ -18,7 +18,7 @@ from experiments.attacks.robustness.robustness_statements import (
     more_harm,
     withstands,
 )
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -36,7 +36,7 @@ def made_up(**accuracy):
         last = accuracy.get(key, 0.9) + NOISE * (1 + (key != "none"))
         curve = np.stack([np.full(5, 0.1), last], axis=1)[None]
         metrics = {"test_accuracy": curve, "train_loss": np.ones((1, 5, 2))}
-        sweep = Sweep(
+        sweep = SweepRecord(
             "mean", name, {"client_lr": (0.5,)}, STUDY.seeds, np.array([0, 40]), metrics,
             np.where(np.isnan(last), 40, -1)[None], Selection("train_loss", 1),
         )  # fmt: skip

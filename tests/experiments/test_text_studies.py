@@ -11,7 +11,7 @@ from experiments.networks.diloco import study as diloco
 from experiments.networks.next_word import study as next_word
 from experiments.networks.shakespeare import study as shakespeare
 from fedsolve.engine.sweep.grid import build_methods
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.reproduce import reproduce
@@ -41,7 +41,7 @@ def made_up(study, ends, train=None):
             loss = value(train, name, label, 1.0) + noise
             curves = {problem.metric: np.stack([0 * end, end, end], 1)[None]}
             curves["train_loss"] = np.stack([loss, loss, loss], 1)[None]
-            one = Sweep(
+            one = SweepRecord(
                 label, name, {"client_lr": (0.1,)}, study.seeds, np.array([0, 5, 10]), curves,
                 np.full((1, len(study.seeds)), -1), Selection(problem.metric, 1),
             )  # fmt: skip

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 
 HALVES = tuple(float(f"{10 ** (-3 + i / 2):.12g}") for i in range(7))
 """Half decades from 0.001 to 1."""
@@ -33,4 +33,6 @@ def make_sweep(
     metrics = {"train_loss": loss, "test_accuracy": np.exp(-loss)}
     selection = selection or Selection("train_loss", 100)
     fields = {"settings": {"clients_per_round": 10, "rounds": 200}, "seconds": 12.5, "notes": ("in 2 parts",)}
-    return Sweep(label, task, grid, tuple(seeds), rounds, metrics, diverged, selection, **(fields | changes))
+    return SweepRecord(
+        label, task, grid, tuple(seeds), rounds, metrics, diverged, selection, **(fields | changes)
+    )

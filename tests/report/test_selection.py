@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsolve.results.sweep import SELECTIONS, Selection, Sweep
+from fedsolve.results.sweep import SELECTIONS, Selection, SweepRecord
 
 ROUNDS = np.array([0, 2, 4, 6])
 
@@ -34,7 +34,7 @@ def sweep(scores, metric="train_loss", diverged=None):
     values = np.repeat(scores[..., None], len(ROUNDS), axis=2)
     lost = np.full(scores.shape, -1) if diverged is None else np.asarray(diverged)
     grid = {"client_lr": (0.1, 1.0), "server_lr": (1.0, 2.0, 3.0)}
-    return Sweep("A", "t", grid, (0, 1), ROUNDS, {metric: values}, lost, Selection(metric, 1))
+    return SweepRecord("A", "t", grid, (0, 1), ROUNDS, {metric: values}, lost, Selection(metric, 1))
 
 
 LOSSES = [[1.0, 3.0], [1.0, 1.1], [4.0, 4.0], [1.1, 1.1], [9.0, 9.0], [0.1, 0.1]]

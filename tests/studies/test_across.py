@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.client_drift.phase_diagram.winners import WinnerMap, winner
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.rules import better_in_each
@@ -24,7 +24,7 @@ def cells(**ends):
             end = np.asarray(end, float)
             curve = np.stack([np.full_like(end, 2.0), end], axis=-1)[None]
             lost = np.where(np.isfinite(end), -1, 1)[None]
-            one = Sweep(
+            one = SweepRecord(
                 method, name, {"client_lr": (0.1,)}, tuple(range(5)), np.array([0, 4]), {"train_loss": curve}, lost,
                 Selection("train_loss", 1),
             )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedsolve as fs
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Method, Problem, Study
 from fedsolve.studies.budgets import budget, budgeted, chances, drawn, expected
 from fedsolve.studies.cells import Cell
@@ -73,7 +73,9 @@ def cells():
         }
         lost = np.where(np.isnan(train), 1, -1)[:, None]
         axes = {"client_lr, mu": ((0.1, 0.1), (0.2, 0.3), (0.3, 0.2))}
-        grid = Sweep(method, "p", axes, (5,), np.array([0, 4]), metrics, lost, Selection("train_loss", 1))
+        grid = SweepRecord(
+            method, "p", axes, (5,), np.array([0, 4]), metrics, lost, Selection("train_loss", 1)
+        )
         found["p", method] = found["q", method] = Cell(None, grid, None)
     return Cells({"p": problem, "q": problem}, (0, 1), found)
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedsolve.core.errors import InvalidInput
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Problem, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.pictures import CriticalDifference
@@ -52,7 +52,7 @@ def made_up(losses, metric="test_loss"):
         for i, value in enumerate(values):
             metrics = {metric: np.array([[[9.0, value - 0.5], [9.0, value + 0.5]]])}
             lost = np.array([[-1, -1]])
-            sweep = Sweep(
+            sweep = SweepRecord(
                 "m", "p", {"a": (1,)}, (0, 1), np.array([0, 4]), metrics, lost, Selection(metric, 1)
             )
             cells[str(i), method] = Cell(sweep, None, None)

@@ -14,7 +14,7 @@ from scipy import stats
 import fedsolve as fs
 from fedsolve.core.errors import Interrupted, InvalidInput
 from fedsolve.report.plots import new_figure
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies import Cells, Method, Problem, Statement, Study
 from fedsolve.studies.cells import Cell
 from fedsolve.studies.experiment import OURS, Claim, Context, Outcome
@@ -77,7 +77,7 @@ def made_up(values, metric="test_accuracy", grid=None, at=0, **problem):
         metrics = {metric: np.repeat(curve, settings, 0)}
         axis = {name: tuple(v[:1]) if settings == 1 else v for name, v in axes.items()}
         axis = {name: (axes[name][at],) for name in axes} if settings == 1 else axis
-        return Sweep(
+        return SweepRecord(
             "m",
             "p",
             axis,
@@ -453,7 +453,7 @@ def test_a_rule_by_another_metric_and_at_an_earlier_round():
         values = curve + noise
         metrics = {"test_accuracy": values[None], "density": 1 - values[None]}
         rounds, lost = np.array([0, 2, 4]), np.full((1, 3), -1)
-        sweep = Sweep("m", "p", {"a": (1,)}, (0, 1, 2), rounds, metrics, lost, Selection("density", 1))
+        sweep = SweepRecord("m", "p", {"a": (1,)}, (0, 1, 2), rounds, metrics, lost, Selection("density", 1))
         return Cell(sweep, None, None)
 
     found = {("p", "A"): cell([0.3, 0.5, 0.8]), ("p", "B"): cell([0.3, 1.3, 0.1])}
@@ -502,7 +502,7 @@ def test_maps_of_two_rates():
     ends = np.array([[0.5], [0.6], [0.9], [0.8], [np.nan], [np.nan]])
     values = {"test_accuracy": np.stack([ends, ends], axis=-1)}
     lost = np.where(np.isnan(ends), 1, -1)
-    grid = Sweep("m", "p", rates, (0,), np.array([0, 4]), values, lost, Selection("test_accuracy", 1))
+    grid = SweepRecord("m", "p", rates, (0,), np.array([0, 4]), values, lost, Selection("test_accuracy", 1))
     cells = replace(made_up({"FedAvg": [0.5]}), by_name={("p", "FedAvg"): Cell(None, grid, None)})
     study = replace(STUDY, problems=cells.problems, seeds=cells.seeds)
     caption, figure = Maps("Accuracy.", "test_accuracy", best=100, columns=1).draw(study, cells)

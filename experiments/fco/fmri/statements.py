@@ -7,7 +7,7 @@ import numpy as np
 from experiments.fco.methods import CENTRAL
 from experiments.fco.rules import times, with_known
 from fedsolve.studies import Cells, Decision, Statement
-from fedsolve.studies.author import Sweep
+from fedsolve.studies.author import SweepRecord
 from fedsolve.studies.rules import Rule, at_least_as_good, better, by_metric, each_better, together
 
 NAME, ROUNDS = "face against house", 300
@@ -21,7 +21,7 @@ SHOWN = (0.003, 0.3)
 """Products of client and server rate between which Figure 12 shows settings."""
 
 
-def shown(grid: Sweep) -> np.ndarray:
+def shown(grid: SweepRecord) -> np.ndarray:
     """Which settings of a grid Figure 12 shows, shape (settings,)."""
     products = np.array([point["client_lr"] * point["server_lr"] for point in grid.points])
     return (products > SHOWN[0] * 0.999) & (products < SHOWN[1] * 1.001)

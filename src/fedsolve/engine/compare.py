@@ -15,10 +15,12 @@ from fedsolve.core.types import Weighting
 from fedsolve.engine.compute.processes import check_alone
 from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, shows_options
+from fedsolve.engine.outcomes.several_methods import Results
+from fedsolve.engine.outcomes.several_seeds import Seeds
 from fedsolve.engine.prepare import check_all_begin
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
-from fedsolve.engine.result import Result, Results
+from fedsolve.engine.result import Result
 from fedsolve.engine.run import check_callbacks, check_outside, save_results, seeds_of
 from fedsolve.folders.run_folder import RUN, occupied
 from fedsolve.results.callbacks import CallbacksOfMethod, CallbacksOfMethodAndSeed
@@ -85,8 +87,8 @@ def compare(
             `lambda label: [fs.trackers.MLflow()]`; with `seeds` a function of label and seed.
 
     Returns:
-        The runs, by method and seed. One that diverged has no model, and its `failure` says why. Where methods weigh
-        clients differently, `notes` says which minimise which objective.
+        The `Result` of each method, or its `Seeds`, by label. A run that diverged has no model, and its `failure` says
+        why. Where methods weigh clients differently, `notes` says which minimise which objective.
 
     Raises:
         InvalidInput: arguments that do not fit, two methods of one label, a method that cannot have `weighting`,
@@ -108,12 +110,12 @@ def compare(
     if out is not None and any(begun) and not resume:
         raise occupied(Path(out), "comparison")
     check_all_begin(methods.values(), task, given)
-    runs: list[Result] = []
+    found: list[Result | Seeds] = []
     seeds_of_each = None if seeds is None else chosen
     with writing_config(out, methods, task, given, seeds_of_each):
         for (label, algorithm), folder, goes_on in zip(methods.items(), folders, begun, strict=True):
             with progress_to(progress, label) as tell:
-                runs += run_method(
+                runs = run_method(
                     algorithm,
                     task,
                     given,
@@ -124,7 +126,8 @@ def compare(
                     label=label,
                     progress=tell,
                 )
-    results = Results(tuple(runs), tuple(different_objectives(methods, "weighting='uniform'")))
+                found.append(runs[0] if seeds_of_each is None else Seeds(runs))
+    results = Results(found, tuple(different_objectives(methods, "weighting='uniform'")))
     save_results(results, out, f"{', '.join(methods)} on {task.name}")
     return results
 

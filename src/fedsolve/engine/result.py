@@ -1,97 +1,32 @@
-"""What a run returns: the model and its record; and several runs together."""
+"""What a run returns: the model and its record."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedsolve.core.checks import check_path
-from fedsolve.core.errors import Diverged, InvalidInput, shown, unknown
+from fedsolve.core.checks import check_path, is_integer
+from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.fleets.timeline import Timeline
 from fedsolve.core.types import Params
-from fedsolve.engine.compute.keys import start_params
+from fedsolve.engine.evaluation.client_models import ClientModels
+from fedsolve.engine.outcomes.stored_task import StoredTask, facts_of
 from fedsolve.report.fleet import waiting
-from fedsolve.report.plots import curves
 from fedsolve.report.records import Records
-from fedsolve.report.table import headline
 from fedsolve.results.history import History
-from fedsolve.results.record_files import (
-    MODEL,
-    like,
-    method_folders,
-    read_result,
-    seed_folder,
-    write_failure,
-    write_record,
-)
-from fedsolve.results.seeds import over_seeds
-from fedsolve.tasks.task import Task
+from fedsolve.results.record_files import write_failure, write_record
+from fedsolve.tasks.inference import Inference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load(folder: str | Path, task: Task | None = None) -> Result:
-    """The result in a folder: of `Result.save`, of `fedsolve run`, or of one method of `fedsolve compare`.
-
-    Args:
-        folder: it.
-        task: that of the run, for the model's structure and for `Result.module`. Without it the model is a dict from
-            the paths of its leaves, such as `0.weight`, to NumPy arrays.
-
-    Returns:
-        The record and the model of the run. Without `task` its `params` are that dict, and `Result.module` is
-        refused. Files without checksums, as they were once written, are read with a note in the record.
-
-    Raises:
-        InvalidInput: a file is missing or is not as it was written (it is named), or the model is not the task's (the
-            first difference is named).
-    """
-    path = check_path("folder", folder)
-    if task is not None and not isinstance(task, Task):
-        raise InvalidInput(f"task = {shown(task)} must be a fedsolve.Task or None")
-    history, params, buffers = read_result(path)
-    if task is None:
-        return Result(params, history, buffers)
-    given = task.assemble(start_params(task, 0, np.float32))
-    if (buffers is None) != (task.buffers is None):
-        has = "has no" if buffers is None else "has"
-        raise InvalidInput(
-            f"{path / MODEL} {has} buffers, unlike the task {task.name}: it is of another task or model"
-        )
-    restored = None if buffers is None else like(buffers, task.buffers, str(path / MODEL))
-    return Result(like(params, given, str(path / MODEL)), history, restored, task.module)
-
-
-class Finished(Records):
-    """One finished run or several."""
-
-    runs: Any  # the finished runs: a field of Results, a property of Result
-
-    @property
-    def histories(self) -> tuple[History, ...]:
-        """The record of each run."""
-        return tuple(run.history for run in self.runs)
-
-    def compare(self, *others: Result | Results) -> Results:
-        """It and others side by side, in one table and one plot; runs that differ in the seed alone are one method.
-
-        Raises:
-            InvalidInput: what is no result, or two methods under one label.
-        """
-        for other in others:
-            if not isinstance(other, Finished):
-                raise InvalidInput(f"{shown(other)} is no result of fs.run or fs.compare")
-        return Results(tuple(run for finished in (self, *others) for run in finished.runs))
-
-
 @dataclass(frozen=True, repr=False)
-class Result(Finished):
+class Result(Records):
     """A finished run; a notebook shows it as a table with a small curve.
 
     Attributes:
@@ -99,16 +34,20 @@ class Result(Finished):
             diverged.
         history: the whole record: settings, evaluations, rounds, times, notes.
         buffers: what the model keeps beside its parameters (`Task.buffers`), None if it keeps nothing.
-        make: what `module` calls (`Task.module`); None where the model is its parameters.
+        inference: how the model predicts (`Task.inference`), or what builds its task when it is needed, of a result
+            that was loaded; None of a deployment's.
         timeline: its updates on the clock of its fleet; None without one, and of a result that was loaded.
+        client_models: the clients' own models of a method that keeps one for each; None of any other, True of a result
+            that was loaded without them.
         failure: why the run diverged, '' if it did not; only runs beside others are returned all the same.
     """
 
     params: Params
     history: History
     buffers: Any = None
-    make: Callable[[Params, Any], Any] | None = None
+    inference: Inference | StoredTask | None = None
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    client_models: ClientModels | Literal[True] | None = field(default=None, repr=False, compare=False)
     failure: str = ""
 
     def __repr__(self) -> str:
@@ -116,21 +55,112 @@ class Result(Finished):
 
     @property
     def runs(self) -> tuple[Result, ...]:
-        """Itself, as what takes several runs has them."""
+        """Itself, as several runs have them."""
         return (self,)
 
-    def module(self) -> Any:
+    @property
+    def histories(self) -> tuple[History, ...]:
+        """Its record alone."""
+        return (self.history,)
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables."""
+        return self.history.label
+
+    def __len__(self) -> int:
+        """One run."""
+        return 1
+
+    def __iter__(self) -> Iterator[Result]:
+        """Itself alone, so that a loop over seeds takes one run too."""
+        return iter(self.runs)
+
+    def __getitem__(self, place: int) -> Result:
+        """Itself at place 0, as `Seeds` have the run of each seed.
+
+        Raises:
+            InvalidInput: another place.
+        """
+        if not is_integer(place) or place not in (0, -1):
+            raise InvalidInput(f"result[{shown(place)}]: {self.label} is one run, at the place 0")
+        return self
+
+    def final(self, metric: str) -> float:
+        """A metric at the last evaluation; NaN if the run diverged.
+
+        Args:
+            metric: a column of `metrics`, such as `test_accuracy`.
+
+        Raises:
+            InvalidInput: the run has no such metric (the nearest is named).
+        """
+        return self.history.final(metric)
+
+    def predict(self, x: Any, *, scores: bool = False, client: int | None = None) -> Any:
+        """Predictions of the final model for new inputs; of a personalised method those of one client's own model.
+
+        Args:
+            x: inputs, arrays of shape (n, ...), a pandas DataFrame of numbers, or a pytree, as in `Task.predict`.
+            scores: return the model's outputs (logits, margins) in place of labels.
+            client: whose model, a number from 0, of a method whose clients have models of their own, such as FedPer
+                and Ditto; None for any other method.
+
+        Returns:
+            NumPy arrays with a row for each input, as `Task.predict` returns them: labels of a classification, else
+            the model's outputs.
+
+        Raises:
+            InvalidInput: inputs of another shape, a run that diverged, a result that knows no task, or a client where
+                there is one model, or none where each client has one.
+        """
+        if self.failure:
+            raise InvalidInput(f"{self.label} diverged and has no model: {self.failure}")
+        if self.inference is None:
+            raise InvalidInput(
+                f"the result of {self.label} knows no task: use task.predict(result.params, x), or save it and "
+                "give fs.load(folder, task=...)"
+            )
+        params, buffers = self._model_of(client)
+        return self.inference.predict(params, x, buffers=buffers, scores=scores)
+
+    def module(self, client: int | None = None) -> Any:
         """The trained model as the module that `fs.tasks.from_torch` was given: a copy, its buffers included.
+
+        Args:
+            client: whose model, as in `predict`.
 
         Returns:
             What was given to `from_torch`, in evaluation mode or not as it was, with the trained parameters.
 
         Raises:
-            InvalidInput: the task came from no module.
+            InvalidInput: the task came from no module, or a loaded result was not given one.
         """
-        if self.make is None:
-            raise InvalidInput(f"the model of {self.history.task} is no module: it is result.params itself")
-        return self.make(self.params, self.buffers)
+        if self.inference is None:
+            raise InvalidInput(f"the result of {self.label} knows no task: give fs.load(folder, module=...)")
+        params, buffers = self._model_of(client)
+        return self.inference.module(params, buffers)
+
+    def _model_of(self, client: int | None) -> tuple[Params, Any]:
+        """The final model and its buffers, or those of a client."""
+        own = self.client_models
+        if client is None and own is None:
+            return self.params, self.buffers
+        if own is None:
+            raise InvalidInput(
+                f"client = {client!r}: {self.label} has one model for all clients, leave client out"
+            )
+        if own is True:
+            raise InvalidInput(
+                f"{self.label} has a model for each client, which are not stored: predict with the result of "
+                "fs.run, or use task.predict(result.params, x), the server's model"
+            )
+        if client is None:
+            raise InvalidInput(
+                f"{self.label} has a model for each client: give client=0 to {own.count - 1}, or use "
+                "task.predict(result.params, x), the server's model"
+            )
+        return own(client)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
@@ -141,26 +171,6 @@ class Result(Finished):
     def rounds(self) -> dict[str, np.ndarray]:
         """The log of every round as columns: server_lr, participants, dropped, bytes_up, bytes_down, ..."""
         return self.history.rounds
-
-    def plot(self, metric: str = "loss", x: str = "round") -> Figure:
-        """A metric over rounds; "loss" shows train_loss, validation_loss and test_loss together, and so on.
-
-        Args:
-            metric: a column of `metrics` or of `rounds`, or what follows `train_`, `validation_` and `test_`.
-            x: `round`, `seconds` of the machine, `megabytes` sent, or `time`, the fleet's; of a column of `rounds`
-                `round` alone.
-
-        Returns:
-            A figure of matplotlib, which a notebook shows.
-
-        Raises:
-            InvalidInput: no such metric (the nearest is named), no such x, or matplotlib is not installed.
-        """
-        parts = [p for p in ("train", "validation", "test") if f"{p}_{metric}" in self.metrics]
-        if not parts or metric in self.metrics:
-            return curves([self.history], metric, x=x)
-        title = f"{metric.capitalize()} of {self.history.label}"
-        return curves([self._part(p, metric) for p in parts], metric, title, x)
 
     def plot_fleet(self) -> Figure:
         """Who waits for whom: the first tasks on the clock, from the model's way down to the end of their round.
@@ -194,135 +204,6 @@ class Result(Finished):
         if self.failure:
             write_failure(path, self.history, self.failure)
         else:
-            write_record(path, self.history, self.params, self.buffers)
+            about = facts_of(self.inference, self.client_models is not None)
+            write_record(path, self.history, self.params, self.buffers, about)
         return path
-
-    def _part(self, part: str, metric: str) -> History:
-        columns = self.metrics | {metric: self.metrics[f"{part}_{metric}"]}
-        return dataclasses.replace(self.history, label=part, evaluations=columns)
-
-
-@dataclass(frozen=True, repr=False)
-class Results(Finished):
-    """Finished runs side by side: of one method with several seeds, or of several methods.
-
-    Tables and plots show runs that differ in the seed alone as one method: the mean, with ± the standard deviation
-    over seeds in tables and the range of the seeds as a band in plots.
-
-    Attributes:
-        runs: one for each method and seed.
-        notes: on all of them together, such as that the methods minimise different objectives.
-
-    Raises:
-        InvalidInput: no runs, what is none, or two methods under one label.
-    """
-
-    runs: tuple[Result, ...]
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", tuple(self.runs))
-        wrong = [run for run in self.runs if not isinstance(run, Result)]
-        if wrong or not self.runs:
-            raise InvalidInput(
-                f"runs = {shown(wrong[0]) if wrong else '()'} must be results of fs.run, at least one"
-            )
-        labels = [method.history.label for method in over_seeds(self.histories)]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise InvalidInput(
-                    f"two results are called {label} and are not seeds of one method: "
-                    "give each run a label, such as fs.run(..., label='slow')"
-                )
-
-    def __repr__(self) -> str:
-        methods = ", ".join(f"{m.history.label} x {len(m.runs)}" for m in over_seeds(self.histories))
-        return f"Results({methods} on {self.runs[0].history.task})"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The methods' names."""
-        return tuple(dict.fromkeys(h.label for h in self.histories))
-
-    def __getitem__(self, label: str) -> Results:
-        """The runs of one method.
-
-        Raises:
-            InvalidInput: there is none of that name (the nearest is named).
-        """
-        if label not in self.labels:
-            raise unknown("method", str(label), self.labels)
-        return Results(tuple(run for run in self.runs if run.history.label == label))
-
-    def final(self, metric: str) -> dict[str, np.ndarray]:
-        """A metric at each run's last evaluation, by method, each of shape (seeds,); NaN where a run diverged.
-
-        Args:
-            metric: a column of the runs' evaluations, such as `test_accuracy`.
-
-        Returns:
-            Values by the methods' labels.
-
-        Raises:
-            InvalidInput: a run has no such metric (the nearest is named).
-        """
-        return {x: np.array([h.final(metric) for h in self[x].histories]) for x in self.labels}
-
-    def plot(self, metric: str | None = None, x: str = "round") -> Figure:
-        """A metric over rounds, a line a method with the range over its seeds as a band; by default test accuracy.
-
-        Where no run has a test accuracy, the test loss (or else the training loss) is the default.
-
-        Args:
-            metric: a column of the runs' evaluations, or of their rounds, such as `server_lr`; None for the default.
-            x: as in `Result.plot`.
-
-        Returns:
-            A figure of matplotlib, which a notebook shows.
-
-        Raises:
-            InvalidInput: no such metric (the nearest is named), no such x, or matplotlib is not installed.
-        """
-        return curves(self.histories, metric or headline(self.histories), x=x)
-
-    def save(self, folder: str | Path) -> Path:
-        """Keep each run in a folder of its own inside: `METHOD` and, where it has several seeds, `seed-S`.
-
-        With one method, which has several seeds, the folder is itself that of the method. `fedsolve.load` reads each.
-
-        Args:
-            folder: made if it is not there.
-
-        Returns:
-            The folder.
-
-        Raises:
-            InvalidInput: the folder cannot be written.
-        """
-        path = Path(folder)
-        folders = method_folders(path, self.labels) if len(self.labels) > 1 else [path]
-        for label, inside in zip(self.labels, folders, strict=True):
-            runs = self[label].runs
-            for i, run in enumerate(runs):
-                seed = run.history.settings.get("seed", i)
-                run.save(seed_folder(inside, seed) if len(runs) > 1 or len(self.labels) == 1 else inside)
-        return path
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Why runs diverged, a line for each that did."""
-        return tuple(
-            f"{name}: {run.failure}" for name, run in zip(self._names, self.runs, strict=True) if run.failure
-        )
-
-    @property
-    def _names(self) -> list[str]:
-        several = {m.history.label for m in over_seeds(self.histories) if m.several}
-        return [
-            f"{h.label}, seed {h.settings['seed']}" if h.label in several else h.label for h in self.histories
-        ]
-
-    def check_alive(self) -> None:
-        """Raise `Diverged` if all runs diverged, as the first did."""
-        if all(run.failure for run in self.runs):
-            raise Diverged(self.runs[0].failure, self.runs[0].history)

@@ -13,9 +13,11 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.engine.compute.processes import is_first
 from fedsolve.engine.multi_seed import run_method
 from fedsolve.engine.options import RunKeywords, RunOptions, shows_options
+from fedsolve.engine.outcomes.several_methods import Results
+from fedsolve.engine.outcomes.several_seeds import Seeds
 from fedsolve.engine.progress import Progress, progress_to
 from fedsolve.engine.records.configuration import writing_config
-from fedsolve.engine.result import Result, Results
+from fedsolve.engine.result import Result
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.report.page import PAGE, write_page
 from fedsolve.results.callbacks import Callback, CallbacksOfSeed, check_callbacks
@@ -49,7 +51,7 @@ def run(
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: CallbacksOfSeed | Sequence[Callback] = (),
     **options: Unpack[RunKeywords],
-) -> Results: ...
+) -> Seeds: ...
 
 
 @shows_options(swept=False)
@@ -64,7 +66,7 @@ def run(
     progress: Callable[[Progress], None] | bool | None = None,
     callbacks: Sequence[Callback] | CallbacksOfSeed = (),
     **options: Unpack[RunKeywords],
-) -> Result | Results:
+) -> Result | Seeds:
     """Run an algorithm on a task as one compiled program.
 
     Args:
@@ -88,7 +90,7 @@ def run(
             makes those of its run, such as `lambda seed: [fs.trackers.TensorBoard("board")]`.
 
     Returns:
-        The final model, the evaluations and the log of every round; with `seeds`, those of each as `Results`.
+        The final model, the evaluations and the log of every round; with `seeds`, those of each as `Seeds`.
 
     Raises:
         InvalidInput: arguments that do not fit, unusable data, or a checkpoint of another run.
@@ -117,13 +119,13 @@ def run(
         if seeds is None and runs[0].failure:
             if out is not None and is_first():
                 runs[0].save(out)
-            Results(runs).check_alive()
-    results = runs[0] if seeds is None else Results(runs)
-    save_results(results, out, f"{results.histories[0].label} on {task.name}")
+            Seeds(runs).check_alive()
+    results = runs[0] if seeds is None else Seeds(runs)
+    save_results(results, out, f"{results.label} on {task.name}")
     return results
 
 
-def save_results(results: Result | Results, out: str | Path | None, title: str) -> None:
+def save_results(results: Result | Seeds | Results, out: str | Path | None, title: str) -> None:
     """Write records, models and a page into the folder of finished runs, if there is one: process 0 of several.
 
     Raises:
@@ -132,9 +134,10 @@ def save_results(results: Result | Results, out: str | Path | None, title: str) 
     """
     if out is not None and is_first():
         results.save(out)
-        notes = results.failures + results.notes if isinstance(results, Results) else ()
+        notes = () if isinstance(results, Result) else results.failures
+        notes += results.notes if isinstance(results, Results) else ()
         write_page(Path(out) / PAGE, results.histories, title=title, notes=notes)
-    if isinstance(results, Results):
+    if not isinstance(results, Result):
         results.check_alive()
 
 

@@ -6,14 +6,17 @@ import base64
 import html
 import importlib.resources
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from fedsolve.config.naming import changed_settings
+from fedsolve.report.number_text import show_number
 from fedsolve.report.plots import png
 from fedsolve.report.style import distinct_names, line_styles
-from fedsolve.report.table import result_columns, result_rows, show_number, spread_words
+from fedsolve.report.table import result_columns, result_rows, spread_words
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe
 from fedsolve.results.seeds import over_seeds
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "client_loss_worst")
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s,;:'\"{}()]+/)+(?=[^/\s])")
 _COLUMN = 32
 """Characters that fit in a column: a longer setting has a row of its own, a longer cell of a table is broken."""
 
@@ -70,6 +74,21 @@ def paragraphs(value: str) -> str:
 def section(heading: str, body: str) -> str:
     """A section of the page; '' if it has no body."""
     return f"<section>\n<h2>{text(heading)}</h2>\n{body}\n</section>" if body else ""
+
+
+def details(heading: str, body: str, shown: bool = False) -> str:
+    """A part of the page that is opened by its heading; '' if it has no body."""
+    opened = " open" if shown else ""
+    return f"<details{opened}>\n<summary>{text(heading)}</summary>\n{body}\n</details>" if body else ""
+
+
+def without_folders(words: str) -> str:
+    """A text with absolute paths cut to their last parts: a page is sent to others.
+
+    >>> without_folders("trace in /home/me/runs/a.csv, 1/2 of it")
+    'trace in a.csv, 1/2 of it'
+    """
+    return _FOLDERS.sub("", words)
 
 
 def note_list(notes: Sequence[str]) -> str:
@@ -123,9 +142,10 @@ def clients_table(histories: Sequence[History]) -> str:
 def settings_html(histories: Sequence[History]) -> str:
     """Resolved settings: those that all runs share as a list, those that differ as a table."""
     histories = [m.history for m in over_seeds(histories)]
-    names = list(dict.fromkeys(name for h in histories for name in h.settings))
-    first = histories[0].settings
-    shared = [n for n in names if all(n in h.settings and h.settings[n] == first.get(n) for h in histories)]
+    settings = [_as_written(h.settings) for h in histories]
+    names = list(dict.fromkeys(name for each in settings for name in each))
+    first = settings[0]
+    shared = [n for n in names if all(n in each and each[n] == first.get(n) for each in settings)]
     items = definitions({n: setting_text(first[n]) for n in shared}) if shared else ""
     listed = f"<h3>The same for all</h3>\n{items}" if items else ""
     differ = [n for n in names if n not in shared]
@@ -134,15 +154,21 @@ def settings_html(histories: Sequence[History]) -> str:
     rows = [
         [
             (name, name),
-            *(
-                (setting_text(h.settings[n]), h.settings[n]) if n in h.settings else ("", None)
-                for n in differ
-            ),
+            *((setting_text(each[n]), each[n]) if n in each else ("", None) for n in differ),
         ]
-        for name, h in zip(distinct_names(histories), histories, strict=True)
+        for name, each in zip(distinct_names(histories), settings, strict=True)
     ]
     table = table_html("Settings that differ between methods", ["Method", *differ], rows)
     return f"{listed}\n<h3>Different between methods</h3>\n{table}"
+
+
+def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the method as a person writes it, such as `FedAvg(client_lr=0.3)`; without where runs are kept."""
+    shown = {name: value for name, value in settings.items() if name != "out"}
+    if not isinstance(shown.get("algorithm"), str):
+        return shown
+    method, others = changed_settings(shown.pop("algorithm"), shown)
+    return {"algorithm": method, **others}
 
 
 def definitions(items: Mapping[str, str], kind: str = "settings") -> str:
@@ -187,7 +213,7 @@ def setting_text(value: object) -> str:
     """A setting as text; floats with ten digits, so that 0.1 + 0.2 reads 0.3."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    return f"{value:.10g}" if isinstance(value, float) else without_folders(str(value))
 
 
 def _sort_key(value: object) -> str:

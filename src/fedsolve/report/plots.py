@@ -18,7 +18,7 @@ from fedsolve.report.style import LIGHT, LineStyle, context, line_styles
 from fedsolve.report.table import headline
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.seeds import OverSeeds, over_seeds
+from fedsolve.results.seeds import BAND_WORDS, Bands, OverSeeds, band, over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,15 +59,20 @@ def _shown(figure: type[Figure]) -> type[Figure]:
 
 
 def curves(
-    histories: Sequence[History], metric: str = "test_accuracy", title: str = "", x: str = "round"
+    histories: Sequence[History],
+    metric: str = "test_accuracy",
+    title: str = "",
+    x: str = "round",
+    bands: Bands = "range",
 ) -> Figure:
     """A metric of several runs over communication rounds, or another `x`; log scale by `wants_log`.
 
     What is recorded of each round (`server_lr`, `participants`) is drawn over rounds alone.
 
     Raises:
-        InvalidInput: no run has the metric, a run has no such x, or matplotlib is absent.
+        InvalidInput: no run has the metric, a run has no such x, no such bands, or matplotlib is absent.
     """
+    check_known("bands", bands, BAND_WORDS)
     by_round = _check_metric(histories, metric)
     for history in histories:
         if x not in (known := [k for k in _ALONG if k == "megabytes" or k in history.evaluations]):
@@ -79,8 +84,9 @@ def curves(
     rows = len({h.label for h in histories})
     figure = new_figure(8.6, max(4.4, 0.9 + 0.24 * rows))
     axes = figure.subplots()
-    drawn = _draw(axes, histories, metric, x)
-    axes.set_title(f"{title or drawn}\n{context(histories)}", loc="left", fontsize=10)
+    drawn = _draw(axes, histories, metric, x, bands)
+    of_bands = f" · bands: {BAND_WORDS[bands]}" if any(m.several for m in over_seeds(histories)) else ""
+    axes.set_title(f"{title or drawn}\n{context(histories)}{of_bands}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
     return figure
@@ -172,11 +178,10 @@ def _check_metric(histories: Sequence[History], metric: str) -> bool:
     return True
 
 
-def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round") -> str:
-    """Draw a metric of evaluations or of rounds, with its axes; returns what is drawn, as a title.
-
-    Bands are the range over seeds.
-    """
+def _draw(
+    axes: Axes, histories: Sequence[History], metric: str, x: str = "round", bands: Bands = "range"
+) -> str:
+    """Draw a metric of evaluations or of rounds, with its axes; returns what is drawn, as a title."""
     described = describe(metric)
     styles = line_styles(histories)
     lines = []
@@ -187,7 +192,7 @@ def _draw(axes: Axes, histories: Sequence[History], metric: str, x: str = "round
         at = _along(method, x) if metric in method.history.evaluations else method.history.rounds["round"]
         if method.several:
             colour = LIGHT[styles[method.history.label].colour]
-            axes.fill_between(at, seeds.min(axis=0), seeds.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(at, *band(seeds, bands), color=colour, alpha=0.18, linewidth=0)
         lines.append((method, at, seeds.mean(axis=0)))
     _lines(axes, lines, styles)
     axes.set_xlabel(describe(x).label)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from fedsolve.core.errors import check_known
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import text
+from fedsolve.report.plots import curves
 from fedsolve.report.style import LIGHT, context, line_styles
 from fedsolve.report.table import headline, result_columns, result_rows, spread_words
 from fedsolve.results.columns import csv_text, frame
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.seeds import over_seeds
+from fedsolve.results.seeds import Bands, over_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -27,6 +32,8 @@ _SPECIAL = {
     "±": r"$\pm$",
     **{c: "\\" + c for c in "&%$#_{}"},
 }
+_POWER = re.compile(r"(-?[\d.]+|\([-\d.]+ ± [\d.]+\))e(-?\d+)")
+_PARTS = ("train", "validation", "test")
 _WIDTH, _HEIGHT = 120, 24
 _MOST_POINTS = 120
 """More evaluations than pixels are not drawn."""
@@ -37,12 +44,40 @@ Part = Literal["evaluations", "rounds"]
 
 
 class Records(ABC):
-    """One finished run or several, by their histories."""
+    """One finished run or several, by their histories; ± is the sample standard deviation over seeds (n - 1)."""
 
     @property
     @abstractmethod
     def histories(self) -> tuple[History, ...]:
         """The record of each run."""
+
+    def plot(self, metric: str | None = None, x: str = "round", bands: Bands = "range") -> Figure:
+        """A metric over rounds, a line a method with a band over its seeds.
+
+        Args:
+            metric: a column of the evaluations or of the rounds, such as `server_lr`, or what follows `train_`,
+                `validation_` and `test_`: of one method these are drawn together, of several the test's. None for the
+                loss of one method; of several the test accuracy, or else the test loss or the training loss.
+            x: `round`, `seconds` of the machine, `megabytes` sent, or `time`, the fleet's; of a column of `rounds`
+                `round` alone.
+            bands: "range" over seeds, "std" for the mean ± the sample standard deviation (n - 1), or "ci" for the 95 %
+                interval of the mean by Student's t.
+
+        Returns:
+            A figure of matplotlib, which a notebook shows.
+
+        Raises:
+            InvalidInput: no such metric (the nearest is named), no such x or bands, or matplotlib is not installed.
+        """
+        histories, labels = self.histories, list(dict.fromkeys(h.label for h in self.histories))
+        name = metric or ("loss" if len(labels) == 1 else headline(histories))
+        parts = [p for p in _PARTS if all(f"{p}_{name}" in h.evaluations for h in histories)]
+        if not parts or any(name in h.evaluations for h in histories):
+            return curves(histories, name, x=x, bands=bands)
+        if len(labels) > 1:
+            return curves(histories, f"{parts[-1]}_{name}", x=x, bands=bands)
+        drawn = [_of_part(h, p, name) for p in parts for h in histories]
+        return curves(drawn, name, f"{name.capitalize()} of {labels[0]}", x, bands)
 
     def frame(self, part: Part = "evaluations") -> Any:
         """All evaluations or all rounds as a data frame of pandas, or of polars where only that is installed.
@@ -62,33 +97,23 @@ class Records(ABC):
         """
         return write_atomically(path, csv_text(stacked(self.histories, part)))
 
-    def to_latex(self, target: float | None = None) -> str:
+    def to_latex(self, metrics: Sequence[str] | None = None, target: float | None = None) -> str:
         """The table of results as LaTeX text, for a preamble with `\\usepackage{booktabs}`.
 
+        Seeds of a method are one row: the mean ± the sample standard deviation (n - 1).
+
         Args:
-            target: what the column "Rounds to" counts to, a fraction or a loss; by default an accuracy of 0.9.
+            metrics: whose final values it shows, such as `test_auc`, or `auc` for the test's; by default the main
+                metric, the training loss, other metrics of the test set, data sent and time.
+            target: adds a column of the rounds until the first of `metrics` (by default the main metric) is that good:
+                a fraction such as 0.9, or a loss.
 
         Raises:
-            InvalidInput: `target` is no finite number.
+            InvalidInput: no run has such a metric (the nearest is named), or `target` is no finite number.
         """
-        columns = result_columns(self.histories, target)
-        rows = [[column.text(row) for column in columns] for row in result_rows(self.histories, target)]
-        head, *body = ([*map(latex, row)] for row in ([c.title for c in columns], *rows))
-        lines = [f"{' & '.join(row)} \\\\" for row in body]
-        spread = spread_words(self.histories)
-        return "\n".join(
-            [
-                *([f"% {spread}"] if spread else []),
-                rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
-                r"\toprule",
-                f"{' & '.join(head)} \\\\",
-                r"\midrule",
-                *lines,
-                r"\bottomrule",
-                r"\end{tabular}",
-                "",
-            ]
-        )
+        columns = result_columns(self.histories, target, metrics)
+        rows = [[column.text(r) for column in columns] for r in result_rows(self.histories, target, metrics)]
+        return latex_table([c.title for c in columns], rows, spread_words(self.histories))
 
     def _repr_html_(self) -> str:
         """The table of results with a curve of the headline metric in each row."""
@@ -104,6 +129,12 @@ class Records(ABC):
             f"<table><caption>{text(f'{context(self.histories)}. {spread_words(self.histories)}')}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         )
+
+
+def _of_part(history: History, part: str, metric: str) -> History:
+    """A run as the line of one of its parts, under the part's name."""
+    columns = history.evaluations | {metric: history.evaluations[f"{part}_{metric}"]}
+    return dataclasses.replace(history, label=part, evaluations=columns)
 
 
 def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[str, np.ndarray]:
@@ -127,12 +158,32 @@ def stacked(histories: Sequence[History], part: Part = "evaluations") -> dict[st
     return columns_of_all
 
 
-def latex(text: str) -> str:
-    """Text as LaTeX that prints it as it is.
+def latex_table(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
+    """A table as LaTeX text, for a preamble with `booktabs`; the caption is a comment above it."""
+    lines = [f"{' & '.join(map(latex, row))} \\\\" for row in (heads, *rows)]
+    return "\n".join(
+        [
+            *([f"% {caption}"] if caption else []),
+            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
 
-    >>> latex("90 % of FedAvg_2")
-    '90 \\\\% of FedAvg\\\\_2'
+
+def latex(text: str) -> str:
+    """Text as LaTeX that prints it as it is, powers of ten as such.
+
+    >>> latex("90 % of FedAvg_2"), latex("3.2e-9")
+    ('90 \\\\% of FedAvg\\\\_2', '$3.2 \\\\times 10^{-9}$')
     """
+    if power := _POWER.fullmatch(text):
+        return rf"${power[1].replace('±', chr(92) + 'pm')} \times 10^{{{power[2]}}}$"
     return re.sub(r"[\\~^±&%$#_{}]", lambda match: _SPECIAL[match[0]], text)
 
 

@@ -7,7 +7,7 @@ one row: the mean, and beside it the standard deviation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,117 +16,178 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsolve.core.checks import check_range
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.report.number_text import count_text, human_bytes, human_time, number_writer, plus_minus
 from fedsolve.report.style import distinct_names
 from fedsolve.results.history import History
-from fedsolve.results.metrics import describe
+from fedsolve.results.metrics import AVERAGED, describe
 from fedsolve.results.seeds import mean_and_deviation, over_seeds
 
 Row = dict[str, Any]
 """A result: column key -> str, int, float or None (never reached, or not measured); `deviations` by column key."""
-ACCURACY_TARGET = 0.9
+_MOST_OWN = 5
+"""Columns of the user's own metrics, where none are asked for."""
+_PARTS = ("test", "validation", "train")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the result table: its key in a row, its head, and how a value is written."""
+    """A column of the result table: its key in a row, its head, how a value is written, and a deviation's scale."""
 
     key: str
     title: str
     show: Callable[[Any], str]
+    scale: float = 1.0
 
     def text(self, row: Row) -> str:
         """The cell of `row`, with ± the standard deviation over seeds; '-' where there is no value."""
-        if row.get(self.key) is None:
+        value, deviation = row.get(self.key), row.get("deviations", {}).get(self.key)
+        if value is None:
             return "-"
-        deviation = row.get("deviations", {}).get(self.key)
-        beside = "" if deviation is None or not math.isfinite(deviation) else f" ± {self.show(deviation)}"
-        return self.show(row[self.key]) + beside
+        if deviation is None or not math.isfinite(deviation):
+            return self.show(value)
+        return plus_minus(self.scale * value, self.scale * deviation)
 
 
-def human_bytes(count: float) -> str:
-    """A number of bytes with three digits in decimal units.
+def result_columns(
+    histories: Sequence[History], target: float | None = None, metrics: Sequence[str] | None = None
+) -> list[Column]:
+    """The columns that these runs fill; arguments as those of `result_rows`.
 
-    >>> human_bytes(999), human_bytes(1_250_000)
-    ('999 B', '1.25 MB')
+    By default: the headline's final and best value, the final training loss, the user's own metrics (`own_metrics`),
+    data sent, time, and dropped updates if there are any. With `metrics` their final values alone.
     """
-    size, units = float(count), ("B", "kB", "MB", "GB", "TB", "PB")
-    for unit in units:
-        if size < 999.5 or unit == units[-1]:
-            return f"{int(size)} B" if unit == "B" else f"{size:#.3g} {unit}".replace(". ", " ")
-        size /= 1000
-    raise AssertionError("unreachable")
-
-
-def result_columns(histories: Sequence[History], target: float | None = None) -> list[Column]:
-    """The columns that these runs fill: accuracies if any run has them, else losses; dropped if any."""
-    key = headline(histories)
-    metric = describe(key)
-    many = len({h.task for h in histories}) > 1
+    key, goal = headline(histories), _target(target)
+    names = chosen_metrics(histories, metrics)
     columns = [Column("method", "Method", str)]
-    columns += [Column("task", "Task", str)] * many
-    columns += [
-        Column(f"{how}_{key}", _head(how, metric.label), number_writer(key)) for how in ("final", "best")
-    ]
-    columns += [Column("final_train_loss", "Final training loss", number_writer("train_loss"))] * (
-        key != "train_loss"
-    )
-    goal = _target(histories, target)
+    columns += [Column("task", "Task", str)] * (len({h.task for h in histories}) > 1)
+    if metrics is None:
+        columns += [_metric_column(how, key) for how in ("final", "best")]
+        columns += [_metric_column("final", "train_loss")] * (key != "train_loss")
+    columns += [_metric_column("final", name) for name in names]
     if goal is not None:
-        target_text = f"{goal * metric.scale:g}{' %' if metric.unit == '%' else ''}"
-        columns.append(Column("rounds_to_target", f"Rounds to {target_text}", _count))
+        metric = describe(names[0] if metrics else key)
+        text = f"{goal * metric.scale:g}{' %' if metric.unit == '%' else ''}"
+        columns.append(Column("rounds_to_target", f"Rounds to {text}", count_text))
         if any("time" in h.evaluations for h in histories):
-            columns.append(
-                Column("time_to_target", f"Simulated time to {target_text} (s)", lambda v: f"{v:,.0f}")
-            )
+            columns.append(Column("time_to_target", f"Simulated time to {text}", human_time))
+    if metrics is not None:
+        return columns
     columns += [Column("bytes_up", "Sent up", human_bytes), Column("bytes_down", "Sent down", human_bytes)]
-    columns.append(Column("seconds", "Time (s)", lambda v: f"{v:.1f}"))
+    columns.append(Column("seconds", "Time", human_time))
     dropped = any(h.total("dropped") for h in histories)
-    return columns + [Column("dropped", "Dropped updates", _count)] * dropped
+    return columns + [Column("dropped", "Dropped updates", count_text)] * dropped
 
 
-def result_rows(histories: Sequence[History], target: float | None = None) -> list[Row]:
+def result_rows(
+    histories: Sequence[History], target: float | None = None, metrics: Sequence[str] | None = None
+) -> list[Row]:
     """One row of plain numbers per method: accuracies as fractions, bytes, seconds.
 
-    Of several seeds it has the means, and as `deviations` the standard deviations of what is measured.
-    `target` is what `rounds_to_target` counts to: a fraction, or a loss where no run has an accuracy.
-    None means an accuracy of 0.9, or no such entry where there is none.
+    Of several seeds it has the means, and as `deviations` the sample standard deviations of what is measured.
+
+    Args:
+        histories: the runs.
+        target: what `rounds_to_target` counts to: a fraction, or a loss, of the first of `metrics` or else of the
+            headline; None for no such entry.
+        metrics: columns of the evaluations, as `chosen_metrics` takes them.
+
+    Raises:
+        InvalidInput: no runs, an unknown metric, or a target that is no finite number.
     """
-    key = headline(histories)
-    goal = _target(histories, target)
+    key, goal = headline(histories), _target(target)
+    names = chosen_metrics(histories, metrics)
+    aimed = names[0] if metrics else key
     methods = over_seeds(histories)
     rows: list[Row] = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
-        of_runs = [_measured(h, key, goal) for h in method.runs]
+        of_runs = [_measured(h, key, names) | _reached(h, aimed, goal) for h in method.runs]
         row: Row = {"method": name, "task": method.history.task, "seed": method.history.settings.get("seed")}
         if not method.several:
             rows.append(row | of_runs[0])
             continue
         statistics = {k: _mean([r[k] for r in of_runs]) for k in of_runs[0]}
         row |= {k: mean for k, (mean, _) in statistics.items()}
-        spread = {
-            k: deviation for k, (_, deviation) in statistics.items() if k in _WITH_DEVIATION or key in k
-        }
+        spread = {k: deviation for k, (_, deviation) in statistics.items() if k.startswith(_WITH_DEVIATION)}
         rows.append(row | {"seeds": len(method.runs), "deviations": spread})
     return rows
 
 
-_WITH_DEVIATION = ("final_train_loss", "rounds_to_target", "time_to_target")
+_WITH_DEVIATION = ("final_", "best_", "rounds_to_target", "time_to_target")
 
 
-def _measured(h: History, key: str, goal: float | None) -> Row:
+def own_metrics(histories: Sequence[History]) -> list[str]:
+    """The user's own metrics: those of the test set that are no loss and no accuracy, five at most.
+
+    Where nothing is tested they are those of the validation examples. Bounds such as `auc_error` are left out.
+    """
+    names = dict.fromkeys(name for h in histories for name in h.evaluations)
+    part = "test_" if any(name.startswith("test_") for name in names) else "validation_"
+    return [
+        name
+        for name in names
+        if name.startswith(part)
+        and not name.endswith(AVERAGED)
+        and not {"loss", "accuracy"} & set(name.split("_"))
+        and name.removesuffix("_error") not in names.keys() - {name}
+    ][:_MOST_OWN]
+
+
+def chosen_metrics(histories: Sequence[History], metrics: Sequence[str] | None) -> list[str]:
+    """The columns that `metrics` names, each in full or as what follows `test_`, `validation_` or `train_`.
+
+    None stands for `own_metrics`.
+
+    Raises:
+        InvalidInput: a metric that no run has (the nearest is named), or what is no list of names.
+    """
+    if metrics is None:
+        return own_metrics(histories)
+    listed = not isinstance(metrics, str) and isinstance(metrics, Sequence)
+    if not listed or not metrics or not all(isinstance(name, str) for name in metrics):
+        raise InvalidInput(f"metrics = {shown(metrics)} must be a list of names, such as ['test_auc']")
+    known = dict.fromkeys(name for h in histories for name in h.evaluations)
+    return [full_name(name, known) for name in metrics]
+
+
+def full_name(name: str, known: Iterable[str]) -> str:
+    """The column that a name means: itself, or the first of `test_`, `validation_` and `train_` with it.
+
+    Raises:
+        InvalidInput: there is none (the nearest is named).
+    """
+    columns = list(known)
+    for full in (name, *(f"{part}_{name}" for part in _PARTS)):
+        if full in columns:
+            return full
+    raise unknown("metric", name, columns)
+
+
+def _metric_column(how: str, key: str) -> Column:
+    """The final or the best value of a metric."""
+    metric = describe(key)
+    return Column(f"{how}_{key}", metric_head(how, key), number_writer(key), metric.scale)
+
+
+def _measured(h: History, key: str, names: Sequence[str]) -> Row:
     """What is measured of one run."""
-    has = key in h.evaluations
-    row: Row = {f"final_{key}": h.final(key) if has else None, f"best_{key}": h.best(key) if has else None}
-    row["final_train_loss"] = h.final("train_loss")
-    if goal is not None:
-        row |= {"target": goal, "rounds_to_target": h.rounds_to(key, goal) if has else None}
-        if "time" in h.evaluations:
-            row["time_to_target"] = h.time_to(key, goal) if has else None
+    row: Row = {f"best_{key}": h.best(key) if key in h.evaluations else None}
+    row |= {f"final_{k}": h.final(k) if k in h.evaluations else None for k in (key, "train_loss", *names)}
     row |= {name: h.total(name) for name in ("bytes_up", "bytes_down", "dropped")}
     if "time" in h.evaluations:
         row["time"] = h.final("time")
     return row | {"seconds": h.seconds, "compile_seconds": h.compile_seconds}
+
+
+def _reached(h: History, key: str, goal: float | None) -> Row:
+    """When one run's metric was as good as the target."""
+    if goal is None:
+        return {}
+    has = key in h.evaluations
+    row: Row = {"target": goal, "rounds_to_target": h.rounds_to(key, goal) if has else None}
+    if "time" in h.evaluations:
+        row["time_to_target"] = h.time_to(key, goal) if has else None
+    return row
 
 
 def _mean(values: Sequence[float | None]) -> tuple[float | None, float | None]:
@@ -135,20 +196,25 @@ def _mean(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     return mean_and_deviation(known) if len(known) == len(values) else (None, None)
 
 
-def result_table(histories: Sequence[History], target: float | None = None, title: str = "") -> Table:
-    """The results as a rich table; `target` as in `result_rows`."""
-    columns = result_columns(histories, target)
-    cells = [[column.text(row) for column in columns] for row in result_rows(histories, target)]
+def result_table(
+    histories: Sequence[History],
+    target: float | None = None,
+    title: str = "",
+    metrics: Sequence[str] | None = None,
+) -> Table:
+    """The results as a rich table; `target` and `metrics` as in `result_rows`."""
+    columns = result_columns(histories, target, metrics)
+    cells = [[column.text(row) for column in columns] for row in result_rows(histories, target, metrics)]
     table = narrow_table([column.title for column in columns], cells, title)
     table.caption, table.caption_justify = spread_words(histories) or None, "left"
     return table
 
 
 def spread_words(histories: Sequence[History]) -> str:
-    """What ± means in the table of these runs, and bands beside it; '' if no method has several seeds."""
+    """What ± means in the table of these runs; '' if no method has several seeds."""
     counts = {len(m.runs) for m in over_seeds(histories) if m.several}
     which = f"{max(counts)} seeds" if len(counts) == 1 else "the seeds"
-    return f"Mean ± standard deviation over {which}; bands in plots are their range." if counts else ""
+    return f"Mean ± sample standard deviation (n - 1) over {which}." if counts else ""
 
 
 _WHOLE = 24
@@ -178,33 +244,16 @@ def headline(histories: Sequence[History]) -> str:
     return next(name for name in names if any(name in h.evaluations for h in histories))
 
 
-def show_number(value: float) -> str:
-    """A loss or another number with four digits; 'diverged' stands for one that is not finite.
-
-    >>> show_number(0.123456), show_number(float("nan"))
-    ('0.1235', 'diverged')
-    """
-    if not math.isfinite(value):
-        return "diverged"
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
-
-
-def number_writer(key: str) -> Callable[[float], str]:
-    """How a metric's value is written: accuracies in per cent, the rest by `show_number`."""
-    if describe(key).unit != "%":
-        return show_number
-    return lambda v: f"{100 * v:.2f}" if math.isfinite(v) else "diverged"
-
-
-def _count(value: float) -> str:
-    """A count, or a mean of counts with one decimal."""
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _target(histories: Sequence[History], target: float | None) -> float | None:
+def _target(target: float | None) -> float | None:
     check_range("target", target, optional=True)
-    return ACCURACY_TARGET if target is None and headline(histories) == "test_accuracy" else target
+    return target
 
 
-def _head(how: str, label: str) -> str:
-    return f"{how.capitalize()} {label[0].lower()}{label[1:]}".replace(" (mean per example)", "")
+def metric_head(how: str, key: str) -> str:
+    """The head of a metric's column, such as 'Final test loss'; without `how` the metric's label.
+
+    >>> metric_head("final", "test_loss"), metric_head("", "test_accuracy"), metric_head("final", "test_auc")
+    ('Final test loss', 'Test accuracy (%)', 'Final test AUC')
+    """
+    label = describe(key).label.replace(" (mean per example)", "")
+    return f"{how.capitalize()} {label[0].lower()}{label[1:]}" if how else label

@@ -115,9 +115,7 @@ class History:
         return self._first("time", name, target)
 
     def _first(self, what: str, name: str, target: float) -> Any:
-        values = self.column(name)
-        reached = values >= target if describe(name).higher_is_better else values <= target
-        return self.evaluations[what][int(np.argmax(reached))].item() if reached.any() else None
+        return first_as_good(self.column(name), name, target, self.evaluations[what])
 
     def total(self, name: str) -> int:
         """The sum of a count over all rounds (bytes_up, dropped, ...); 0 if it was not recorded."""
@@ -176,6 +174,12 @@ class History:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(f"not the JSON of a history: {error!r}") from None
+
+
+def first_as_good(values: np.ndarray, name: str, target: float, at: np.ndarray) -> Any:
+    """The entry of `at` where values of the metric `name` are first as good as `target`; None if they never are."""
+    reached = values >= target if describe(name).higher_is_better else values <= target
+    return at[int(np.argmax(reached))].item() if reached.any() else None
 
 
 def _check_words(data: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ _UNITS = {
     "energy": "J",
     "megabytes": "MB",
 }
+_ACRONYMS = {"auc": "AUC", "f1": "F1"}
 _OPTIMALITY = (
     "gap", "prox_gradient", "suboptimality", "recovery_error", "squared_distance",
 )  # fmt: skip
@@ -83,7 +84,8 @@ def describe(name: str) -> Metric:
     """
     base = name.removesuffix(AVERAGED)
     words = base.split("_")
-    title = _TITLES.get(base, base.replace("_", " ").capitalize())
+    title = _TITLES.get(base) or " ".join(_ACRONYMS.get(word, word) for word in words)
+    title = title[0].upper() + title[1:] if title else title
     fraction = "accuracy" in words
     unit = _UNITS.get(base, "%" if fraction else "mean per example" if "loss" in words else "")
     unit = "bits" if "bits" in words else unit

@@ -9,7 +9,7 @@ import dataclasses
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.folders.files import slug, write_atomically
-from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, write_arrays
+from fedsolve.folders.sealed_arrays import MANIFEST, mapped_arrays, read_header, write_arrays
 from fedsolve.folders.sealed_json import LARGEST, check_file, damaged, sealed, unsealed, without_checksum
 from fedsolve.folders.store import check_names
 from fedsolve.folders.untrusted import loads, read_bytes
@@ -36,7 +36,7 @@ ALONE = "params"
 """The name of a model that is one array."""
 
 
-def write_model(path: Path, params: Params, facts: dict[str, str]) -> None:
+def write_model(path: Path, params: Params, facts: Mapping[str, Any]) -> None:
     """Parameters as a safetensors file, each leaf under its path in the tree, such as `0.weight`.
 
     What is no array, such as a model's activation function, is not among them.
@@ -80,6 +80,11 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
     return parts["model"], parts["buffers"] or (None if is_deployed else {})
 
 
+def model_facts(path: Path) -> dict[str, Any]:
+    """What a model's file says beside its arrays; nothing of a file without checksums."""
+    return dict(read_header(path, "model").manifest) if is_sealed(path) else {}
+
+
 def is_sealed(path: Path) -> bool:
     """Whether a model's file has more in its metadata than a manifest, as files with checksums have."""
     with safe_open(path, "numpy") as file:
@@ -109,6 +114,11 @@ def like(arrays: dict[str, np.ndarray], tree: Any, where: str) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree), [arrays.get(n, leaf) for n, leaf in leaves.items()])
 
 
+def stacked_leaves(trees: Sequence[Any]) -> Any:
+    """Pytrees of one structure as one, arrays stacked along a new first axis; what is no array is the first's."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves) if _is_array(leaves[0]) else leaves[0], *trees)
+
+
 def _is_array(leaf: Any) -> bool:
     return np.asarray(leaf).dtype != object
 
@@ -121,13 +131,20 @@ FAILURE = "diverged.txt"
 _IN_TEXT = 10_000  # rounds: of more the log is a file of its own, a few bytes a round in place of hundreds
 
 
-def write_record(folder: Path, history: History, params: Params, buffers: Any = None) -> None:
+def write_record(
+    folder: Path,
+    history: History,
+    params: Params,
+    buffers: Any = None,
+    about: Mapping[str, Any] | None = None,
+) -> None:
     """The evaluations, the final model and, last, the whole record: once it is there the run is finished.
 
-    Where the model keeps something beside its parameters, the file has both, as `model` and `buffers`.
+    Where the model keeps something beside its parameters, the file has both, as `model` and `buffers`; `about` is what
+    it says of the model besides.
     """
     write_jsonl(folder / METRICS, history.evaluations)
-    facts = {"task": history.task, "method": history.label}
+    facts = {"task": history.task, "method": history.label, **(about or {})}
     if buffers is None:
         write_model(folder / MODEL, params, facts)
     else:
@@ -142,6 +159,20 @@ def write_failure(folder: Path, history: History, message: str) -> None:
     write_jsonl(folder / METRICS, history.evaluations)
     write_atomically(folder / FAILURE, f"{message}\n")
     _write_history(folder, history)
+
+
+def read_failure(folder: Path) -> str | None:
+    """Why a run diverged; None if it has not.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    try:
+        return (folder / FAILURE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {folder / FAILURE}: {error}") from None
 
 
 def _write_history(folder: Path, history: History) -> None:

@@ -1,6 +1,6 @@
 """Runs of one method that differ in the seed alone, as one: the mean by round, and how far the seeds lie apart.
 
-Tables say mean ± standard deviation (of a sample, n - 1); plots draw the mean and, as a band, the range.
+Tables say mean ± the sample standard deviation (n - 1); plots draw the mean with a band (`Bands`).
 """
 
 from __future__ import annotations
@@ -8,11 +8,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 
+from fedsolve.core.errors import check_known
 from fedsolve.results.columns import Columns
 from fedsolve.results.history import History
+
+Bands = Literal["range", "std", "ci"]
+"""What a band over seeds is: the range, the mean ± the sample standard deviation, or the mean's interval."""
+_CONFIDENCE = 0.95
+BAND_WORDS = {
+    "range": "range over seeds",
+    "std": "± sample standard deviation over seeds",
+    "ci": f"{100 * _CONFIDENCE:.0f} % interval of the mean over seeds (Student's t)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +50,7 @@ class OverSeeds:
         """A column of the evaluations, or else of the rounds, shape (seeds, rows); None where there is none."""
         for tables in ([h.evaluations for h in self.runs], [h.rounds for h in self.runs]):
             if all(name in table for table in tables):
-                return _stacked(tables)[name]
+                return same_columns(tables)[name]
         return None
 
 
@@ -68,10 +79,10 @@ def over_seeds(histories: Sequence[History]) -> list[OverSeeds]:
 
 
 def _together(runs: tuple[History, ...]) -> OverSeeds:
-    stacks = _stacked([h.evaluations | {"megabytes": h.megabytes()} for h in runs])
+    stacks = same_columns([h.evaluations | {"megabytes": h.megabytes()} for h in runs])
     rounds = stacks.pop("round")[0].astype(np.int64)
     mean = {name: values.mean(axis=0) for name, values in stacks.items() if name != "megabytes"}
-    logs = {name: values.mean(axis=0) for name, values in _stacked([h.rounds for h in runs]).items()}
+    logs = {name: values.mean(axis=0) for name, values in same_columns([h.rounds for h in runs]).items()}
     seeds = [h.settings["seed"] for h in runs]
     return OverSeeds(
         runs,
@@ -89,7 +100,7 @@ def _together(runs: tuple[History, ...]) -> OverSeeds:
     )
 
 
-def _stacked(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def same_columns(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The columns that all have, each of shape (seeds, rounds of any of them); NaN where a run has no such round."""
     rounds = np.unique(np.concatenate([table["round"] for table in tables]))
     columns = {"round": np.tile(rounds, (len(tables), 1))}
@@ -113,3 +124,25 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # infinite values
         return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else float("nan")
+
+
+def band(values: np.ndarray, bands: Bands) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and the upper end of a band over seeds, both of shape (points,).
+
+    Args:
+        values: shape (seeds, points), two seeds or more.
+        bands: which.
+
+    Raises:
+        InvalidInput: no such band.
+    """
+    check_known("bands", bands, get_args(Bands))
+    if bands == "range":
+        return values.min(axis=0), values.max(axis=0)
+    seeds = len(values)
+    half = values.std(axis=0, ddof=1)
+    if bands == "ci":
+        from scipy.special import stdtrit  # of JAX's dependencies; not needed where nothing is drawn
+
+        half = half * (stdtrit(seeds - 1, 0.5 + _CONFIDENCE / 2) / np.sqrt(seeds))
+    return values.mean(axis=0) - half, values.mean(axis=0) + half

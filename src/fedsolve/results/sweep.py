@@ -38,6 +38,17 @@ class Selection:
         what = "most" if self.most else "least"
         return f"{what} {self.metric}, mean of the last {self.last} rounds"
 
+    @classmethod
+    def standard(cls, rounds: int) -> Selection:
+        """What chooses where nothing is asked for: the training loss, its mean over the last tenth of the rounds."""
+        return cls("train_loss", max(1, rounds // 10))
+
+    def counted(self, rounds: np.ndarray) -> np.ndarray:
+        """Which evaluations count, shape (evaluations,) of truths; `rounds` has that shape."""
+        counted = rounds > rounds[-1] - self.last
+        counted[0] &= len(rounds) == 1  # the initial model is no result
+        return counted
+
     @property
     def most(self) -> bool:
         """Whether more is better."""
@@ -53,9 +64,7 @@ class Selection:
 
         `rounds` has shape (evaluations,), `values` (..., evaluations), the result (...).
         """
-        counted = rounds > rounds[-1] - self.last
-        counted[0] &= len(rounds) == 1  # the initial model is no result
-        mean = values[..., counted].mean(axis=-1)
+        mean = values[..., self.counted(rounds)].mean(axis=-1)
         return np.where(np.isfinite(mean), mean, self.worst)
 
     @classmethod
@@ -94,7 +103,7 @@ SENT = "bytes_up"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep:
+class SweepRecord:
     """A finished sweep of one method.
 
     Settings are the product of the grid's axes, the last axis fastest. A trial is a setting with a seed.

@@ -1,7 +1,7 @@
 """A sweep as files: every trial and every curve as Parquet, what was chosen as JSON.
 
 `sweep.parquet` has a row a trial (a setting with a seed), `curves.parquet` a row an evaluation of a trial, and
-`sweep.json` the rest. The three together give back the same `Sweep`; the first two are for any other program.
+`sweep.json` the rest. The three together give back the same `SweepRecord`; the first two are for any other program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedsolve.folders.sealed_json import (
 )
 from fedsolve.folders.untrusted import read_bytes
 from fedsolve.results.columns import dumps, number
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 
 TRIALS = "sweep.parquet"
 CURVES = "curves.parquet"
@@ -39,21 +39,21 @@ def require_parquet() -> None:
     _arrow()
 
 
-def save(sweep: Sweep, folder: str | Path) -> Path:
+def save(sweep: SweepRecord, folder: str | Path) -> Path:
     """Write `sweep.parquet`, `curves.parquet` and, last, `sweep.json`; returns the folder.
 
     Raises:
         InvalidInput: pyarrow is not installed, or the folder cannot be written.
     """
     folder = Path(folder)
-    tables = {TRIALS: _parquet(trial_columns(sweep)), CURVES: _parquet(_curve_columns(sweep))}
+    tables = {TRIALS: _parquet(trial_columns(sweep)), CURVES: _parquet(curve_columns(sweep))}
     for name, content in tables.items():
         write_atomically(folder / name, content)
     write_atomically(folder / SUMMARY, sealed(dumps(summary(sweep), indent=1) + "\n", tables))
     return folder
 
 
-def load(folder: str | Path) -> Sweep:
+def load(folder: str | Path) -> SweepRecord:
     """The sweep that `save` wrote, with the same arrays; one written without checksums has a note.
 
     Raises:
@@ -68,7 +68,7 @@ def load(folder: str | Path) -> Sweep:
         grid = {name: tuple(_value(v) for v in values) for name, values in data["grid"].items()}
         seeds = tuple(data["seeds"])
         shape = (int(np.prod([len(v) for v in grid.values()])), len(seeds), -1)
-        return Sweep(
+        return SweepRecord(
             label=data["label"],
             task=data["task"],
             grid=grid,
@@ -98,7 +98,7 @@ def _summary(folder: Path) -> tuple[Any, dict[str, str] | None]:
         raise InvalidInput(f"{path} is not the JSON of a sweep: {error}") from None
 
 
-def summary(sweep: Sweep) -> dict[str, Any]:
+def summary(sweep: SweepRecord) -> dict[str, Any]:
     """What `sweep.json` holds: everything but the numbers of the trials, and what was chosen."""
     finite = bool(np.isfinite(sweep.score).any())
     return {
@@ -128,7 +128,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def trial_columns(sweep: Sweep) -> dict[str, Any]:
+def trial_columns(sweep: SweepRecord) -> dict[str, Any]:
     """One row a trial: setting, the axes, seed, score, diverged (-1 if not) and `final_<metric>` of each metric.
 
     An axis that has a column's name is called `axis_<name>`.
@@ -137,7 +137,7 @@ def trial_columns(sweep: Sweep) -> dict[str, Any]:
     columns: dict[str, Any] = {"setting": np.repeat(np.arange(settings), seeds)}
     for name in sweep.grid:
         values = [point[name] for point in sweep.points for _ in range(seeds)]
-        columns[f"axis_{name}" if name in _COLUMNS else name] = _axis(values)
+        columns[_axis_column(name)] = _axis(values)
     columns["seed"] = np.tile(np.array(sweep.seeds, dtype=np.int64), settings)
     columns["score"] = sweep.scores.ravel()
     columns["diverged"] = sweep.diverged.ravel()
@@ -145,15 +145,26 @@ def trial_columns(sweep: Sweep) -> dict[str, Any]:
     return columns | finals
 
 
-def _curve_columns(sweep: Sweep) -> dict[str, np.ndarray]:
+def curve_columns(sweep: SweepRecord, with_axes: bool = False) -> dict[str, Any]:
+    """One row an evaluation of a trial: setting, the axes if `with_axes`, seed, round and the metrics."""
     settings, seeds = sweep.diverged.shape
     evaluations = len(sweep.rounds)
+    axes = {
+        _axis_column(name): np.repeat(np.array([p[name] for p in sweep.points]), seeds * evaluations)
+        for name in (sweep.grid if with_axes else ())
+    }
     return {
         "setting": np.repeat(np.arange(settings), seeds * evaluations),
+        **axes,
         "seed": np.tile(np.repeat(np.array(sweep.seeds, dtype=np.int64), evaluations), settings),
         "round": np.tile(sweep.rounds, settings * seeds),
         **{name: values.ravel() for name, values in sweep.metrics.items()},
     }
+
+
+def _axis_column(name: str) -> str:
+    """The column of an axis."""
+    return f"axis_{name}" if name in _COLUMNS else name
 
 
 def _axis(values: list[Any]) -> list[Any]:

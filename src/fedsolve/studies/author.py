@@ -15,7 +15,7 @@ from fedsolve.methods.server.dua import Spread
 from fedsolve.methods.wrappers.wrapper import Wrapper
 from fedsolve.report.markup import PageTable
 from fedsolve.results.metrics import describe, wants_log
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 from fedsolve.tasks.losses.losses import OfOutputs
 from fedsolve.tasks.models.models import CNNParams
 from fedsolve.tasks.models.updates import UpdatedParams
@@ -34,7 +34,7 @@ __all__ = [
     "Params",
     "Scalar",
     "Spread",
-    "Sweep",
+    "SweepRecord",
     "Traced",
     "Tuning",
     "UpdatedParams",

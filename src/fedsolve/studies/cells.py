@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_known, unknown
-from fedsolve.results.sweep import SENT, Sweep
+from fedsolve.results.sweep import SENT, SweepRecord
 from fedsolve.studies.intervals import Interval, interval
 from fedsolve.studies.problem import Problem
 
@@ -27,11 +27,11 @@ class Cell:
         published, grid, tuned: None where there was none; `tuned` too if all of the grid diverged.
     """
 
-    published: Sweep | None
-    grid: Sweep | None
-    tuned: Sweep | None
+    published: SweepRecord | None
+    grid: SweepRecord | None
+    tuned: SweepRecord | None
 
-    def of(self, which: Which) -> Sweep | None:
+    def of(self, which: Which) -> SweepRecord | None:
         """The published setting, or the tuned one; where a method has but one, that."""
         if which == "published":
             return self.published if self.published is not None or self.grid is not None else self.tuned
@@ -74,7 +74,7 @@ class Cells:
     by_name: Mapping[tuple[str, str], Cell]
     sharing: int = 1
 
-    def changed(self, change: Callable[[Sweep], Sweep]) -> Cells:
+    def changed(self, change: Callable[[SweepRecord], SweepRecord]) -> Cells:
         """The same with all that is shown changed, and the grids as they are."""
 
         def one(cell: Cell) -> Cell:
@@ -146,7 +146,7 @@ def _at_edge(chosen: Any, values: tuple[Any, ...]) -> bool:
     return any(number in (min(tried), max(tried)) for number, tried in zip(chosen, columns, strict=True))
 
 
-def exploded(sweep: Sweep) -> np.ndarray:
+def exploded(sweep: SweepRecord) -> np.ndarray:
     """Which trials end with ten times the training loss they began with, shape (settings, seeds)."""
     loss = sweep.metrics.get("train_loss")
     if loss is None:
@@ -154,7 +154,7 @@ def exploded(sweep: Sweep) -> np.ndarray:
     return ~(loss[..., -1] <= _EXPLODED * loss[..., 0])
 
 
-def ends(sweep: Sweep, metric: str, last: int) -> np.ndarray:
+def ends(sweep: SweepRecord, metric: str, last: int) -> np.ndarray:
     """A metric of each trial, the mean over the last rounds, shape (settings, seeds); NaN where it diverged."""
     counted = sweep.rounds > sweep.rounds[-1] - last
     lost = (sweep.diverged >= 0) | exploded(sweep)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.folders.files import write_atomically
-from fedsolve.results.sweep import SENT, Selection, Sweep
+from fedsolve.results.sweep import SENT, Selection, SweepRecord
 
 PARTS, ARCHIVE = "parts", "parts.zip"
 _ALIKE = (1980, 1, 1, 0, 0, 0)  # equal parts make equal archives
@@ -84,7 +84,7 @@ def _archive(path: Path, changed: int) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
-def packed(sweep: Sweep) -> dict[str, np.ndarray]:
+def packed(sweep: SweepRecord) -> dict[str, np.ndarray]:
     """What is kept of a sweep, as arrays by name."""
     metrics = {f"metric {name}": values for name, values in sweep.metrics.items()}
     sent = sweep.settings[SENT]
@@ -99,14 +99,16 @@ def unpacked(
     seeds: tuple[int, ...],
     select: Selection,
     task: str = "regression",
-) -> Sweep:
+) -> SweepRecord:
     """The record of what `packed` kept."""
     metrics = {k.removeprefix("metric "): v for k, v in part.items() if k.startswith("metric ")}
     bytes_sent = {SENT: int(part[SENT])} if SENT in part else {}
-    return Sweep(label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select, bytes_sent)
+    return SweepRecord(
+        label, task, axes, seeds, part["rounds"], metrics, part["diverged"], select, bytes_sent
+    )
 
 
-def joined(sweeps: Sequence[Sweep]) -> Sweep:
+def joined(sweeps: Sequence[SweepRecord]) -> SweepRecord:
     """Sweeps of one grid with different seeds, as one."""
     first = sweeps[0]
     return replace(
@@ -117,7 +119,7 @@ def joined(sweeps: Sequence[Sweep]) -> Sweep:
     )
 
 
-def until(sweep: Sweep, rounds: int, select: Selection) -> Sweep:
+def until(sweep: SweepRecord, rounds: int, select: Selection) -> SweepRecord:
     """The sweep as if it had ended after so many rounds."""
     count = int(np.searchsorted(sweep.rounds, rounds, side="right"))
     return replace(
@@ -129,7 +131,7 @@ def until(sweep: Sweep, rounds: int, select: Selection) -> Sweep:
     )
 
 
-def fixed(sweep: Sweep, **at: Any) -> Sweep:
+def fixed(sweep: SweepRecord, **at: Any) -> SweepRecord:
     """The part of a sweep with these values of axes; an axis that it lacks changes nothing."""
     at = {axis: value for axis, value in at.items() if axis in sweep.grid}
     chosen = [i for i, point in enumerate(sweep.points) if all(point[a] == v for a, v in at.items())]
@@ -141,7 +143,7 @@ def fixed(sweep: Sweep, **at: Any) -> Sweep:
     )
 
 
-def within(sweep: Sweep, grid: Mapping[str, tuple[Any, ...]]) -> Sweep:
+def within(sweep: SweepRecord, grid: Mapping[str, tuple[Any, ...]]) -> SweepRecord:
     """The sweep as if it had run the settings of a smaller grid alone.
 
     Raises:

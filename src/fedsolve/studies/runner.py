@@ -16,7 +16,7 @@ from fedsolve.core.errors import unknown
 from fedsolve.engine.records.identity import describe, digest
 from fedsolve.engine.sweep.grid import build_methods
 from fedsolve.folders.run_folder import SWEEP
-from fedsolve.results.sweep import Selection, Sweep
+from fedsolve.results.sweep import Selection, SweepRecord
 from fedsolve.studies.cells import Cell, Cells
 from fedsolve.studies.experiment import OURS, Claim, Context, Experiment, Outcome
 from fedsolve.studies.parts import joined, packed, unpacked, within
@@ -70,7 +70,9 @@ def solve(study: Study, context: Context) -> Cells:
     return Cells(study.problems, study.seeds, cells)
 
 
-def _grid_elsewhere(cells: Mapping[tuple[str, str], Cell], problem: Problem, label: str) -> Sweep | None:
+def _grid_elsewhere(
+    cells: Mapping[tuple[str, str], Cell], problem: Problem, label: str
+) -> SweepRecord | None:
     """The grid that an earlier problem ran for this one too, None if that runs its own."""
     if not problem.grid_of:
         return None
@@ -95,7 +97,7 @@ class _Run:
     def options(self) -> dict[str, Any]:
         return {**self.problem.options, **self.method.options}
 
-    def cell(self, wider: Sweep | None = None) -> Cell:
+    def cell(self, wider: SweepRecord | None = None) -> Cell:
         """The published setting with all seeds, the grid with the tuning seed, and its best with all.
 
         The grid is read from a wider one where that has run.
@@ -110,18 +112,18 @@ class _Run:
         same = published is not None and best == dict(self.method.published)
         return Cell(published, grid, published if same else self._at(best, "tuned"))
 
-    def _grid(self) -> Sweep:
+    def _grid(self) -> SweepRecord:
         options = {**self.options, **self.problem.tuning}
         seeds = options.pop("seeds", (self.study.tuning_seed,))
         return self._sweep("grid", self.method.grid, seeds, options)
 
-    def _at(self, setting: Mapping[str, Any], what: str) -> Sweep:
+    def _at(self, setting: Mapping[str, Any], what: str) -> SweepRecord:
         axes = {axis: (value,) for axis, value in setting.items()}
         return self._sweep(what, axes, self.study.seeds, self.options)
 
     def _sweep(
         self, what: str, axes: Mapping[str, tuple[Any, ...]], seeds: Sequence[int], options: Mapping[str, Any]
-    ) -> Sweep:
+    ) -> SweepRecord:
         if not self.problem.data_by_seed:
             return self._part(what, axes, seeds, options, self.task)
         return joined(
@@ -135,7 +137,7 @@ class _Run:
         seeds: Sequence[int],
         options: Mapping[str, Any],
         task: Callable[[], Task],
-    ) -> Sweep:
+    ) -> SweepRecord:
         part = _file_name(f"{self.name} {self.label} {what}")
         select = Selection.parse(self.problem.select)
         known = {

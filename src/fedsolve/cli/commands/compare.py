@@ -15,7 +15,7 @@ from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import begun, how_to_resume, save_config
 from fedsolve.cli.terminal.outputs import document, print_result, write_report
 from fedsolve.cli.terminal.progress import Lines, open_display
-from fedsolve.cli.terminal.run_status import ended, read_failure, run_folders
+from fedsolve.cli.terminal.run_status import ended, run_folders
 from fedsolve.cli.watch.commands import watched
 from fedsolve.config.weighting import different_objectives
 from fedsolve.core.errors import Diverged, Interrupted, InvalidInput
@@ -23,7 +23,7 @@ from fedsolve.engine.prepare import check_all_begin
 from fedsolve.folders.lock import locked
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
-from fedsolve.results.record_files import method_folders
+from fedsolve.results.record_files import method_folders, read_failure
 
 
 class Outcome(NamedTuple):

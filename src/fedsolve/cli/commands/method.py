@@ -11,7 +11,8 @@ from fedsolve.cli.configuration.prepare import Prepared
 from fedsolve.cli.terminal.progress import Lines
 from fedsolve.cli.terminal.run_status import run_folders
 from fedsolve.engine import multi_seed
-from fedsolve.engine.result import Result, Results
+from fedsolve.engine.outcomes.several_methods import Results
+from fedsolve.engine.result import Result
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.trackers import tracker
 from fedsolve.results.metrics import summary

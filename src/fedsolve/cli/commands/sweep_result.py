@@ -16,12 +16,12 @@ from fedsolve.core.errors import Diverged
 from fedsolve.report.sweeps.sweep_page import PAGE, write_report
 from fedsolve.report.sweeps.sweep_table import outcome_lines, setting_rows, setting_table
 from fedsolve.report.sweeps.sweep_words import rule_text
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 from fedsolve.results.sweep_files import CURVES, SUMMARY, TRIALS, load, summary
 
 
 def print_sweep(
-    folder: Path, found: Sweep, command: str, as_json: bool, more: Mapping[str, Any] | None = None
+    folder: Path, found: SweepRecord, command: str, as_json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
     """The ten best settings, what came out, where the files are, and how to run the best again; or a document."""
     if as_json:
@@ -37,7 +37,7 @@ def print_sweep(
     emit("\n".join(lines + ([f"run it   {command}"] if command else [])))
 
 
-def save_page(folder: Path, found: Sweep, title: str, command: str) -> None:
+def save_page(folder: Path, found: SweepRecord, title: str, command: str) -> None:
     """Write the page and the plots of a sweep."""
     write_report(folder, found, title=title, command=command, draw=can_draw())
 
@@ -65,7 +65,7 @@ def show_sweep(config: Config, folder: Path, as_json: bool) -> None:
     emit("\n".join(lines + imports_lines(config)))
 
 
-def _document(folder: Path, found: Sweep, command: str) -> dict[str, Any]:
+def _document(folder: Path, found: SweepRecord, command: str) -> dict[str, Any]:
     """A finished sweep as plain data."""
     facts = summary(found)
     best = facts.pop("best")
@@ -87,7 +87,7 @@ def _document(folder: Path, found: Sweep, command: str) -> dict[str, Any]:
     }
 
 
-def all_diverged(found: Sweep) -> str | None:
+def all_diverged(found: SweepRecord) -> str | None:
     """What to say if all settings diverged; None if not."""
     try:
         found.best  # noqa: B018

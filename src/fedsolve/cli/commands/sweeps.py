@@ -17,7 +17,7 @@ from fedsolve.cli.watch.commands import watched
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.engine.sweep.sweep import run_sweep
 from fedsolve.folders.run_folder import SWEEP
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 from fedsolve.results.sweep_files import SUMMARY, load, require_parquet, save
 
 
@@ -46,7 +46,7 @@ def sweep_command(config: Config, request: SweepRequest) -> int:
     return Diverged.exit_code if failure else 0
 
 
-def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> Sweep:
+def _run(prepared: PreparedSweep, folder: Path, as_json: bool) -> SweepRecord:
     """The sweep itself, from where its folder is."""
     label, trials = prepared.method.shown, folder / TRIALS
     if not as_json:

@@ -12,7 +12,13 @@ from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.folders.run_folder import RUN
 from fedsolve.folders.store import read_manifest
 from fedsolve.results.history import History
-from fedsolve.results.record_files import FAILURE, method_folders, read_history, seed_folder
+from fedsolve.results.record_files import (
+    FAILURE,
+    method_folders,
+    read_failure,
+    read_history,
+    seed_folder,
+)
 
 
 def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
@@ -25,16 +31,6 @@ def run_folders(folder: Path, config: Config) -> dict[str, dict[str, Path]]:
         label: {f"{label}, seed {seed}": seed_folder(place, seed) for seed in check_seeds(config.seeds)}
         for label, place in zip(labels, places, strict=True)
     }
-
-
-def read_failure(folder: Path) -> str | None:
-    """Why a run diverged; None if it has not."""
-    try:
-        return (folder / FAILURE).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {folder / FAILURE}: {error}") from None
 
 
 def finished(folder: Path, rounds: int) -> History | None:

@@ -16,9 +16,10 @@ import numpy as np
 
 from fedsolve.cli.watch.runs import Folder, Watched
 from fedsolve.report.markup import definitions, result_html, section, settings_html, static, text
+from fedsolve.report.number_text import human_bytes, show_number
 from fedsolve.report.page import curves_html, drawing, page_data
 from fedsolve.report.style import distinct_names
-from fedsolve.report.table import headline, human_bytes, show_number
+from fedsolve.report.table import headline
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe, duration
 

@@ -14,11 +14,12 @@ from fedsolve.engine.options import RunOptions, SweepKeywords, shows_options
 from fedsolve.engine.progress import SweepProgress, progress_to
 from fedsolve.engine.run import check_outside
 from fedsolve.engine.sweep.grid import SweepOptions, by_name, check_seeds, selection_of
+from fedsolve.engine.sweep.sweep_result import Sweep
 from fedsolve.engine.sweep.sweep_rounds import SweepRounds
 from fedsolve.engine.sweep.sweep_setup import prepare_trials, request_sweep
 from fedsolve.engine.sweep.sweep_store import SweepStore
 from fedsolve.geometry.diagnostics.diagnostic import Diagnostic
-from fedsolve.results.sweep import SENT, Selection, Sweep
+from fedsolve.results.sweep import SENT, Selection
 from fedsolve.tasks.task import Task
 
 

@@ -23,13 +23,13 @@ from fedsolve.report.markup import (
     table_html,
     text,
 )
+from fedsolve.report.number_text import number_writer
 from fedsolve.report.plots import png
 from fedsolve.report.sweeps.sweep_plots import best_over_grid, heat_map, pairs, sensitivity
 from fedsolve.report.sweeps.sweep_table import divergence, edges, heads, row_texts, setting_rows
 from fedsolve.report.sweeps.sweep_words import rule_text, seeds_text, setting_texts, value_text
-from fedsolve.report.table import number_writer
 from fedsolve.results.metrics import describe
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ PAGE = "page.html"
 _MAPS = 6
 
 
-def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
+def pictures(sweep: SweepRecord) -> dict[str, tuple[str, Figure]]:
     """The plots of a sweep: a map of each pair of axes (six at most), the best along each axis, bands over seeds.
 
     The result has captions and figures by the name of a file.
@@ -66,7 +66,7 @@ def pictures(sweep: Sweep) -> dict[str, tuple[str, Figure]]:
 
 
 def write_report(
-    folder: str | Path, sweep: Sweep, *, title: str = "", command: str = "", draw: bool = True
+    folder: str | Path, sweep: SweepRecord, *, title: str = "", command: str = "", draw: bool = True
 ) -> list[Path]:
     """Write the plots (as PNG) and `page.html` of a sweep into a folder; returns their paths, the page first.
 
@@ -88,7 +88,12 @@ def write_report(
 
 
 def write_page(
-    path: str | Path, sweep: Sweep, drawn: Mapping[str, Figure | bytes], *, title: str = "", command: str = ""
+    path: str | Path,
+    sweep: SweepRecord,
+    drawn: Mapping[str, Figure | bytes],
+    *,
+    title: str = "",
+    command: str = "",
 ) -> Path:
     """Write the page of a sweep to `path`, atomically, and return the path.
 
@@ -117,7 +122,7 @@ def write_page(
     return write_atomically(path, page_text("sweep.html", parts))
 
 
-def _best(sweep: Sweep) -> str:
+def _best(sweep: SweepRecord) -> str:
     try:
         sweep.best  # noqa: B018
     except Diverged as error:
@@ -140,7 +145,7 @@ def _best(sweep: Sweep) -> str:
     return definitions(facts, "facts")
 
 
-def _table(sweep: Sweep) -> str:
+def _table(sweep: SweepRecord) -> str:
     rows = []
     for row in setting_rows(sweep):
         texts = row_texts(sweep, row)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, check_known
 from fedsolve.report.heatmap import DIVERGED, Colours, draw_map, frame
 from fedsolve.report.plots import log_scale, new_figure, plain_numbers, tidy
 from fedsolve.report.style import LIGHT, LineStyle, styles_of
@@ -23,7 +23,8 @@ from fedsolve.report.sweeps.sweep_words import (
     tick_texts,
 )
 from fedsolve.results.metrics import Metric, describe, wants_log
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.seeds import BAND_WORDS, Bands, band
+from fedsolve.results.sweep import SweepRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 _MARKERS = "os^Dv"
 
 
-def pairs(sweep: Sweep) -> list[tuple[str, str]]:
+def pairs(sweep: SweepRecord) -> list[tuple[str, str]]:
     """The pairs of axes to map, each as (x, y); the server's rate lies along x, the client's along y."""
     names = [name for name, values in sweep.grid.items() if len(values) > 1]
     order = sorted(names, key=lambda n: {"server_lr": 0, "client_lr": 2}.get(n, 1))
     return list(itertools.combinations(order, 2))
 
 
-def heat_map(sweep: Sweep, x: str, y: str) -> Figure:
+def heat_map(sweep: SweepRecord, x: str, y: str) -> Figure:
     """The score over two axes, the best over all others; the best cell framed, diverged ones marked.
 
     Worse than the initial model all cells have one colour, so that a setting that nearly diverged does not
@@ -83,7 +84,7 @@ def heat_map(sweep: Sweep, x: str, y: str) -> Figure:
     return figure
 
 
-def _lost(sweep: Sweep, x: str, y: str) -> np.ndarray:
+def _lost(sweep: SweepRecord, x: str, y: str) -> np.ndarray:
     """The words of cells that have no score, shape (values of y, values of x): how many seeds diverged."""
     names = list(sweep.grid)
     failed = ~np.isfinite(sweep.scores)
@@ -96,7 +97,7 @@ def _lost(sweep: Sweep, x: str, y: str) -> np.ndarray:
     return np.array(words, object).reshape(count.shape)
 
 
-def _ends(sweep: Sweep, finite: np.ndarray, metric: Metric) -> tuple[float, float, bool]:
+def _ends(sweep: SweepRecord, finite: np.ndarray, metric: Metric) -> tuple[float, float, bool]:
     """The best and the worst value with colours of their own, and whether there are worse ones."""
     if not len(finite):
         return 1.0, 0.0, False
@@ -113,8 +114,8 @@ def _cell(value: float, metric: Metric) -> str:
     return f"{value:.1f}" if metric.unit == "%" else f"{value:.3g}".replace("e+0", "e")
 
 
-def best_over_grid(sweeps: Sweep | Sequence[Sweep], axis: str) -> Figure:
-    """The best score over all other axes at each value of one: a line a method, its band the range over seeds.
+def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands: Bands = "range") -> Figure:
+    """The best score over all other axes at each value of one: a line a method, with a band over seeds.
 
     Where all settings at a value diverged, the line has a gap, marked in words.
 
@@ -124,7 +125,7 @@ def best_over_grid(sweeps: Sweep | Sequence[Sweep], axis: str) -> Figure:
     several = as_list(sweeps)
     figure = new_figure(8.6, 4.6)
     axes = figure.subplots()
-    pad = _draw_best(axes, several, axis)
+    pad = _draw_best(axes, several, axis, bands)
     others = any(len(v) > 1 for s in several for n, v in s.grid.items() if n != axis)
     metric = describe(several[0].selection.metric)
     what = "Best over the grid" if others else metric.title
@@ -134,19 +135,21 @@ def best_over_grid(sweeps: Sweep | Sequence[Sweep], axis: str) -> Figure:
     return figure
 
 
-def sensitivity(sweep: Sweep, metric: str | None = None) -> Figure:
-    """The best setting by round: the mean over seeds, and the range over seeds as a band.
+def sensitivity(sweep: SweepRecord, metric: str | None = None, bands: Bands = "range") -> Figure:
+    """The best setting by round: the mean over seeds, with a band over seeds.
 
-    A sweep of one axis also shows the score at each of its values, with the range over seeds.
+    A sweep of one axis also shows the score at each of its values, with a band over seeds.
 
     Args:
         sweep: whose best setting.
         metric: what is drawn; by default that of the selection.
+        bands: the range over seeds, or another of `Bands`.
 
     Raises:
         Diverged: all settings diverged.
-        InvalidInput: an unknown metric, or matplotlib is absent.
+        InvalidInput: an unknown metric or band, or matplotlib is absent.
     """
+    check_known("bands", bands, BAND_WORDS)
     name = metric or sweep.selection.metric
     curves = sweep.curve(sweep.best, name)
     long = [axis for axis, values in sweep.grid.items() if len(values) > 1]
@@ -154,7 +157,7 @@ def sensitivity(sweep: Sweep, metric: str | None = None) -> Figure:
     panels = np.atleast_1d(figure.subplots(1, 2 if len(long) == 1 else 1))
     drawn = describe(name)
     style = styles_of([sweep.label])[sweep.label]
-    _band(panels[0], sweep.rounds, curves.T * drawn.scale, style, sweep.label, marker="")
+    _band(panels[0], sweep.rounds, curves.T * drawn.scale, style, sweep.label, "", bands)
     panels[0].xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_xlabel(describe("round").label)
     panels[0].set_ylabel(drawn.label)
@@ -164,13 +167,13 @@ def sensitivity(sweep: Sweep, metric: str | None = None) -> Figure:
     at = ", ".join(f"{n} {t}" for n, t in setting_texts(sweep, sweep.best).items())
     add_title(panels[0], f"{drawn.title} of the best setting ({at})", [sweep])
     if len(long) == 1:
-        pad = _draw_best(panels[1], [sweep], long[0])
+        pad = _draw_best(panels[1], [sweep], long[0], bands)
         title = f"{describe(sweep.selection.metric).title} at each {axis_phrase(long[0])}"
         panels[1].set_title(title, loc="left", fontsize=10, pad=pad)
     return figure
 
 
-def _draw_best(axes: Axes, sweeps: Sequence[Sweep], axis: str) -> float:
+def _draw_best(axes: Axes, sweeps: Sequence[SweepRecord], axis: str, bands: Bands) -> float:
     """Lines and bands of the best over all other axes; returns the points to leave above for marks."""
     metric = describe(sweeps[0].selection.metric)
     every = list(dict.fromkeys(v for s in sweeps for v in _values(s, axis)))
@@ -186,7 +189,8 @@ def _draw_best(axes: Axes, sweeps: Sequence[Sweep], axis: str) -> float:
         scores = _best_trials(sweep, axis)[order] * metric.scale
         x = np.array([positions[values[i]] for i in order], float)
         style = styles[sweep.label]
-        _band(axes, x, scores, style, sweep.label, _MARKERS[style.position % len(_MARKERS)], joined=numeric)
+        marker = _MARKERS[style.position % len(_MARKERS)]
+        _band(axes, x, scores, style, sweep.label, marker, bands, joined=numeric)
         drawn.append(scores)
         lost |= {(xi, style.position) for xi, s in zip(x, scores, strict=True) if not np.isfinite(s).all()}
     if numeric and is_log(every):
@@ -208,7 +212,7 @@ def _draw_best(axes: Axes, sweeps: Sequence[Sweep], axis: str) -> float:
     return 6.0 + 10 * len(marked)
 
 
-def _best_trials(sweep: Sweep, axis: str) -> np.ndarray:
+def _best_trials(sweep: SweepRecord, axis: str) -> np.ndarray:
     """The scores by seed of the best setting at each value of an axis, shape (values, seeds)."""
     shape = (*sweep.shape, len(sweep.seeds))
     at = list(sweep.grid).index(axis)
@@ -225,20 +229,22 @@ def _band(
     style: LineStyle,
     label: str,
     marker: str,
+    bands: Bands,
     joined: bool = True,
 ) -> None:
-    """Mean and range over seeds of `values`, shape (points, seeds); a gap where one is not finite."""
+    """Mean and band over seeds of `values`, shape (points, seeds); a gap where one is not finite."""
     values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, np.nan)
     colour = LIGHT[style.colour]
+    low, high = band(values.T, bands if values.shape[1] > 1 else "range")
     if joined:
         line = (0, style.dash) if style.dash else "-"
-        axes.fill_between(x, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.plot(
             x, values.mean(axis=1), color=colour, linestyle=line, marker=marker, markersize=5, label=label
         )
         return
     x = x + 0.12 * style.position
-    axes.vlines(x, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.4, linewidth=5)
+    axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=5)
     axes.plot(
         x, values.mean(axis=1), color=colour, linestyle="none", marker=marker, markersize=6, label=label
     )
@@ -249,12 +255,12 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
 
 
-def _values(sweep: Sweep, axis: str) -> tuple[Any, ...]:
+def _values(sweep: SweepRecord, axis: str) -> tuple[Any, ...]:
     sweep.best_over_grid(axis)  # names an unknown axis
     return tuple(sweep.grid[axis])
 
 
-def share_within(sweeps: Sequence[Sweep], share: float = 0.05) -> Figure:
+def share_within(sweeps: Sequence[SweepRecord], share: float = 0.05) -> Figure:
     """The share of each method's grid within 5 % of its best score: how easy it is to tune; 0 if all diverged.
 
     Raises:

@@ -8,19 +8,20 @@ import numpy as np
 from rich.table import Table
 
 from fedsolve.core.checks import is_plain_number
+from fedsolve.report.number_text import number_writer
 from fedsolve.report.sweeps.sweep_words import setting_texts
-from fedsolve.report.table import narrow_table, number_writer
+from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import describe
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 
 
-def ranking(sweep: Sweep) -> list[int]:
+def ranking(sweep: SweepRecord) -> list[int]:
     """The numbers of all settings, the best first; of equal ones, and of those that diverged, in grid order."""
     score = -sweep.score if sweep.selection.most else sweep.score
     return [int(i) for i in np.argsort(score, kind="stable")]
 
 
-def setting_rows(sweep: Sweep, count: int | None = None) -> list[dict[str, Any]]:
+def setting_rows(sweep: SweepRecord, count: int | None = None) -> list[dict[str, Any]]:
     """The `count` best settings (all if None) as plain data: values, mean, range and scores over seeds.
 
     `score`, `lowest` and `highest` are None where a seed diverged; `diverged` counts the seeds that did, and
@@ -46,14 +47,14 @@ def setting_rows(sweep: Sweep, count: int | None = None) -> list[dict[str, Any]]
     return rows
 
 
-def heads(sweep: Sweep) -> list[str]:
+def heads(sweep: SweepRecord) -> list[str]:
     """The heads of the columns."""
     label = describe(sweep.selection.metric).label.replace(" (mean per example)", "")
     over = [f"Range over {len(sweep.seeds)} seeds"] if len(sweep.seeds) > 1 else []
     return ["Rank", *sweep.grid, f"Mean {label[0].lower()}{label[1:]}" if over else label, *over]
 
 
-def row_texts(sweep: Sweep, row: dict[str, Any]) -> list[str]:
+def row_texts(sweep: SweepRecord, row: dict[str, Any]) -> list[str]:
     """The cells of one row."""
     write = number_writer(sweep.selection.metric)
     several = len(sweep.seeds) > 1
@@ -64,19 +65,19 @@ def row_texts(sweep: Sweep, row: dict[str, Any]) -> list[str]:
     return [str(row["rank"]), *values, write(row["score"]), *band]
 
 
-def divergence(sweep: Sweep, row: dict[str, Any]) -> str:
+def divergence(sweep: SweepRecord, row: dict[str, Any]) -> str:
     """That a setting diverged, in how many seeds and when."""
     seeds = f" in {row['diverged']} of {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
     when = f", from round {row['round']}" if row["round"] is not None else ", not finite"
     return f"diverged{seeds}{when}"
 
 
-def setting_table(sweep: Sweep, count: int = 10) -> Table:
+def setting_table(sweep: SweepRecord, count: int = 10) -> Table:
     """The best settings as a rich table."""
     return narrow_table(heads(sweep), [row_texts(sweep, row) for row in setting_rows(sweep, count)])
 
 
-def outcome_lines(sweep: Sweep) -> list[str]:
+def outcome_lines(sweep: SweepRecord) -> list[str]:
     """The best setting, how easy the method was to tune, and how much diverged, in a sentence each."""
     lost = int((~np.isfinite(sweep.scores)).any(axis=1).sum())
     settings = len(sweep.score)
@@ -93,7 +94,7 @@ def outcome_lines(sweep: Sweep) -> list[str]:
     ]
 
 
-def edges(sweep: Sweep) -> list[str]:
+def edges(sweep: SweepRecord) -> list[str]:
     """Axes on whose edge the best setting lies: the best may be outside."""
     sentences = []
     for name, values in sweep.grid.items() if np.isfinite(sweep.score).any() else ():

@@ -10,7 +10,7 @@ import numpy as np
 from fedsolve.core.checks import is_plain_number
 from fedsolve.core.errors import InvalidInput
 from fedsolve.results.metrics import describe
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ def tick_texts(values: Sequence[Any]) -> list[str]:
     return texts if len(set(texts)) == len(texts) else [str(v) for v in values]
 
 
-def setting_texts(sweep: Sweep, setting: int) -> dict[str, str]:
+def setting_texts(sweep: SweepRecord, setting: int) -> dict[str, str]:
     """The values of a setting, axis by axis, as few digits as tell the axis's values apart."""
     texts = {}
     for name, values in sweep.grid.items():
@@ -97,13 +97,23 @@ def setting_texts(sweep: Sweep, setting: int) -> dict[str, str]:
     return texts
 
 
-def rule_text(sweep: Sweep) -> str:
+def rule_text(sweep: SweepRecord) -> str:
     """The rule of the selection in words."""
     rule = sweep.selection
     title = describe(rule.metric).title
     title = title[0].lower() + title[1:] if title[1:2].islower() else title
     when = "at the end" if rule.last == 1 else f"mean of the last {rule.last} rounds"
     return f"{'highest' if rule.most else 'lowest'} {title}, {when}"
+
+
+def averaged_text(sweep: SweepRecord) -> str:
+    """What the score of a setting averages, in words: the metric, the evaluations and their rounds."""
+    at = sweep.rounds[sweep.selection.counted(sweep.rounds)]
+    title = describe(sweep.selection.metric).title
+    when = (
+        f"at round {at[-1]}" if len(at) == 1 else f"mean of {len(at)} evaluations, rounds {at[0]} to {at[-1]}"
+    )
+    return f"{title[0].lower()}{title[1:]}, {when}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
@@ -129,7 +139,7 @@ def axis_label(axis: str, values: Sequence[Any]) -> str:
     return axis_title(axis) + (", log scale" if is_log(values) else "")
 
 
-def add_title(axes: Axes, text: str, sweeps: Sequence[Sweep], pad: float = 6.0) -> None:
+def add_title(axes: Axes, text: str, sweeps: Sequence[SweepRecord], pad: float = 6.0) -> None:
     """What is drawn, and below it methods, task, seeds and rule."""
     parts = [sweeps[0].label] if len(sweeps) == 1 else []
     parts.append(", ".join(dict.fromkeys(s.task for s in sweeps)))
@@ -138,13 +148,13 @@ def add_title(axes: Axes, text: str, sweeps: Sequence[Sweep], pad: float = 6.0) 
     axes.set_title(f"{text}\n{' · '.join(parts)}\nchosen by: {rule}", loc="left", fontsize=10, pad=pad)
 
 
-def as_list(sweeps: Sweep | Sequence[Sweep]) -> list[Sweep]:
+def as_list(sweeps: SweepRecord | Sequence[SweepRecord]) -> list[SweepRecord]:
     """The sweeps, which must have one selection criterion.
 
     Raises:
         InvalidInput: no sweeps, or sweeps chosen by different rules.
     """
-    several = [sweeps] if isinstance(sweeps, Sweep) else list(sweeps)
+    several = [sweeps] if isinstance(sweeps, SweepRecord) else list(sweeps)
     if not several:
         raise InvalidInput("no sweeps to show: give at least one")
     rules = dict.fromkeys(repr(s.selection) for s in several)

@@ -11,7 +11,7 @@ import numpy as np
 from fedsolve.report.heatmap import Colours, draw_map, frame
 from fedsolve.report.plots import new_figure
 from fedsolve.results.metrics import describe
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 from fedsolve.studies.cells import Cells, ends
 from fedsolve.studies.parts import fixed
 from fedsolve.studies.study import Study
@@ -95,6 +95,6 @@ class Maps:
         return Colours(best if self.best is None else self.best, worst if self.worst is None else self.worst)
 
 
-def _ends(grid: Sweep, metric: str, last: int) -> np.ndarray:
+def _ends(grid: SweepRecord, metric: str, last: int) -> np.ndarray:
     """The mean over seeds and the last rounds, of the grid's shape; NaN where a setting diverged."""
     return describe(metric).scale * ends(grid, metric, last).mean(axis=1).reshape(grid.shape)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedsolve.results.metrics import describe
-from fedsolve.results.sweep import Sweep
+from fedsolve.results.sweep import SweepRecord
 from fedsolve.studies.cells import Cells
 from fedsolve.studies.parts import until
 from fedsolve.studies.rules.comparisons import Rule, rule
@@ -38,7 +38,7 @@ def in_decades(cells: Cells, rule: Rule) -> Decision:
     metric = next(iter(cells.problems.values())).metric
     name = "log10"
 
-    def logged(run: Sweep) -> Sweep:
+    def logged(run: SweepRecord) -> SweepRecord:
         if metric not in run.metrics:
             return run
         return replace(run, metrics={**run.metrics, name: np.log10(run.metrics[metric])})

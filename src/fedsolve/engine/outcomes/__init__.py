@@ -1,0 +1,1 @@
+"""What runs return where there are several: seeds, methods; and how all results are read from their folders."""

@@ -1,0 +1,120 @@
+"""The task of a stored model: a ready task is built again from what the model's file says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.checks import check_same
+from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.types import Params
+from fedsolve.engine.compute.keys import start_params
+from fedsolve.engine.records.configuration import task_table
+from fedsolve.results.record_files import MODEL, like, model_facts
+from fedsolve.tasks.catalogue import TASKS, build
+from fedsolve.tasks.inference import Inference
+from fedsolve.tasks.task import Task
+
+_CLASSES = "classes"
+_TASK, _PREDICTS, _PERSONAL = "made_by", "predicts", "personal"
+
+
+def facts_of(inference: Any, personal: bool) -> dict[str, Any]:
+    """What a model's file says of how the model predicts, beside its arrays."""
+    facts: dict[str, Any] = {_PERSONAL: True} if personal else {}
+    if not isinstance(inference, Inference):
+        return facts
+    if inference.to_module is not None and inference.labels is not None:
+        facts[_PREDICTS] = _CLASSES
+    unnamed: dict[str, str] = {}
+    table = None if inference.made_by is None else task_table(inference.made_by, unnamed)
+    return facts if table is None or unnamed else {**facts, _TASK: table}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredTask:
+    """How the model in a folder predicts: by the ready task that its file names, built when it is first needed.
+
+    Attributes:
+        folder: of the finished run.
+    """
+
+    folder: Path
+
+    @cached_property
+    def task(self) -> Task:
+        """The ready task.
+
+        Raises:
+            InvalidInput: the file names none, or its data are not there.
+        """
+        table = model_facts(self.folder / MODEL).get(_TASK)
+        if not isinstance(table, dict) or table.get("task") not in TASKS:
+            raise InvalidInput(
+                f"{self.folder} names no ready task: give fs.load(folder, task=...), the task that was trained, or "
+                "fs.load(folder, module=...), a PyTorch module"
+            )
+        task = build(table["task"], **table.get("task_options", {}))
+        return task if "validation" not in table else task.hold_out(table["validation"])
+
+    def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
+        """See `Task.predict`; the model is a dict of arrays by path."""
+        model, own = in_task(self.folder, self.task, params, buffers)
+        return self.task.predict(model, x, buffers=own, scores=scores)
+
+    def module(self, params: Params, buffers: Any = None) -> Any:
+        """Refused: the code of a module is in no folder."""
+        if _TASK in model_facts(self.folder / MODEL):
+            return self.task.inference.module(params)
+        raise InvalidInput(
+            f"{self.folder} has the weights of a model and not its code: give fs.load(folder, module=...), a PyTorch "
+            "module of the same layers"
+        )
+
+
+def in_task(folder: Path, task: Task, params: Any, buffers: Any) -> tuple[Params, Any]:
+    """A stored model and its buffers in the structure that a task gives them.
+
+    Raises:
+        InvalidInput: they are of another task (the first difference is named).
+    """
+    if (buffers is None) != (task.buffers is None):
+        has = "has no" if buffers is None else "has"
+        raise InvalidInput(
+            f"{folder / MODEL} {has} buffers, unlike the task {task.name}: it is of another task or model"
+        )
+    restored = None if buffers is None else like(buffers, task.buffers, str(folder / MODEL))
+    given = task.assemble(start_params(task, 0, np.float32))
+    return like(params, given, str(folder / MODEL)), restored
+
+
+def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -> Inference:
+    """How a stored model predicts through a PyTorch module of the same layers.
+
+    Raises:
+        InvalidInput: PyTorch is not installed, what is no module, or a module of other layers.
+    """
+    try:
+        from torch import nn
+    except ImportError as error:
+        raise InvalidInput("module= needs PyTorch: pip install 'fedsolve[torch]'") from error
+    from fedsolve.pytorch.translation.arrays import copied, trained_copy
+    from fedsolve.tasks.torch_modules.module_outputs import likeliest
+
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
+    shapes = {name: np.shape(x) for name, x in params.items()}
+    check_same("parameter of the module", shapes, {n: tuple(p.shape) for n, p in module.named_parameters()})
+    classes = model_facts(folder / MODEL).get(_PREDICTS) == _CLASSES
+    return Inference(
+        task, None, likeliest if classes else None, None, partial(trained_copy, copied(module)), buffers
+    )
+
+
+def is_personal(folder: Path) -> bool:
+    """Whether the clients of a stored run had models of their own, which are not stored."""
+    return bool(model_facts(folder / MODEL).get(_PERSONAL))

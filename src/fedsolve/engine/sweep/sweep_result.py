@@ -1,0 +1,156 @@
+"""What a sweep returns: its record, with the names that all results have."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from fedsolve.core.checks import check_path, is_integer
+from fedsolve.core.errors import InvalidInput, check_known, shown
+from fedsolve.folders.files import write_atomically
+from fedsolve.report.sweeps.sweep_plots import best_over_grid, sensitivity
+from fedsolve.report.sweeps.sweep_records import sweep_html, sweep_latex
+from fedsolve.results.columns import csv_text, frame
+from fedsolve.results.seeds import Bands
+from fedsolve.results.sweep import SweepRecord
+from fedsolve.results.sweep_files import curve_columns, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(SweepRecord):
+    """A finished sweep of one method; a notebook shows it as a table of its best settings.
+
+    `sweep[i]` is the sweep of setting `i` of `points` alone, and `sweep[sweep.best]` that of the best one.
+    """
+
+    @classmethod
+    def of(cls, record: SweepRecord) -> Sweep:
+        """The sweep with a record, such as one that was read from a file."""
+        return cls(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
+
+    def final(self, metric: str) -> np.ndarray:
+        """A metric at the last evaluation of each trial, shape (settings, seeds); NaN where it diverged.
+
+        Raises:
+            InvalidInput: the sweep has no such metric (the nearest is named).
+        """
+        check_known("metric of the sweep", metric, self.metrics)
+        return self.metrics[metric][..., -1]
+
+    def __len__(self) -> int:
+        """How many settings there are."""
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Sweep]:
+        """The sweep of each setting alone."""
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, setting: int) -> Sweep:
+        """The sweep of one setting alone, by its place in `points`.
+
+        Raises:
+            InvalidInput: there is no such setting.
+        """
+        if not is_integer(setting) or not 0 <= setting < len(self):
+            raise InvalidInput(
+                f"sweep[{shown(setting)}]: give the number of a setting, 0 to {len(self) - 1}, such as sweep.best"
+            )
+        return dataclasses.replace(
+            self,
+            grid={name: (value,) for name, value in self.points[setting].items()},
+            metrics={name: values[setting : setting + 1] for name, values in self.metrics.items()},
+            diverged=self.diverged[setting : setting + 1],
+        )
+
+    def frame(self) -> Any:
+        """All evaluations of all trials as a data frame of pandas, or of polars where only that is installed.
+
+        Its columns are `setting`, the grid's axes, `seed`, `round` and the metrics.
+
+        Raises:
+            InvalidInput: neither is installed.
+        """
+        return frame(curve_columns(self, with_axes=True))
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write what `frame` has as a CSV file, atomically; numbers read back exactly.
+
+        Raises:
+            InvalidInput: the file cannot be written.
+        """
+        return write_atomically(path, csv_text(curve_columns(self, with_axes=True)))
+
+    def to_latex(self, metrics: Sequence[str] | None = None, target: float | None = None) -> str:
+        """The settings, the best first, as LaTeX text, for a preamble with `\\usepackage{booktabs}`.
+
+        Args:
+            metrics: whose final values it shows, such as `test_auc` or `auc`; by default the score of the selection.
+            target: adds a column of the rounds until the first metric (by default the selection's) is that good.
+
+        Raises:
+            InvalidInput: the sweep has no such metric, or `target` is no finite number.
+        """
+        return sweep_latex(self, metrics, target)
+
+    def plot(self, metric: str | None = None, x: str = "round", bands: Bands = "range") -> Figure:
+        """The best setting by round, or the best score at each value of an axis; bands are over seeds.
+
+        Args:
+            metric: what is drawn by round; by default that of the selection, which is also drawn along an axis.
+            x: `round`, or an axis of the grid.
+            bands: as in `Result.plot`.
+
+        Returns:
+            A figure of matplotlib, which a notebook shows.
+
+        Raises:
+            Diverged: all settings diverged.
+            InvalidInput: no such metric or axis, or matplotlib is not installed.
+        """
+        if x == "round":
+            return sensitivity(self, metric, bands)
+        if metric not in (None, self.selection.metric):
+            raise InvalidInput(
+                f"metric = {shown(metric)}: along the axis {x} the score is drawn, of {self.selection.metric}"
+            )
+        return best_over_grid(self, x, bands)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `sweep.parquet`, `curves.parquet` and `sweep.json`, which `fedsolve.load` reads; returns the folder.
+
+        Raises:
+            InvalidInput: pyarrow is not installed, or the folder cannot be written.
+        """
+        return save(self, check_path("folder", folder))
+
+    @property
+    def params(self) -> NoReturn:
+        """Refused: a sweep keeps no models.
+
+        Raises:
+            InvalidInput: always, with what to do.
+        """
+        raise InvalidInput(self._no_models())
+
+    def predict(self, x: Any, *, scores: bool = False) -> NoReturn:
+        """Refused: a sweep keeps no models.
+
+        Raises:
+            InvalidInput: always, with what to do.
+        """
+        raise InvalidInput(self._no_models())
+
+    def _no_models(self) -> str:
+        return f"a sweep keeps no models: run its best setting, {self.best_settings}, with fs.run, which returns one"
+
+    def _repr_html_(self) -> str:
+        """The ten best settings as a table."""
+        return sweep_html(self)
