@@ -1,4 +1,4 @@
-"""Weights of classes and examples, pipelines and metrics from sums on scikit-learn nodes, against scikit-learn's own."""
+"""Weights of classes and examples, pipelines and metrics from sums on nodes, against scikit-learn's own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_against_the_rest_weighs_a_class_in_its_own_problem(estimator, loss)
     outputs = X @ params["coef_"].T + params["intercept_"]
     wanted = 0.0
     for i, label in enumerate(problem.classes):
-        own = LABELS == label
+        own = label == LABELS
         weights = np.where(own, CLASS_WEIGHTS.get(label, 1.0), 1.0)
         wanted += np.mean(weights * loss(np.where(own, 1, -1) * outputs[:, i]))
     assert full(problem, params)[0] == pytest.approx(wanted, rel=1e-12)
@@ -107,7 +107,9 @@ def test_metrics_count_by_the_weights_of_examples():
     problem = SklearnOracle(LogisticRegression(), X, TWO, **given, validation=(X[:5], TWO[:5]))
     params = jax.tree.map(lambda p: RNG.standard_normal(p.shape), problem.params)
     found = problem.measure(params, ("auc",))
-    value, bound = np.asarray(found["train"].sums["auc"].metric.of_sums(found["train"].sums["auc"].values))
+    value, bound = np.asarray(
+        found["train"].sums["auc"].metric.of_sums(jnp.asarray(found["train"].sums["auc"].values))
+    )
     score = X @ params["coef_"][0] + params["intercept_"]
     exact = theirs.roc_auc_score(TWO == "well", score, sample_weight=EXAMPLE_WEIGHTS)
     assert abs(value - exact) <= bound + 1e-6
