@@ -44,14 +44,16 @@ def assert_same(one, other):
 
 def test_each_seed_has_the_bits_of_its_run_alone():
     found = run(seeds=[0, 3, 1])
-    assert repr(found) == "Results(FedAvg x 3 on custom)"
+    assert repr(found) == "Seeds(FedAvg x 3 on custom)"
     for seed, result in zip((0, 3, 1), found.runs, strict=True):
         assert_same(result, run(seed=seed))
-    finals = found.final("train_loss")["FedAvg"]
+    finals = found.final("train_loss")
     assert len(set(finals.tolist())) == 3
-    assert found["FedAvg"].runs == found.runs
-    with pytest.raises(fs.InvalidInput, match="unknown method 'FedAv': did you mean 'FedAvg'"):
-        found["FedAv"]
+    assert finals[1] == found[1].final("train_loss") == found.metrics["train_loss"][1, -1]
+    np.testing.assert_array_equal(found.params["w"][2], found[-1].params["w"])
+    assert found.seeds == (0, 3, 1)
+    with pytest.raises(fs.InvalidInput, match=r"seeds\[3\]: FedAvg has 3 runs, at the places 0 to 2"):
+        found[3]
 
 
 def test_methods_with_different_objectives_are_noted_and_can_have_one(tmp_path):
@@ -90,10 +92,19 @@ def assert_equal_models(one, other):
 
 def test_results_side_by_side():
     slow = run(fs.FedAvg(0.01), seeds=2, label="slow")
-    found = run().compare(slow, run(seed=3))
+    found = fs.Results([run(), slow, run(seed=3)])
     assert repr(found) == "Results(FedAvg x 2, slow x 2 on custom)"
-    assert found.to_latex().startswith("% Mean ± standard deviation over 2 seeds")
-    np.testing.assert_array_equal(found.final("train_loss")["slow"], slow.final("train_loss")["slow"])
+    assert found.to_latex().startswith("% Mean ± sample standard deviation (n - 1) over 2 seeds.")
+    np.testing.assert_array_equal(found.final("train_loss")["slow"], slow.final("train_loss"))
+    assert found["slow"] is slow
+    assert dict(found.items())["FedAvg"] == found["FedAvg"]
+    assert [*found] == [*found.labels] == ["FedAvg", "slow"]
+    for wrong, words in (
+        ("FedAv", "unknown method 'FedAv': did you mean 'FedAvg'"),
+        (0, r"results\[0\]: give the label of a method: 'FedAvg', 'slow'"),
+    ):
+        with pytest.raises(fs.InvalidInput, match=words):
+            found[wrong]
 
 
 def test_each_seed_has_its_own_stream(tmp_path):
@@ -209,12 +220,12 @@ def test_if_all_diverge_it_is_said(tmp_path):
         (lambda: fs.compare({"a": fs.FedAvg(0.1), " ": 3}, TASK, rounds=1), "a label must be text"),
         (lambda: fs.compare("FedAvg", TASK, rounds=1), "must be methods by label, or a list"),
         (lambda: fs.Results(()), "must be results of fs.run"),
-        (lambda: run().compare(run(seed=1).history), "is no result of fs.run"),
+        (lambda: fs.Results([run(seed=1).history]), "must be results of fs.run"),
         (
-            lambda: run().compare(run(fs.FedAvg(0.2), seed=1)),
+            lambda: fs.Results([run(), run(fs.FedAvg(0.2), seed=1)]),
             "two results are called FedAvg and are not seeds",
         ),
-        (lambda: run().compare(run()), "two results are called FedAvg and are not seeds"),
+        (lambda: fs.Results([run(), run()]), "two results are called FedAvg and are not seeds"),
     ],
 )
 def test_what_is_refused_is_one_line(call, words):
