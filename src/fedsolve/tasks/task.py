@@ -22,7 +22,7 @@ from fedsolve.tasks.inference import Inference, predicted_by
 from fedsolve.tasks.inputs import input_rows
 from fedsolve.tasks.leaves import refuse_state, split_leaves
 from fedsolve.tasks.losses.sums import Whole
-from fedsolve.tasks.metrics.sum_metric import on_model
+from fedsolve.tasks.metrics.sum_metric import SumMetric, on_model, outputs_of
 from fedsolve.tasks.task_checks import (
     check_data,
     check_diagnostics,
@@ -35,6 +35,8 @@ from fedsolve.tasks.task_checks import (
     check_targets,
     check_unseen,
 )
+
+_PREDICT = "Task.from_arrays(predict=f), f(params, x) the outputs for inputs x"
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +61,8 @@ class Task:
             none. Evaluations then have `unseen_NAME`, the mean over all their examples, and of their own means
             `unseen_NAME_mean`, `_p10`, `_p90` and `_worst`.
         metrics: further means over a batch, name -> (params, batch) -> scalar (such as accuracy). One that is found
-            to be no mean over examples is computed on whole sets instead, in one piece.
+            to be no mean over examples is computed on whole sets instead, in one piece. One of `fs.metrics`, such as
+            `AUC()`, is of the model's outputs, and is put on the model of the loss, or on `outputs`.
         frozen: the leaves of the model that do not train, a pytree of arrays; loss and metrics are then called with
             `WithFrozen(trained, frozen)` (`fedsolve.tasks.leaves`). They reach the devices once, no message and no
             checkpoint holds them. `()` if all train.
@@ -100,7 +103,7 @@ class Task:
     loss: Callable[[Params, Batch], Scalar]
     data: FederatedData
     test: Batch | None = None
-    metrics: Mapping[str, Callable[[Params, Batch], Scalar]] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = 32
     epochs: int | None = 1
     local_steps: int | None = None
@@ -127,8 +130,9 @@ class Task:
         )
 
     def __post_init__(self) -> None:
-        model = getattr(self.loss, "model", None)
-        object.__setattr__(self, "metrics", on_model(self.metrics, model, "a loss of fs.tasks"))
+        model = getattr(self.loss, "model", None) if self.buffers is None else None
+        model = model or outputs_of(self.outputs, self.assemble)
+        object.__setattr__(self, "metrics", on_model(self.metrics, model, _PREDICT))
         held_out = {"test": self.test, "validation": self.validation}
         check_data(self.data, **held_out)
         check_owners(self.data, self.validation, self.validation_clients)
@@ -237,7 +241,7 @@ class Task:
         test: Batch | None = None,
         validation: Batch | None = None,
         unseen: FederatedData | Sequence[Batch] | None = None,
-        metrics: Mapping[str, Callable[[Params, Batch], Scalar]] | None = None,
+        metrics: Mapping[str, Callable[[Params, Batch], Scalar] | SumMetric] | None = None,
         whole: Mapping[str, Callable[[Params, Batch], Any] | Whole] | None = None,
         predict: Callable[[Params, Any], Any] | None = None,
         freeze: Sequence[str] = (),
@@ -267,7 +271,8 @@ class Task:
             test: held-out examples, of the form of a client's; None for none.
             validation: examples likewise that decide what is stopped, kept or chosen.
             unseen: clients that never train, of the form of `clients`.
-            metrics: name -> (params, batch) -> scalar, a mean over the batch.
+            metrics: name -> (params, batch) -> scalar, a mean over the batch; or one of `fs.metrics`, of the outputs of
+                `predict`.
             whole: metrics of whole sets, as `Task.whole`.
             predict: (params, x) -> what `Task.predict` and `Result.predict` return for inputs x, arrays with a row for
                 each input, in jax.numpy; None for the loss's model, where it is a loss of `fedsolve.tasks`.
@@ -295,7 +300,7 @@ class Task:
         refuse_state(params)
         leaves = split_leaves(params, freeze)
         outputs, labels = predicted_by(loss) if predict is None else (predict, None)
-        metrics = on_model(metrics, getattr(loss, "model", None), "a loss of fs.tasks")
+        metrics = on_model(metrics, predict or getattr(loss, "model", None), _PREDICT)
         trained, wrap = leaves.trained, leaves.wrap
         return cls(
             name=name,

@@ -77,8 +77,9 @@ class JaxOracle(LocalProblem):
         validation: Batch | None = None,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> None:
-        metrics = on_model(metrics, predict or getattr(loss, "model", None), "JaxOracle(predict=f)")
-        check_named({} if metrics is None else metrics, {})
+        model = predict or getattr(loss, "model", None)
+        named: Any = on_model({} if metrics is None else metrics, model, "JaxOracle(predict=f)")
+        check_named(named, {})
         data = FederatedData.from_clients([examples], ["this client"])
         work, steps = local_work(
             data.counts, loss, batch_size=batch_size, epochs=epochs, local_steps=local_steps
@@ -87,7 +88,7 @@ class JaxOracle(LocalProblem):
         held = None if validation is None else held_out(validation, data.examples)
         check_targets(loss, lambda key: params, (), data, None, validation=held)
         self._set(params, (), data.examples, work, int(data.counts[0]), int(steps[0]))
-        self._measures(metrics or {}, held)
+        self._measures(named, held)
 
     @classmethod
     def of_task(

@@ -59,7 +59,9 @@ class LocalMetrics:
             InvalidInput: a metric that fails, or gives no real number.
         """
         means, whole = self._split(names)
-        summed = {name: means.pop(name) for name in list(means) if hasattr(means[name], "totals")}
+        summed: dict[str, Any] = {
+            name: means.pop(name) for name in list(means) if hasattr(means[name], "totals")
+        }
         metrics, of_sums = (
             Metrics(self._loss, tuple(means.items())),
             Metrics(self._loss, tuple(summed.items())),

@@ -144,7 +144,7 @@ class TorchOracle(LocalProblem):
         for part, batches in self._sets.items():
             values, examples = self._module.measure(tensors, functions, batches)
             sums = {name: value for name, value in values.items() if isinstance(value, Sums)}
-            pairs = {name: value for name, value in values.items() if name not in sums}
+            pairs = {name: value for name, value in values.items() if not isinstance(value, Sums)}
             means, counts = ({name: pair[k] for name, pair in pairs.items()} for k in (0, 1))
             measured[part] = PartMetrics(examples, means, counts, sums)
         return measured

@@ -15,6 +15,7 @@ from jaxtyping import Array
 from fedsolve.core.checks import check_flag
 from fedsolve.core.errors import InvalidInput
 from fedsolve.core.types import Batch, Params
+from fedsolve.tasks.leaves import WithFrozen
 from fedsolve.tasks.loss_arguments import asked, call
 
 _MOST = 2.0**53
@@ -179,6 +180,34 @@ class OnModel:
         """The first column of a batch, shape ()."""
         each = self.each(params, batch, buffers)
         return self.of_sums(self.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0])[0]
+
+
+@dataclass(frozen=True)
+class _OfAssembled:
+    """A function of assembled parameters as one of those that train.
+
+    Attributes:
+        outputs: (assembled parameters, inputs) -> outputs.
+        assemble: trained parameters -> the assembled ones.
+    """
+
+    outputs: Callable[..., Any]
+    assemble: Callable[[Params], Params]
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The arguments that it asks for."""
+        return asked(self.outputs, "the model")
+
+    def __call__(self, params: Params, x: Any, **given: Any) -> Any:
+        """The outputs for some inputs."""
+        trained = params.trained if isinstance(params, WithFrozen) else params
+        return self.outputs(self.assemble(trained), x, **given)
+
+
+def outputs_of(outputs: Callable[..., Any] | None, assemble: Callable[[Params], Params]) -> Any:
+    """A task's model as losses and metrics call it, from what `Task.outputs` says; None where that says nothing."""
+    return outputs and _OfAssembled(outputs, assemble)
 
 
 def on_model(metrics: Any, model: Callable[..., Any] | None, remedy: str) -> Any:

@@ -31,7 +31,7 @@ def from_torch(
     clients: FederatedData | Sequence[Any],
     *,
     test: Any = None,
-    metrics: Mapping[str, Callable[[Any, Any], torch.Tensor]] | None = None,
+    metrics: Mapping[str, Callable[[Any, Any], torch.Tensor] | SumMetric] | None = None,
     batch_size: int | None = 32,
     epochs: int | None = 1,
     local_steps: int | None = None,
@@ -108,7 +108,8 @@ def from_torch(
         loss=parts.functions.pop("loss"),
         data=data,
         test=held_out,
-        metrics={name: f for name, f in parts.functions.items() if not isinstance(f, Whole)},
+        metrics={name: f for name, f in parts.functions.items() if not isinstance(f, Whole)}
+        | on_model(from_sums, parts.outputs, ""),
         whole={name: f for name, f in parts.functions.items() if isinstance(f, Whole)},
         batch_size=batch_size,
         epochs=None if local_steps is not None else epochs,

@@ -18,6 +18,7 @@ from fedsolve.tasks.torch_modules.agreement import Agreement
 from fedsolve.tasks.torch_modules.module_losses import LossWithBuffers, MetricWithBuffers, OfModule
 from fedsolve.tasks.torch_modules.module_sums import (
     LossBehind,
+    ModuleOutputs,
     SumsBehind,
     SumsOfModule,
     SumsWithBuffers,
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """What a task is made of."""
+    """What a task is made of; `outputs` are the module's, of its parameters and inputs."""
 
     params: dict[str, np.ndarray]
     frozen: dict[str, np.ndarray]
     buffers: dict[str, np.ndarray]
     functions: dict[str, Any]
+    outputs: Any
 
 
 def parts_of(
@@ -125,7 +127,7 @@ def _translated(
     difference = theirs.wide.difference(of_translated(_by_batch(made), model.buffers, theirs.wide.type))
     if difference is not None:
         raise NotTranslatable(difference)
-    return Parts(model.params, model.frozen, model.buffers, made)
+    return Parts(model.params, model.frozen, model.buffers, made, merged(ModuleOutputs(model)))
 
 
 def _in_pytorch(
@@ -136,7 +138,7 @@ def _in_pytorch(
     A copy of it, or itself where a copy does something else; evaluated by sums that JAX takes, or by PyTorch's values
     of examples, where the loss refers to what trains; in batches, or each example by itself.
     """
-    from fedsolve.pytorch.callback.torch_callback import Module
+    from fedsolve.pytorch.callback.torch_callback import Module, Outputs
     from fedsolve.pytorch.translation.export import silence
     from fedsolve.tasks.torch_modules.evaluated import of_called
 
@@ -152,7 +154,9 @@ def _in_pytorch(
                 raise
             continue
         if found is None:
-            return Parts(own.params, {}, own.buffers, made)
+            return Parts(
+                own.params, {}, own.buffers, made, ModuleOutputs(Outputs.of(own, outputs, rows_of(y)))
+            )
         difference = difference or found
     raise InvalidInput(f"{type(module).__name__} cannot be trained: run by its own code too, {difference}")
 
@@ -163,7 +167,7 @@ def _called(
     from fedsolve.pytorch.callback.torch_callback import HostLoss, HostValues, Outputs
 
     made: dict[str, Any] = {}
-    rows = len(next(t for t in jax.tree.leaves(y) if t.ndim))
+    rows = rows_of(y)
     for name, f in functions.items():
         kind = HostLoss if name == "loss" else HostValues
         made[name] = kind(own, f.function, bool(own.buffers))
@@ -173,6 +177,11 @@ def _called(
             values = SumsBehind(Outputs.of(own, outputs, rows), f.sums)
             made[name] = LossBehind(values, made[name]) if name == "loss" else values
     return made
+
+
+def rows_of(targets: Any) -> int:
+    """How many examples some targets are of."""
+    return len(next(t for t in jax.tree.leaves(targets) if t.ndim))
 
 
 def _by_batch(functions: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -165,6 +166,40 @@ class LossBehind(_OfSums):
     def __call__(self, params: Values, batch: Examples, **given: Any) -> Any:
         """The value of the examples that count, shape (); with buffers, their new values too."""
         return self.loss(params, batch, **given)
+
+
+@dataclass(frozen=True)
+class ModuleOutputs:
+    """(params, inputs) -> a module's outputs in evaluation mode, an array with a row for each example.
+
+    Attributes:
+        module: the module, translated, or behind the compiled program.
+    """
+
+    module: Model | Outputs
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """Buffers where the module has some."""
+        has_some = self.module.buffers if hasattr(self.module, "apply") else self.module.asks  # pyright: ignore
+        return ("buffers",) if has_some else ()
+
+    def __call__(self, params: Any, x: Any, buffers: Any = None) -> Any:
+        """The outputs of some inputs."""
+        if not hasattr(self.module, "apply"):
+            no_targets = jnp.zeros(len(jax.tree.leaves(x)[0]), jnp.int32)
+            outputs = self.module(params, (x, no_targets), buffers)  # pyright: ignore
+        elif self.module.mixing_evaluated:  # pyright: ignore[reportAttributeAccessIssue]
+            own, rows = buffers or self.module.buffers, lambda outputs, _: outputs  # pyright: ignore
+            outputs = alone(self.module, rows, params, own, Examples(x, ()))  # pyright: ignore
+        else:
+            outputs = self.module.apply(params, buffers or self.module.buffers, x, None)[0]  # pyright: ignore
+        if isinstance(outputs, tuple):
+            raise InvalidInput(
+                f"a metric of fs.metrics takes one output of a module, which has {len(outputs)}: give the metric as a "
+                "function of outputs and targets"
+            )
+        return outputs
 
 
 @dataclass(frozen=True)

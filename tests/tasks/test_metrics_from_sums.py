@@ -1,0 +1,231 @@
+"""fs.metrics against scikit-learn: values and bounds, and those of runs on any batches, clients and streams."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import metrics as theirs
+
+import fedsolve as fs
+from fedsolve.engine.evaluation.pooling import sums_of_all
+from fedsolve.tasks.metrics.sum_metric import OnModel, describe, described
+
+RNG = np.random.default_rng(0)
+Y = (RNG.random(400) < 0.1).astype(int)
+SCORE = RNG.normal(size=400) + Y
+SCORE[:50] = np.round(SCORE[:50], 1)  # some are equal
+WEIGHT = RNG.random(400)
+LOGITS, CLASSES = RNG.normal(size=(400, 5)) - [0, 0, 0, 9, 0], RNG.choice(4, 400)
+
+
+def columns(metric, outputs, targets, weights=None):
+    """Of sums over two halves, added up."""
+    total = np.zeros(metric.width)
+    for rows in (slice(0, 150), slice(150, None)):
+        given = [None if a is None else jnp.asarray(a[rows]) for a in (outputs, targets, weights)]
+        each = metric.each(*given)
+        sums = np.asarray(metric.totals(each, jnp.zeros(len(each), jnp.int32), 1)[0], float)
+        metric.check_sums(sums, len(each))
+        total += sums
+    return np.asarray(metric.of_sums(jnp.asarray(total)))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bins", [2, 10, 500, 4096])
+def test_the_area_is_within_its_bound(bins, weighted):
+    """The bound is half the share of pairs in one bin; pairs counted by hand for few bins."""
+    weights = WEIGHT if weighted else None
+    value, bound = columns(fs.metrics.AUC(bins, weighted=weighted), SCORE, Y, weights)
+    assert abs(value - theirs.roc_auc_score(Y, SCORE, sample_weight=weights)) <= bound + 1e-6
+    w = np.ones(400) if weights is None else weights
+    place = np.floor((0.5 + 0.5 * SCORE / (1 + np.abs(SCORE))) * bins)
+    pairs = np.outer(w * Y, w * (1 - Y))
+    same = (pairs * (place[:, None] == place[None])).sum() / pairs.sum()
+    assert bound == pytest.approx(same / 2, rel=0.02, abs=1e-6)
+
+
+def test_two_outputs_are_their_difference_and_scales_keep_order():
+    two = np.stack([0.5 * SCORE, 1.5 * SCORE], axis=1)
+    exact = theirs.roc_auc_score(Y, SCORE)
+    for metric, outputs in ((fs.metrics.AUC(), two), (fs.metrics.AUC(scale=100.0), 100 * SCORE[:, None])):
+        value, bound = columns(metric, outputs, Y)
+        assert abs(value - exact) <= bound + 1e-6 < 0.01
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.7])
+@pytest.mark.parametrize("weights", [None, WEIGHT], ids=["alike", "weighted"])
+def test_counts_of_two_classes(threshold, weights):
+    said, given = threshold < SCORE, {"sample_weight": weights}
+    wanted = {
+        "F1": [theirs.f1_score(Y, said, **given)],
+        "Precision": [theirs.precision_score(Y, said, **given)],
+        "Sensitivity": [theirs.recall_score(Y, said, **given)],
+        "Specificity": [theirs.recall_score(Y, said, pos_label=0, **given)],
+        "BinaryCounts": theirs.confusion_matrix(Y, said, **given).ravel()[[3, 1, 0, 2]],
+    }
+    for name, values in wanted.items():
+        metric = getattr(fs.metrics, name)(threshold, weighted=weights is not None)
+        np.testing.assert_allclose(columns(metric, SCORE, Y, weights), values, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHT], ids=["alike", "weighted"])
+@pytest.mark.filterwarnings("ignore:y_pred contains classes")
+def test_several_classes(weights):
+    """One of which never occurs and is never predicted, and another that is predicted alone."""
+    said, given = LOGITS.argmax(1), {"sample_weight": weights}
+    macro = theirs.f1_score(CLASSES, said, average="macro", **given)
+    balanced = theirs.balanced_accuracy_score(CLASSES, said, **given)
+    for kind, wanted in ((fs.metrics.MacroF1, macro), (fs.metrics.BalancedAccuracy, balanced)):
+        metric = kind(5, weighted=weights is not None)
+        assert columns(metric, LOGITS, CLASSES, weights) == pytest.approx(wanted, rel=1e-5)
+    assert columns(fs.metrics.MacroF1(2), SCORE, Y) == pytest.approx(
+        theirs.f1_score(Y, SCORE > 0, average="macro"), rel=1e-5
+    )
+
+
+def test_what_is_unknown_is_nan():
+    nothing = np.zeros(400, int)
+    assert np.isnan(columns(fs.metrics.AUC(), SCORE, nothing)).all()
+    assert np.isnan(columns(fs.metrics.Sensitivity(), SCORE, nothing)).all()
+    each = fs.metrics.F1().each(jnp.array([1.0, jnp.nan]), jnp.array([1, 1]))
+    assert jnp.isnan(fs.metrics.F1().totals(each, jnp.array([0, 1]), 2)).any(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.full
+def test_more_ones_than_float32_counts():
+    """2^24 + 2^21 examples of one bin; a sum of ones in float32 would end at 2^24."""
+    count, metric = 2**24 + 2**21, fs.metrics.BinaryCounts()
+    each = jnp.ones((count, 3), jnp.float32)
+    assert sums_of_all(metric, each).tolist() == [0, 0, 0, count]
+
+
+@pytest.mark.parametrize(
+    "metric", [fs.metrics.AUC(7), fs.metrics.F1(0.5), fs.metrics.MacroF1(3, weighted=True)]
+)
+def test_a_description_makes_the_metric_again(metric):
+    assert described(describe(metric)) == metric
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fs.metrics.AUC(1),
+        lambda: fs.metrics.AUC(5000),
+        lambda: fs.metrics.AUC(scale=0),
+        lambda: fs.metrics.MacroF1(1),
+        lambda: fs.metrics.F1(float("nan")),
+        lambda: fs.metrics.F1(weighted=1),
+        lambda: columns(fs.metrics.AUC(), LOGITS, CLASSES),
+        lambda: columns(fs.metrics.MacroF1(4), LOGITS, CLASSES),
+        lambda: columns(fs.metrics.F1(), SCORE, LOGITS),
+        lambda: described({"metric": "describe"}),
+        lambda: described({"metric": "AUC", "bins": 3}),
+    ],
+)
+def test_wrong_input_is_one_line(call):
+    with pytest.raises(fs.InvalidInput) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def score(w, x):
+    return x @ w
+
+
+def loss(w, batch):
+    return jnp.mean(jnp.logaddexp(0, -(2 * batch[1] - 1) * score(w, batch[0])))
+
+
+def client(n, positive=0.3):
+    y = (RNG.random(n) < positive).astype(np.int32)
+    return RNG.normal(size=(n, 3)) + y[:, None], y, RNG.uniform(0.1, 2, n)
+
+
+CLIENTS = [client(40), client(7), client(13, 0.0), client(60)]
+TEST, UNSEEN = client(51), [client(9)]
+METRICS = {
+    "auc": fs.metrics.AUC(),
+    "weighted": fs.metrics.AUC(weighted=True),
+    "f1": fs.metrics.F1(),
+    "n": fs.metrics.BinaryCounts(),
+}
+
+
+def task(metrics):
+    bound = {name: OnModel(metric, score) for name, metric in metrics.items()}
+    return fs.Task.from_arrays(loss, np.ones(3), CLIENTS, test=TEST, unseen=UNSEEN, metrics=bound)
+
+
+def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
+    """Of uneven clients in blocks; streamed, to the same bits; and a sweep the same."""
+    options = {"rounds": 2, "clients_per_round": 3, "eval_every": 2, "dtype": "float64"}
+    each = fs.callbacks.EachClient()
+    found = fs.run(fs.FedAvg(0.3), task(METRICS), callbacks=[each], **options)
+    w = np.asarray(found.params)
+    sets = {"train": [np.concatenate(part) for part in zip(*CLIENTS, strict=True)], "test": TEST}
+    for name, (x, y, weight) in sets.items():
+        values = {k.removeprefix(f"{name}_"): v[-1] for k, v in found.metrics.items() if k.startswith(name)}
+        assert abs(values["auc"] - theirs.roc_auc_score(y, x @ w)) <= values["auc_error"] + 1e-12
+        exact = theirs.roc_auc_score(y, x @ w, sample_weight=weight)
+        assert abs(values["weighted"] - exact) <= values["weighted_error"] + 1e-12
+        assert values["f1"] == pytest.approx(theirs.f1_score(y, x @ w > 0))
+        counts = [values[f"n_{k}"] for k in ("tn", "fp", "fn", "tp")]
+        assert counts == theirs.confusion_matrix(y, x @ w > 0).ravel().tolist()
+    own = each.found[2]
+    for i, (x, y, _) in enumerate(CLIENTS):
+        if i == 2:
+            assert np.isnan([own.column("auc")[i], own.column("auc_error")[i]]).all()
+        else:
+            apart = abs(own.column("auc")[i] - theirs.roc_auc_score(y, x @ w))
+            assert apart <= own.column("auc_error")[i] + 1e-12
+    streamed = fs.run(fs.FedAvg(0.3), task(METRICS), residency="stream", **options)
+    swept = fs.sweep("FedAvg", task(METRICS), grid={"client_lr": [0.3, 0.1]}, **options)
+    for name, column in found.metrics.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(column, streamed.metrics[name], err_msg=name)
+        if name.startswith(("test_", "unseen_auc")) and name in swept.metrics:
+            np.testing.assert_allclose(swept.metrics[name][0, 0, -1], column[-1], rtol=1e-9, err_msg=name)
+    assert "test_auc_error" in swept.metrics
+
+
+def test_outputs_that_mix_examples_are_found():
+    wrong = fs.Task.from_arrays(
+        loss,
+        np.ones(3),
+        CLIENTS,
+        metrics={"f1": OnModel(fs.metrics.F1(), lambda w, x: x @ w - (x @ w).mean())},
+    )
+    found = fs.run(fs.FedAvg(0.3), wrong, rounds=1)
+    assert any("f1 is no mean over examples" in note for note in found.history.notes)
+
+
+@pytest.mark.parametrize(
+    ("translate", "statistics"),
+    [
+        (None, False),
+        pytest.param(None, True, marks=pytest.mark.full),
+        pytest.param(False, True, marks=pytest.mark.full),
+    ],
+)
+def test_a_module_of_pytorch(translate, statistics):
+    """With running statistics and a frozen weight, or neither."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    if statistics:
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+        net[0].weight.requires_grad_(False)
+    clients = [(x.astype("f"), y.astype("i8")) for x, y, _ in CLIENTS]
+    metrics = {"auc": fs.metrics.AUC(), "macro": fs.metrics.MacroF1(2)}
+    made = fs.tasks.from_torch(
+        net, torch.nn.CrossEntropyLoss(), clients, metrics=metrics, translate=translate, batch_size=8
+    )
+    found = fs.run(fs.FedAvg(0.1), made, rounds=1)
+    x, y = (np.concatenate(part) for part in zip(*clients, strict=True))
+    with torch.no_grad():
+        outputs = found.module().eval()(torch.tensor(x)).numpy()
+    exact = theirs.roc_auc_score(y, outputs[:, 1] - outputs[:, 0])
+    assert abs(found.metrics["train_auc"][-1] - exact) <= found.metrics["train_auc_error"][-1] + 1e-5
+    macro = theirs.f1_score(y, outputs.argmax(1), average="macro")
+    assert found.metrics["train_macro"][-1] == pytest.approx(macro, rel=1e-5)
