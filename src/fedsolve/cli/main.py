@@ -15,6 +15,7 @@ import typer
 from fedsolve.cli.commands.datasets import data
 from fedsolve.cli.commands.doctor import doctor
 from fedsolve.cli.commands.listing import cite, list_
+from fedsolve.cli.commands.predict import predict
 from fedsolve.cli.commands.reproduce import reproduce, study, verdict
 from fedsolve.cli.commands.training import compare, run, show, sweep
 from fedsolve.cli.federation.commands import federate
@@ -56,6 +57,7 @@ app.command(
     short_help="List algorithms, tasks, partitions, geometries, schedules, experiments or communication.",
 )(list_)
 app.command(short_help="Show a run, a comparison or a sweep, finished or not.")(show)
+app.command(short_help="Predict with the model of a finished run.")(predict)
 app.command(short_help="Serve a live page of runs.")(watch)
 app.command(short_help="Print the BibTeX entries for a run.")(cite)
 app.command(short_help="Check the installation, devices and data.")(doctor)

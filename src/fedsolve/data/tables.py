@@ -47,6 +47,24 @@ class Table:
             ) from None
         return cls(tuple(_files(Path(path))), pyarrow)
 
+    def names(self) -> list[str]:
+        """The columns of the first file.
+
+        Raises:
+            InvalidInput: the file cannot be read.
+        """
+        path = self.files[0]
+        try:
+            with path.open("rb") as file:
+                begin = file.read(6)
+            if begin.startswith(b"PAR1"):
+                return list(self.arrow.parquet.read_schema(path).names)
+            with self.arrow.OSFile(str(path)) as source:
+                opened = self.arrow.ipc.open_file if begin == b"ARROW1" else self.arrow.ipc.open_stream
+                return list(opened(source).schema.names)
+        except (self.arrow.ArrowException, OSError) as error:
+            raise _not_whole(path, error) from None
+
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Where some rows stand, in words, and their columns as Arrow's arrays.
 
@@ -65,10 +83,7 @@ class Table:
                             )
                     yield where, {name: batch.column(name) for name in columns}
             except (self.arrow.ArrowException, OSError) as error:
-                line = (str(error).splitlines() or [""])[0]
-                raise InvalidInput(
-                    f"{path} is no whole Parquet or Arrow file ({line}): write it again"
-                ) from None
+                raise _not_whole(path, error) from None
 
     def _parts(self, path: Path, columns: list[str]) -> Iterator[tuple[str, Any]]:
         """Rows of one file, by row group or record batch; its format is told by its first bytes."""
@@ -125,6 +140,11 @@ def _named(state: Path) -> list[Path]:
     if not names:
         raise InvalidInput(f"{state} names no file: there are no rows")
     return [state.parent / name for name in names]
+
+
+def _not_whole(path: Path, error: Exception) -> InvalidInput:
+    line = (str(error).splitlines() or [""])[0]
+    return InvalidInput(f"{path} is no whole Parquet or Arrow file ({line}): write it again")
 
 
 def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from fedsolve.engine.compute.processes import (
 )
 from fedsolve.engine.compute.round import RunState
 from fedsolve.engine.evaluation.client_metrics import client_metrics
+from fedsolve.engine.evaluation.client_models import ClientModels
 from fedsolve.engine.evaluation.nonfinite_clients import first_evaluation, without_nonfinite_clients
 from fedsolve.engine.loop import CompileClock, RecordedRounds, Stopwatch, loop
 from fedsolve.engine.prepared_run import PreparedRun
@@ -166,7 +167,8 @@ class RunRounds(RecordedRounds):
         history = self.recorder.history(self.label, task.name, prepared.settings, self._clock.seconds, notes)
         model = prepared.algorithm.export(state.server)
         buffers = model.buffers.given() if isinstance(model, WithBuffers) else None
-        return Result(task.assemble(bare(model)), history, buffers, task.module, prepared.timeline)
+        own = ClientModels.of(prepared, state)
+        return Result(task.assemble(bare(model)), history, buffers, task.inference, prepared.timeline, own)
 
     def _react(self) -> str:
         """Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''."""

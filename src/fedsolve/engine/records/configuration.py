@@ -14,6 +14,7 @@ import tomli_w
 
 from fedsolve.config.naming import named, to_plain
 from fedsolve.core.algorithm import Algorithm, name_of
+from fedsolve.core.building.build_record import Made
 from fedsolve.core.errors import Diverged, Interrupted
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitioning.partition import Partition
@@ -68,6 +69,11 @@ def _task(task: Task, unnamed: dict[str, str]) -> dict[str, Any]:
     if made is None:
         unnamed["task"] = f"{task.name}, {task.data.num_clients:,} clients"
         return {"task": task.name}
+    return task_table(made, unnamed)
+
+
+def task_table(made: Made, unnamed: dict[str, str]) -> dict[str, Any]:
+    """The keys of a task that a catalogue's builder made; options that have no names come into `unnamed`, in words."""
     options: dict[str, Any] = {}
     for name, value in made.options.items():
         given = {"name": value.name, **vars(value)} if isinstance(value, Partition) else value
