@@ -300,7 +300,7 @@ class Task:
         refuse_state(params)
         leaves = split_leaves(params, freeze)
         outputs, labels = predicted_by(loss) if predict is None else (predict, None)
-        metrics = on_model(metrics, predict or getattr(loss, "model", None), _PREDICT)
+        named: Any = on_model(metrics, predict or getattr(loss, "model", None), _PREDICT)
         trained, wrap = leaves.trained, leaves.wrap
         return cls(
             name=name,
@@ -312,9 +312,7 @@ class Task:
             unseen=unseen
             if unseen is None or isinstance(unseen, FederatedData)
             else FederatedData.from_clients(unseen),
-            metrics={k: wrap(m) for k, m in metrics.items()}
-            if isinstance(metrics, Mapping)
-            else metrics or {},
+            metrics={k: wrap(m) for k, m in named.items()} if isinstance(named, Mapping) else named or {},
             whole={
                 k: Whole(wrap(m.outputs), m.score) if isinstance(m, Whole) else wrap(m)
                 for k, m in whole.items()

@@ -190,4 +190,4 @@ def _record_to_sums(names: list[Any], kinds: list[Any], values: list[Any]) -> di
             f"it has {len(values)} sums, and its metrics have {int(ends[-1]) if len(ends) else 0}"
         )
     pieces = np.split(np.array(values, np.float64), ends[:-1])
-    return {name: Sums(*pair) for name, *pair in zip(names, metrics, pieces, strict=True)}
+    return {name: Sums(metric, own) for name, metric, own in zip(names, metrics, pieces, strict=True)}

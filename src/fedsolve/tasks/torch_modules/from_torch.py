@@ -55,8 +55,8 @@ def from_torch(
             dictionary of arrays, given to the module as one argument.
         test: held-out examples, in the form of a client's.
         metrics: further ones, name -> (outputs, targets) -> tensor as for `loss`, or one of `fs.metrics`; what is no
-            mean over examples is computed on whole sets. None for the accuracy where targets are classes, one for each row of
-            outputs (n, classes, ...).
+            mean over examples is computed on whole sets. None for the accuracy where targets are classes, one for each
+            row of outputs (n, classes, ...).
         batch_size: examples of a local step; None is the full batch; at least 1.
         epochs: local epochs of a round, at least 1.
         local_steps: local steps of a round instead of epochs, at least 1.
