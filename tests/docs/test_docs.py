@@ -108,7 +108,7 @@ def test_shown_command_lines_are_read():
     """Each command and option of them exists, and names of tasks, methods, data sets and experiments are right."""
     from typer.main import get_command
 
-    from fedsolve.cli.configuration.values import parse_assignments
+    from fedsolve.cli.configuration.values import parse_assignments, typed_method
     from fedsolve.cli.main import app
     from fedsolve.config.build import arguments
     from fedsolve.studies.names import entries
@@ -131,7 +131,8 @@ def test_shown_command_lines_are_read():
         ]
         for name in [n for n in named if n is not None and ":" not in n]:
             keys = parse_assignments(given.get("settings") or [], "--set")
-            assert set(keys) <= set(arguments(name)), words
+            of_one = {key.rpartition(".")[2] for key in keys}  # slow.client_lr
+            assert of_one <= set(arguments(typed_method(name)["name"])), words
         if words[0] in ("data", "reproduce") and given["name"]:
             assert given["name"] in {"data": DATASETS, "reproduce": entries()}[words[0]]
     assert {
@@ -238,12 +239,12 @@ def test_the_readme_counts_the_methods():
 
 
 def test_the_methods_of_adding_an_algorithm_run(tmp_path, monkeypatch):
-    """Both files of the page, by module:name and in a wrapper; the methods are what their docstrings say."""
+    """Its three files, by module:name, in wrappers and as wrappers; the methods are what their docstrings say."""
     pytest.importorskip("sklearn")
     page = (ROOT / "docs" / "adding-an-algorithm.md").read_text()
-    averaged, ridge = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "page_mine.py").write_text(averaged)
-    (tmp_path / "page_ridge.py").write_text(ridge)
+    files = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for name, text in zip(("mine", "ridge", "mime"), files, strict=True):
+        (tmp_path / f"page_{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     task = fs.tasks.digits(num_clients=4, model="softmax")
 
@@ -256,8 +257,30 @@ def test_the_methods_of_adding_an_algorithm_run(tmp_path, monkeypatch):
     assert loss("page_mine:Averaged", rate | {"beta": 0.5}) == pytest.approx(ema, rel=1e-5)
     assert loss("FedProx+page_mine:Averaged", rate | {"beta": 0.5, "mu": 1.0}) > ema
     adam = loss("FedAdam", rate)
-    assert loss("page_ridge:RidgeFedAdam", rate | {"weight": 0.0}) == pytest.approx(adam, rel=1e-5)
-    assert loss("page_ridge:RidgeFedAdam", rate | {"weight": 1.0}) > adam
+    assert loss("page_ridge:Ridge+FedAdam", rate | {"weight": 0.0}) == pytest.approx(adam, rel=1e-5)
+    assert loss("page_ridge:Ridge+FedAdam", rate | {"weight": 1.0}) > adam
+    average = loss("FedAvg", rate)
+    assert loss("page_mime:MimeLite+FedAvg", rate | {"beta": 0.0}) == pytest.approx(average, rel=1e-5)
+    assert (
+        loss("FedProx+page_mime:MimeLite+FedAvg", rate | {"beta": 0.9, "mu": 0.0}) > average
+    )  # its first steps
+    scaffold = loss("SCAFFOLD", rate)
+    assert loss("SCAFFOLD+page_mime:MimeLite+FedAvg", rate | {"beta": 0.0}) == pytest.approx(
+        scaffold, rel=1e-5
+    )
+
+
+def test_the_commands_of_adding_an_algorithm_name_its_methods():
+    """Each `module:name` and each setting of the page's commands is one that the page defines."""
+    page = (ROOT / "docs" / "adding-an-algorithm.md").read_text()
+    named = set(
+        re.findall(r"\b(\w+):([A-Z]\w+)", " ".join(re.findall(r"^    fedsolve .*$", page, re.MULTILINE)))
+    )
+    assert named == {("mine", "Averaged"), ("ridge", "Ridge"), ("mime", "MimeLite")}
+    assert all(
+        f"Save it as `{module}.py`" in page or f"Save this file as `{module}.py`" in page
+        for module, _ in named
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
