@@ -12,6 +12,7 @@ import numpy as np
 from fedsolve.config.build import arguments, build
 from fedsolve.config.catalogue import split_name
 from fedsolve.config.config_objects import registries
+from fedsolve.config.references import is_reference
 from fedsolve.config.schedule_names import OptaxSchedule
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.building.build_record import record_of
@@ -38,6 +39,48 @@ def named(algorithm: Algorithm) -> tuple[str, dict[str, Any]] | None:
         ValueError,
     ):  # settings without plain data, or that no builder takes together
         return None
+
+
+def call_text(name: str, settings: Mapping[str, Any]) -> str:
+    """A method as a person writes it, from its name and settings as plain data.
+
+    >>> call_text("FedAvg", {"client_lr": 0.1, "server_lr": {"schedule": "inverse_sqrt", "initial": 0.2}})
+    'FedAvg(client_lr=0.1, server_lr=inverse_sqrt(initial=0.2))'
+    """
+    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in settings.items())})"
+
+
+def changed_settings(name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A method of the catalogue as `call_text` writes it, and those of some settings that are not its own.
+
+    Settings with their default are left out. Of a user's own method nothing is known: all settings come back.
+
+    >>> changed_settings("FedAvg", {"client_lr": 0.3, "server_lr": 1.0, "rounds": 9})
+    ('FedAvg(client_lr=0.3)', {'rounds': 9})
+    """
+    wrappers = name.split("+")
+    if any(is_reference(part) for part in wrappers):
+        return name, dict(settings)
+    try:
+        known = arguments(name)
+    except FedsolveError:  # a label, or a method of another version
+        return name, dict(settings)
+    own = {key: value for key, value in settings.items() if key in known}
+    changed = {key: value for key, value in own.items() if _text(value) != _text(known[key].default)}
+    return call_text(name, changed), {key: value for key, value in settings.items() if key not in known}
+
+
+def _text(value: Any) -> str:
+    """A setting as in a call."""
+    if isinstance(value, Mapping):
+        parts = dict(value)
+        name = parts.pop("name", parts.pop("schedule", "dict"))
+        return call_text(str(name), parts)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return f"{value:g}" if isinstance(value, np.number) else str(value)
 
 
 def to_plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from fedsolve.engine.preparation.placed import Placed, place
 from fedsolve.engine.preparation.plan import plan
 from fedsolve.engine.preparation.requested import Requested, check_methods, choose_sampling, request
 from fedsolve.engine.prepared_run import PreparedRun
+from fedsolve.engine.records.identity import as_written
 from fedsolve.tasks.task import Task
 
 _OWN = (
@@ -59,6 +60,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
         sampling=planned.sampling,
         task=task,
         label=requested.label,
+        method=as_written(requested.algorithm),
         options=requested.options,
         program=planned.program,
         packed=clients,

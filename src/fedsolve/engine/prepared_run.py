@@ -37,6 +37,7 @@ class PreparedRun(RunEvaluation):
     Attributes, beside those of its evaluation:
         sampling: with all numbers in the run's type.
         label: the method's name in tables.
+        method: the method as a person writes it.
         options: of the run, with every default filled in.
         program: what is static in a compiled round.
         packed: all clients' examples; of a few where clients are streamed.
@@ -50,6 +51,7 @@ class PreparedRun(RunEvaluation):
 
     sampling: Sampling
     label: str
+    method: str
     options: RunOptions
     program: Program
     packed: PackedClients
@@ -78,7 +80,12 @@ class PreparedRun(RunEvaluation):
     @property
     def settings(self) -> dict[str, Any]:
         """What the record says the run was: its identity, its length and how often it was evaluated."""
-        return {**self.identity, "rounds": self.rounds, "eval_every": self.eval_every}
+        return {
+            **self.identity,
+            "algorithm": self.method,
+            "rounds": self.rounds,
+            "eval_every": self.eval_every,
+        }
 
     @property
     def first_model(self) -> Any:

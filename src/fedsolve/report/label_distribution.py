@@ -30,6 +30,8 @@ _MUTED = (
     "#BBBBBB",
 )
 _LEGEND_LABELS = 20
+_NAMED = 24
+"""Up to so many clients have a row with a name; of more the bars stand upright, in less than half a screen."""
 
 
 def label_counts(data: FederatedData, labels: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +68,7 @@ def labels_by_client(data: FederatedData, labels: np.ndarray | None = None, titl
     shown = np.arange(total)
     if total > MOST_CLIENTS:
         shown = np.sort(np.random.default_rng(0).choice(total, SAMPLE, replace=False))
-    figure = new_figure(8.6, 1.6 + max(1.6, 0.3 * min(len(shown), 16) + 0.075 * max(0, len(shown) - 16)))
+    figure = new_figure(8.6, 3.4 if len(shown) > _NAMED else 1.6 + max(1.6, 0.3 * len(shown)))
     axes = figure.subplots()
     _bars(axes, names, counts[shown], [data.names[i] for i in shown])
     which = (
@@ -83,18 +85,28 @@ def _bars(axes: Axes, names: np.ndarray, counts: np.ndarray, clients: list[str])
 
     few = len(names) <= len(_MUTED)
     colours = _MUTED if few else colormaps["viridis"](np.linspace(0, 1, len(names)))
-    left = np.zeros(len(counts), np.int64)
-    height = 0.85 if len(counts) <= 40 else 1.0
+    upright = len(clients) > _NAMED
+    at, before = np.arange(len(clients)), np.zeros(len(counts), np.int64)
     for k, name in enumerate(names):
-        axes.barh(
-            np.arange(len(counts)), counts[:, k], left=left, color=colours[k], height=height, label=str(name)
-        )
-        left = left + counts[:, k]
-    step = -(-len(clients) // 40)
-    axes.set_yticks(np.arange(len(clients))[::step], [_short(c) for c in clients[::step]], fontsize=8)
-    axes.set_ylim(len(clients) - 0.5, -0.5)
-    axes.set_xlabel("Examples (count)")
-    axes.set_ylabel("Client")
+        look = {"color": colours[k], "label": str(name)}
+        if upright:
+            axes.bar(at, counts[:, k], bottom=before, width=0.9, **look)
+        else:
+            axes.barh(at, counts[:, k], left=before, height=0.85, **look)
+        before = before + counts[:, k]
+    if upright:
+        step = -(-len(clients) // 25)
+        numbered = all(c.removeprefix("client ").isdecimal() for c in clients)  # as data without names are
+        texts = [c.removeprefix("client ") if numbered else _short(c) for c in clients[::step]]
+        axes.set_xticks(at[::step], texts, fontsize=8, rotation=0 if max(map(len, texts)) < 4 else 60)
+        axes.set_xlim(-0.5, len(clients) - 0.5)
+        axes.set_ylabel("Examples (count)")
+        axes.set_xlabel("Client")
+    else:
+        axes.set_yticks(at, [_short(c) for c in clients], fontsize=8)
+        axes.set_ylim(len(clients) - 0.5, -0.5)
+        axes.set_xlabel("Examples (count)")
+        axes.set_ylabel("Client")
     axes.spines[["top", "right"]].set_visible(False)
     figure = axes.get_figure(root=True)
     assert figure is not None

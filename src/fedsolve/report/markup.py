@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "client_loss_worst")
+_CLIENTS_WITH_DECILES = 10
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s,;:'\"{}()]+/)+(?=[^/\s])")
 _COLUMN = 32
 """Characters that fit in a column: a longer setting has a row of its own, a longer cell of a table is broken."""
@@ -128,15 +129,22 @@ def result_html(histories: Sequence[History]) -> str:
 
 def clients_table(histories: Sequence[History]) -> str:
     """Mean, p10, p90 and worst client loss of each run at its last evaluation; '' if no run has them."""
-    names = [c for c in _CLIENT_COLUMNS if any(c in h.evaluations for h in histories)]
+    names = [c for c in _CLIENT_COLUMNS if any(c in h.evaluations and c not in too_few(h) for h in histories)]
     if not names:
         return ""
     head = ["Method", *(describe(c).title.removeprefix("Client loss, ").capitalize() for c in names)]
     rows, means = [], [m.history for m in over_seeds(histories)]
     for name, h in zip(distinct_names(means), means, strict=True):
-        values = [h.final(c) if c in h.evaluations else None for c in names]
+        values = [h.final(c) if c in h.evaluations and c not in too_few(h) else None for c in names]
         rows.append([(name, name), *(("-" if v is None else show_number(v), v) for v in values)])
     return table_html("Loss over clients at the last evaluation", head, rows, _line_samples(histories))
+
+
+def too_few(history: History) -> tuple[str, ...]:
+    """Columns that say nothing of a run: percentiles of a handful of clients."""
+    count = history.settings.get("clients", history.settings.get("task.num_clients"))
+    few = isinstance(count, int) and count < _CLIENTS_WITH_DECILES
+    return ("client_loss_p10", "client_loss_p90") if few else ()
 
 
 def settings_html(histories: Sequence[History]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from fedsolve.folders.files import write_atomically
 from fedsolve.report.markup import (
     clients_table,
+    details,
     note_list,
     page_text,
     paragraphs,
@@ -25,10 +26,12 @@ from fedsolve.report.markup import (
     settings_html,
     static,
     text,
+    too_few,
+    without_folders,
 )
 from fedsolve.report.plots import on_a_clock
+from fedsolve.report.separation import first_metric, focus, outcome
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
-from fedsolve.report.table import headline
 from fedsolve.results.columns import plain
 from fedsolve.results.history import History
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
@@ -44,6 +47,10 @@ _MOST_POINTS = 18_000
 """Of all curves of a metric together: twelve methods with a dozen metrics make a page of 3 MB."""
 _AXES = ("round", "seconds", "megabytes", "time")
 _TIME = '<label><input type="radio" name="x" value="time"><span>simulated time</span></label>'
+_HELP = (
+    '<p class="help">Last iterate. Press a column\'s head to sort. “Sent” counts the bytes of all clients and rounds; '
+    "time leaves out compilation.</p>"
+)
 _SCRIPTS = ("plotting.js", "curves.js", "clients.js", "sorting.js")
 
 
@@ -64,25 +71,28 @@ def write_page(
         path: the HTML file; its folder is made.
         histories: the runs, at least one; runs of one label share a colour.
         title: the heading.
-        how_tuned: how the hyper-parameters were chosen; the page says so if it is not stated.
+        how_tuned: how the hyper-parameters were chosen; "" where that is not known.
         notes: claims and remarks, as a list above those of the runs.
         pictures: matplotlib figures (or PNGs) to show, by the sentence that describes them.
 
     Raises:
         InvalidInput: no histories, or the file cannot be written.
     """
-    main = headline(histories)
+    first = first_metric(histories)
+    remarks = [without_folders(note) for note in (*notes, *_notes(histories))]
+    drawn = "\n".join(picture(*item) for item in (pictures or {}).items())
     parts = {
         "title": text(title),
         "context": text(context(histories)),
-        "notes": note_list([*notes, *_notes(histories)]),
-        "results": result_html(histories),
-        "clients": _clients_section(histories),
-        "pictures": "\n".join(picture(*item) for item in (pictures or {}).items()),
-        "tuning": paragraphs(how_tuned or "How the hyper-parameters were chosen was not recorded."),
-        "settings": settings_html(histories),
+        "outcome": text(outcome(histories)),
         "curves": curves_html(histories),
-        **drawing(page_data(histories, main)),
+        "results": details("Results", f"{result_html(histories)}\n{_HELP}", shown=True),
+        "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
+        "clients": _clients_section(histories),
+        "pictures": details("Data and clients", drawn),
+        "tuning": details("How the hyper-parameters were chosen", paragraphs(how_tuned)),
+        "settings": details("Settings", settings_html(histories)),
+        **drawing(page_data(histories, first)),
         "scripts": "\n".join(static(name) for name in _SCRIPTS),
     }
     return write_atomically(path, page_text("page.html", parts))
@@ -97,7 +107,8 @@ def page_data(histories: Sequence[History], main: str) -> dict[str, Any]:
     runs = []
     for name, method in zip(distinct_names([m.history for m in methods]), methods, strict=True):
         h, style = method.history, styles[method.history.label]
-        columns = dict(h.evaluations, megabytes=h.megabytes())
+        shown = {key: values for key, values in h.evaluations.items() if key not in too_few(h)}
+        columns = shown | {"megabytes": h.megabytes()}
         if "server_lr" in h.rounds:
             columns.setdefault("server_lr", h.at_evaluations("server_lr"))
         tables = {"columns": columns} | ({"low": method.low, "high": method.high} if method.several else {})
@@ -127,7 +138,8 @@ def _drawn(tables: Mapping[str, Mapping[str, np.ndarray]], methods: int) -> np.n
 
 def drawing(data: Any) -> dict[str, str]:
     """The parts that all pages with curves share: `style` with the colours, and `data` with what draws it."""
-    style = "\n".join((static("uPlot.min.css"), static("page.css"), _colour_rules()))
+    sheets = [static(name) for name in ("uPlot.min.css", "page.css", "run.css")]
+    style = "\n".join((*sheets, _colour_rules()))
     block = f'<script type="application/json" id="page-data">{script_json(data)}</script>\n'
     return {"style": style, "data": f"{block}<script>{_plotter()}</script>\n"}
 
@@ -162,12 +174,16 @@ def _notes(histories: Sequence[History]) -> list[str]:
 
 def _clients_section(histories: Sequence[History]) -> str:
     table = clients_table(histories)
-    return Template(static("clients.html")).substitute(table=table) if table else ""
+    return details(
+        "Over the clients", Template(static("clients.html")).substitute(table=table) if table else ""
+    )
 
 
 def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     metric = describe(key)
-    numbers = [np.array([float(v) for v in run["columns"].get(key, ())]) for run in runs]
+    numbers = [np.array([float(v) for v in run["columns"][key]]) for run in runs if key in run["columns"]]
+    log = wants_log(key, numbers)
+    differ = None if log else focus(numbers)
     return {
         "key": key,
         "title": metric.title,
@@ -175,7 +191,8 @@ def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[st
         "unit": metric.unit,
         "scale": metric.scale,
         "averaged": averaged,
-        "log": wants_log(key, numbers),
+        "log": log,
+        "range": differ and [metric.scale * v for v in differ],
     }
 
 

@@ -8,34 +8,60 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from fedsolve.config.naming import call_text, named
 from fedsolve.core import __version__
+from fedsolve.core.algorithm import Algorithm
 from fedsolve.engine.compute.layout import cores
 
 
-def describe(value: object) -> str:
-    """A readable identity of an algorithm or a sampling, the same in every process.
+def as_written(algorithm: Algorithm) -> str:
+    """A method as a person writes it: by its name where it has one, without arguments that have their default.
+
+    >>> import fedsolve as fs
+    >>> as_written(fs.FedAvg(0.3)), describe(fs.client.SGD(0.1, momentum=0.9), brief=True)
+    ('FedAvg(client_lr=0.3)', 'SGD(lr=0.1, momentum=0.9)')
+    """
+    recipe = named(algorithm)
+    return describe(algorithm, brief=True) if recipe is None else call_text(*recipe)
+
+
+def describe(value: object, brief: bool = False) -> str:
+    """A readable identity of an algorithm or a sampling, the same in every process; `brief` leaves out defaults.
 
     >>> from fedsolve import server
     >>> describe(server.ServerSGD(0.5))
     'ServerSGD(lr=0.5, momentum=None, ema=False, nesterov=False)'
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = ", ".join(f"{f.name}={describe(getattr(value, f.name))}" for f in dataclasses.fields(value))
-        return f"{type(value).__name__}({parts})"
+        fields = [(f, describe(getattr(value, f.name), brief)) for f in dataclasses.fields(value)]
+        parts = [f"{f.name}={text}" for f, text in fields if not (brief and text == _default(f))]
+        return f"{type(value).__name__}({', '.join(parts)})"
     if isinstance(value, np.ndarray | jax.Array):
         array = np.asarray(value)
         return repr(array.item()) if array.ndim == 0 else f"array{array.shape}#{_digest(array)}"
     if isinstance(value, Callable) and not isinstance(value, type):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {describe(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k}: {describe(v, brief)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "(" + ", ".join(describe(v) for v in value) + ")"
+        return "(" + ", ".join(describe(v, brief) for v in value) + ")"
     return repr(value)
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    """A field's default in words; None if it has none."""
+    if field.default is not dataclasses.MISSING:
+        return describe(field.default, brief=True)
+    return (
+        None
+        if field.default_factory is dataclasses.MISSING
+        else describe(field.default_factory(), brief=True)
+    )
 
 
 def _digest(array: np.ndarray) -> str:

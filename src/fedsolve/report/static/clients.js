@@ -6,7 +6,8 @@ const clientParts = [
   { key: "client_loss_p90", name: "90th percentile", width: 1, dash: [] },
   { key: "client_loss_worst", name: "worst client", width: 2, dash: [5, 3] },
 ];
-const clientRuns = page.runs.filter(({ columns }) => clientParts.every((part) => part.key in columns));
+const clientRuns = page.runs.filter(({ columns }) => "client_loss_mean" in columns && "client_loss_worst" in columns);
+const clientPartsOf = ({ columns }) => clientParts.filter((part) => part.key in columns); // no percentiles of few clients
 const clients = document.getElementById("clients"); // absent where no run has client losses
 const clientForm = clients?.querySelector("form");
 const clientBox = clients?.querySelector(".chart");
@@ -19,7 +20,8 @@ function drawClients() {
   const colour = css(`--series-${run.colour}`);
   clientPlot?.destroy();
   const options = chartOptions(clientBox, page.axes.round, "Client loss (mean per example)", log);
-  const lines = clientParts.map(({ name, width, dash }) => ({
+  const parts = clientPartsOf(run);
+  const lines = parts.map(({ name, width, dash }) => ({
     label: name,
     stroke: colour,
     width,
@@ -27,9 +29,9 @@ function drawClients() {
     points: { show: false },
   }));
   options.series = [{}, ...lines];
-  options.bands = [{ series: [3, 2], fill: `${colour}33` }];
+  if (parts.length === clientParts.length) options.bands = [{ series: [3, 2], fill: `${colour}33` }];
   options.hooks = { setCursor: [showClients] };
-  const columns = clientParts.map(({ key }) => drawable(run.columns[key], 1, log));
+  const columns = parts.map(({ key }) => drawable(run.columns[key], 1, log));
   clientPlot = new uPlot(options, [run.columns.round, ...columns], clientBox);
   clientBox.setAttribute("aria-label", `Loss over the clients against rounds, ${run.name}`);
   showClients(clientPlot);
@@ -37,7 +39,7 @@ function drawClients() {
 
 function showClients(u) {
   const at = u.cursor.idx ?? u.data[0].length - 1;
-  const values = clientParts.map(({ name }, i) => {
+  const values = clientPartsOf(clientRuns[Number(clientForm.run.value)]).map(({ name }, i) => {
     const value = u.data[i + 1][at];
     return `${name} ${value == null ? "–" : format(value)}`;
   });

@@ -64,8 +64,14 @@ function drawCurves() {
   options.hooks = { setCursor: [showValues] };
   drawn = curveTables(metric, x, log);
   curvePlot = new uPlot(options, uPlot.join([...drawn, ...sides.map(({ table }) => table)]), curveBox);
+  frameCurves(metric, log);
   curveBox.setAttribute("aria-label", `${metric.title} of ${page.runs.length} runs against ${page.axes[x]}`);
   showValues(curvePlot);
+}
+
+// Show the range in which the methods differ, where the page names one; resetting the zoom shows all.
+function frameCurves(metric, log) {
+  if (metric.range && !log) curvePlot.setScale("y", { min: metric.range[0], max: metric.range[1] });
 }
 
 // Write the values under the cursor, or the last ones while there is no cursor, beside the names.

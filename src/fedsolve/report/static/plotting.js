@@ -10,7 +10,7 @@ function css(name) {
 function format(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e6) return value.toExponential(2);
+  if (size < 1e-3 || size >= 1e6) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   if (size >= 1000) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(4)));
 }

@@ -56,6 +56,7 @@ function showCurves(data) {
     drawn = curveTables(chosenMetric(), curveForm.x.value, curveForm.log.checked);
     curvePlot.setData(uPlot.join(drawn), !zoomed);
     if (zoomed) curvePlot.redraw();
+    else frameCurves(chosenMetric(), curveForm.log.checked);
     showValues(curvePlot);
   }
 }
