@@ -19,7 +19,8 @@ from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, to_
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import FRAMEWORKS
 from fedsolve.cli.terminal.folders import FLOWER
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, Unavailable
+from fedsolve.results.clients import read_client_metrics
 
 
 @pytest.fixture
@@ -65,6 +66,61 @@ def test_a_new_app_trains(framework, call, own_app, tmp_path):
     assert shown.code == 0
     assert "FedDuAdam" in shown.out
     assert call("show", tmp_path / "run", "--json").document["methods"][0]["status"] == "finished"
+
+
+HEADER = "id,smoker,age,pressure,ill\n"
+AGES = np.random.default_rng(0).normal(50, 20, (3, 60)).round(1)
+
+
+def table(site):
+    """A site's rows: those older than 50 are ill; the columns are not in the schema's order, and one is not in it."""
+    rows = [f"{i},{'no' if i % 2 else 'yes'},{age},,{int(age > 50)}" for i, age in enumerate(AGES[site])]
+    return HEADER + "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize(
+    "framework", ["sklearn", *(pytest.param(f, marks=pytest.mark.full) for f in ("jax", "torch"))]
+)
+def test_an_app_for_tables(framework, call, own_app, tmp_path, capsys):
+    """Three sites with a CSV file each; the server has none, and a table that differs is refused in one line."""
+    pytest.importorskip({"sklearn": "sklearn"}.get(framework, framework))
+    from flwr.app import Context, RecordDict
+
+    from fake_grid import FakeGrid
+
+    name = f"tables{framework}"
+    assert call("federate", "new", name, "--task", "csv", "--framework", framework).code == 0
+    server, client, problem = own_app(name, "server_app", "client_app", "problem")
+    config = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["client-metrics"] == "loss, accuracy"
+    nodes = []
+    for i, site in enumerate(("north", "south", "west")):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / f"{site}.csv").write_text(table(i))
+        nodes.append({"client-id": i, "data": str(tmp_path / site / f"{site}.csv")})
+
+    def run(out):
+        given = config | {"rounds": 3, "out": str(tmp_path / out), "connect-seconds": 0.2}
+        server.app(FakeGrid(client.app, nodes, tmp_path), Context(1, 1, {}, RecordDict(), given))
+        return fs.load(tmp_path / out)
+
+    result = run("run")
+    assert result.history.final("train_accuracy") > 0.7
+    assert read_client_metrics(tmp_path / "run")[3].names == ("north", "south", "west")
+    if framework == "sklearn":
+        inputs = problem.SCHEMA.read_csv(nodes[0]["data"]).x
+        predicted = problem.fitted(result.params).predict(inputs)
+        assert np.mean(predicted == (AGES[0] > 50)) > 0.7
+    (tmp_path / "west" / "west.csv").write_text(table(2).replace(",no,", ",never,", 1))
+    capsys.readouterr()
+    with pytest.raises(
+        Unavailable, match=r"west: .*line 3: column smoker has a value that is none of its categories"
+    ):
+        run("other")
+    log = capsys.readouterr().out
+    assert (
+        "line 3: column smoker = 'never' is none of its categories no, yes: fix the cell" in log
+    )  # at the node
 
 
 CONFIG_BAD = [
@@ -166,7 +222,7 @@ BAD = [
     (("federate", "new", "x", "--task", "digit"), "unknown task 'digit': did you mean 'digits'?"),
     (
         ("federate", "new", "x", "--task", "synthetic"),
-        "the torch template knows the task digits alone, not synthetic",
+        "the torch template knows csv and digits alone, not the task synthetic: take --task csv",
     ),
     (("federate", "new", "x", "--clients", "0"), "--clients 0 must be at least 1"),
     (("federate", "demo", "--rounds", "0"), "--rounds 0 must be at least 1"),

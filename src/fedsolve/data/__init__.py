@@ -16,6 +16,7 @@ from fedsolve.data.partitioning.partitions import (
     Shards,
     as_partition,
 )
+from fedsolve.data.schema import Schema
 from fedsolve.data.sources import checksum, data_dir, read_idx, read_npz
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Natural",
     "Pachinko",
     "Partition",
+    "Schema",
     "Shards",
     "as_partition",
     "checksum",

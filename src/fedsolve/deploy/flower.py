@@ -30,6 +30,7 @@ _HOMES = {
     "JaxOracle": "oracles.jax:JaxOracle",
     "SklearnOracle": "oracles.sklearn:SklearnOracle",
     "sklearn_assign": "oracles.sklearn:assign",
+    "sklearn_parameters": "oracles.sklearn:parameters",
     "TorchOracle": "oracles.torch:TorchOracle",
     "torch_assign": "oracles.torch:assign",
     "torch_buffers": "oracles.torch:buffers",

@@ -20,7 +20,26 @@ from fedsolve.folders.files import write_atomically
 
 FRAMEWORKS = ("torch", "jax", "sklearn")
 """The frameworks of clients."""
-_IMAGES = {"digits": {"features": "64", "classes": "10"}}
+CSV = "csv"
+"""In place of a task: one's own tables in CSV files."""
+_EXAMPLES = {
+    CSV: '''
+
+def examples(node):
+    """The rows of the site's CSV file, held against schema.toml, scaled and encoded as it says."""
+    return SCHEMA.read_csv(node.data)
+''',
+    "digits": '''
+
+def examples(node):
+    """The examples of one client, held against schema.toml; they stand for data that lie on the nodes."""
+    return SCHEMA.check(*fs.tasks.digits(num_clients=CLIENTS).data.client(node.client))
+''',
+}
+_SCHEMA_ROW = (
+    "| `{}/schema.toml` | what the data of every site look like: **yours, the same at all sites** |\n"
+)
+_ONLY_DIGITS = "#### digits"  # a line of a template; what follows it is for that task alone
 _EXTRAS = {"torch": "flower,digits,torch", "jax": "flower,digits", "sklearn": "flower,digits"}
 CLIENTS = 3
 _APP = re.compile("[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?")
@@ -32,7 +51,10 @@ def new(
         Path, typer.Argument(metavar="NAME", help="Folder to write; its name is also the package's.")
     ],
     task: Annotated[
-        str, typer.Option(help="Task whose clients the nodes hold (`fedsolve list tasks`).")
+        str,
+        typer.Option(
+            help="csv for tables of your own, or a task whose clients the nodes hold (`fedsolve list tasks`)."
+        ),
     ] = "digits",
     framework: Annotated[
         str,
@@ -46,8 +68,10 @@ def new(
 ) -> None:
     """Write a Flower app: a server, clients, an example model and data to replace, and instructions."""
     write_app(folder, task, framework, clients)
-    emit(f"wrote {folder}: start with {folder / 'README.md'}; your model and data go into "
-         f"{folder / package_name(folder) / 'problem.py'}")  # fmt: skip
+    package = folder / package_name(folder)
+    files = [package / name for name in ("schema.toml", "problem.py") if (package / name).exists()]
+    emit(f"wrote {folder}: start with {folder / 'README.md'}; what the data look like and the model are in "
+         f"{' and '.join(map(str, files))}")  # fmt: skip
 
 
 def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
@@ -62,17 +86,21 @@ def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
     values = _values(folder, task, framework, clients)
     if folder.exists():
         raise InvalidInput(f"{folder} exists: choose another name, nothing was written")
-    package = folder / values["package"]
+    package, problem = folder / values["package"], framework if task in _EXAMPLES else "task"
     files = {
         folder / "pyproject.toml": "pyproject.toml.txt",
         folder / "README.md": "README.md.txt",
         package / "server_app.py": "server_app.py.txt",
         package / "client_app.py": "client_app.py.txt",
-        package / "problem.py": f"problem_{framework}.py.txt",
+        package / "problem.py": f"problem_{problem}.py.txt",
     }
+    if task in _EXAMPLES:
+        files[package / "schema.toml"] = f"schema_{task}.toml.txt"
     templates = importlib.resources.files("fedsolve.cli.federation") / "templates"
     for path, template in files.items():
         text = (templates / template).read_text(encoding="utf-8")
+        before, _, digits = text.partition(f"{_ONLY_DIGITS}\n")
+        text = before + (digits if task == "digits" else "")
         write_atomically(path, Template(text).substitute(values))
     write_atomically(package / "__init__.py", f'"""{task} on a federation."""\n')
 
@@ -109,29 +137,33 @@ def _shadows(package: str) -> bool:
 def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, str]:
     from fedsolve.tasks.catalogue import TASKS
 
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
+    if task != CSV and task not in TASKS:
+        raise unknown("task", task, [CSV, *TASKS])
     if clients < 1:
         raise InvalidInput(f"--clients {clients} must be at least 1")
-    if framework != "jax" and task not in _IMAGES:
+    if framework != "jax" and task not in _EXAMPLES:
         raise InvalidInput(
-            f"the {framework} template knows the task {', '.join(_IMAGES)} alone, not {task}: take --framework jax, "
-            "or write that app and put your own model and data into its problem.py"
+            f"the {framework} template knows {' and '.join(_EXAMPLES)} alone, not the task {task}: take --task csv, or "
+            "--framework jax"
         )
-    build = TASKS[task].builder
-    if "num_clients" not in inspect.signature(build).parameters:
+    if task != CSV and "num_clients" not in inspect.signature(TASKS[task].builder).parameters:
         raise InvalidInput(
-            f"the clients of {task} follow from its data: take digits, and put yours into problem.py"
+            f"the clients of {task} follow from its data: take --task csv for data of your own"
         )
     return {
         "package": package_name(folder),
         "app": folder.name,
-        "task": build.__name__,
+        "task": "your own tables" if task == CSV else TASKS[task].builder.__name__,
         "framework": framework,
         "clients": str(clients),
         "half": str(-(-clients // 2)),
         "numbers": " ".join(map(str, range(clients))),
         "extras": _EXTRAS[framework],
         "version": fedsolve.__version__,
-        **_IMAGES.get(task, {}),
+        "schema_row": _SCHEMA_ROW.format(package_name(folder)) if task in _EXAMPLES else "",
+        "examples": _EXAMPLES.get(task, ""),
+        "server_options": "" if task == CSV else "    evaluate=problem.evaluate,\n",
+        "client_metrics": "loss, accuracy" if task == CSV else "",
+        "files": r" data=\"/data/site-$i.csv\"" if task == CSV else "",
+        "file": r" data=\"/data/site-0.csv\"" if task == CSV else "",
     }

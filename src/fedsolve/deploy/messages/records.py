@@ -19,11 +19,11 @@ _BYTES = "bytes"
 def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
     """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
 
-    Of the paths in it files are named and no folders, such as that of the node.
+    No cell of the client's table is told. Of the paths in it files are named and no folders, such as that of the node.
     """
     why = f"{type(error).__name__}, see the node's log"
     if isinstance(error, FedsolveError):
-        why = without_folders(str(error), folder)
+        why = without_folders(getattr(error, "without_value", str(error)), folder)
     facts = {"why": sanitize(who + why), "lost": isinstance(error, StateLost)}
     return RecordDict({"refused": ConfigRecord(facts)})
 

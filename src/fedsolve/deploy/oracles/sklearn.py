@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from fedsolve.core.checks import as_array, check_same
+from fedsolve.core.checks import as_array, check_integer, check_same
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.sklearn_losses import (
@@ -90,9 +90,7 @@ class SklearnOracle(JaxOracle):
             inputs, targets, *weights = validation
             ones = None if sample_weight is None else np.ones(len(targets))
             held_out = _examples(transform(inputs), targets, labels, *(weights or [ones]))
-        params: dict[str, np.ndarray] = {"coef_": np.zeros((outputs, examples.x.shape[1]), np.float32)}
-        if estimator.fit_intercept:
-            params["intercept_"] = np.zeros(outputs, np.float32)
+        params = parameters(estimator, examples.x.shape[1], labels)
         loss = LinearLoss(loss_of(estimator, outputs), _class_weights(estimator, labels))
         super().__init__(
             loss,
@@ -175,6 +173,29 @@ def _class_weights(estimator: Any, labels: np.ndarray | None) -> tuple[float, ..
         if label not in known:
             raise InvalidInput(f"class_weight has label {label!r}, which is not among classes = {known}")
     return check_class_weights([given.get(label, 1.0) for label in known])
+
+
+def parameters(
+    estimator: Any, features: int, classes: Sequence[Any] | np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """The first parameters of an estimator, all 0, for `server_app`: it needs shapes and no data.
+
+    Args:
+        estimator: as given to `SklearnOracle`.
+        features: inputs of its last step, at least 1.
+        classes: of a classifier, all labels of the federation.
+
+    Returns:
+        {"coef_": (outputs, features), "intercept_": (outputs,)}, float32, as `SklearnOracle.params`.
+
+    Raises:
+        InvalidInput: an estimator that is not supported, fewer than two classes, or features that are none.
+    """
+    estimator = final_step(estimator)
+    outputs = _outputs(check_classes(() if classes is None else classes)) if is_classifier(estimator) else 1
+    shape = (outputs, check_integer("features", features, 1))
+    params = {"coef_": np.zeros(shape, np.float32)}
+    return params | ({"intercept_": np.zeros(outputs, np.float32)} if estimator.fit_intercept else {})
 
 
 def assign(estimator: Any, params: dict[str, Any], classes: Sequence[Any] | np.ndarray | None = None) -> Any:

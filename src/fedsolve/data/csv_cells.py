@@ -1,0 +1,99 @@
+"""The cells of CSV files by column, and what is wrong with one in one line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedsolve.core.errors import InvalidInput, nearest, shown
+
+
+class InvalidTable(InvalidInput):
+    """A cell that cannot be used, with its value; `without_value` is what others than its owner are told."""
+
+    def __init__(self, where: str, value: object, what: str, remedy: str) -> None:
+        super().__init__(f"{where} = {shown(value)} {what}: {remedy}")
+        self.without_value = (
+            f"{where} has a value that {what.removeprefix('that ')}: {remedy} (its own log shows it)"
+        )
+
+
+def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], Callable[[int], str]]:
+    """The cells of some columns without spaces around them, and a function that says where a row stands.
+
+    Raises:
+        InvalidInput: no such file, no text in UTF-8, no row, a missing or doubled column, a row of another length.
+    """
+    cells: dict[str, list[str]] = {name: [] for name in names}
+    lines: list[int] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            places = [(cells[name], _place(path, name, header)) for name in names]
+            for row in filter(None, reader):
+                if len(row) != len(header):
+                    raise InvalidInput(
+                        f"{path}, line {reader.line_num} has {len(row)} cells, the first line {len(header)}: fix it"
+                    )
+                for column, place in places:
+                    column.append(row[place].strip())
+                lines.append(reader.line_num)
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(
+            f"{path} is no CSV file in UTF-8 ({type(error).__name__}): save it as one"
+        ) from None
+    if not lines:
+        raise InvalidInput(f"{path} has no row below its first line: give at least one example")
+    return cells, lambda row: f"{path}, line {lines[row]}"
+
+
+def _place(path: Path, name: str, header: list[str]) -> int:
+    if len(header) == 1 and name not in header and any(mark in header[0] for mark in ";\t"):
+        raise InvalidInput(f"{path} has no commas in its first line: save it with commas between columns")
+    if name not in header:
+        near = nearest(name, header)
+        hint = f"did you mean {near}? " if near else ""
+        raise InvalidInput(
+            f"{path} has no column {name}: {hint}It has {', '.join(header)}; rename one, or the schema's"
+        )
+    if header.count(name) > 1:
+        raise InvalidInput(f"{path} has {header.count(name)} columns called {name}: give each its own name")
+    return header.index(name)
+
+
+def filled(cells: list[str], name: str, fill: str | None, where: Callable[[int], str]) -> list[str]:
+    """Cells of a column with what stands for an empty one; `InvalidInput` where nothing does."""
+    if "" not in cells:
+        return cells
+    if fill is None:
+        raise InvalidInput(
+            f"{where(cells.index(''))}: column {name} is empty: fill it, leave the row out, or agree with all sites on "
+            "`fill` in the schema"
+        )
+    return [cell or fill for cell in cells]
+
+
+def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray:
+    """The numbers of a column, shape (rows,), float64."""
+    try:
+        numbers = np.array(cells, float)
+        row = int(np.argmin(np.isfinite(numbers)))
+    except ValueError:
+        row = next(i for i, cell in enumerate(cells) if not _is_number(cell))
+    else:
+        if np.isfinite(numbers[row]):
+            return numbers
+    raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(np.array(cell, float)))
+    except ValueError:
+        return False

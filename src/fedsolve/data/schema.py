@@ -1,0 +1,235 @@
+"""What every site's data look like, in a file that all sites and the server share: shapes, categories and constants.
+
+A server makes its first model from it and reads no data; a client holds its own table against it.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsolve.core.checks import as_array, check_path
+from fedsolve.core.errors import InvalidInput, shown, unknown
+from fedsolve.data.csv_cells import InvalidTable, as_floats, filled, read_columns
+from fedsolve.data.examples import Examples
+
+_KEYS = ("shape", "target", "classes", "columns")
+_COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table that a model has as input.
+
+    Attributes:
+        name: in the table's first line.
+        mean, deviation: of a column of numbers; an input is (number - mean) / deviation. The same at all sites.
+        categories: of a column of text, at least two: an input for each, 1 where it is the row's and else 0.
+        fill: what stands for an empty cell; None where such a cell is refused.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
+    categories: tuple[str, ...] = ()
+    fill: str | None = None
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a model that it makes."""
+        return len(self.categories) or 1
+
+    def encode(self, cells: list[str], where: Callable[[int], str]) -> np.ndarray:
+        """The inputs of some rows, shape (rows, inputs); `where` says where a row stands."""
+        cells = filled(cells, self.name, self.fill, where)
+        if not self.categories:
+            return ((as_floats(cells, self.name, where) - self.mean) / self.deviation)[:, None]
+        return np.eye(self.inputs)[numbers_of(cells, self.categories, self.name, "categories", where)]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the examples of every site look like: the columns of a table, or the shape of an array.
+
+    Attributes:
+        shape: of the inputs of one example, positive integers; of a table (features,).
+        classes: the labels, in the order of a model's outputs, at least two; () for a regression.
+        columns: of a table; () for arrays.
+        target: the column of labels or numbers of a table; '' for arrays.
+    """
+
+    shape: tuple[int, ...]
+    classes: tuple[Any, ...] = ()
+    columns: tuple[Column, ...] = ()
+    target: str = ""
+
+    @classmethod
+    def read(cls, path: str | Path) -> Schema:
+        """The schema in a TOML file.
+
+        Args:
+            path: the file, with `target`, `classes` and a section `[columns.NAME]` for each column, or with `shape`
+                and `classes`.
+
+        Returns:
+            The schema.
+
+        Raises:
+            InvalidInput: the file cannot be read, lacks something, or has a key or value that is none.
+        """
+        file = check_path("path", path)
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidInput(f"cannot read the schema {file}: {error.strerror}") from None
+        except ValueError as error:
+            raise InvalidInput(f"the schema {file} is no TOML: {error}") from None
+        try:
+            return _schema(content)
+        except InvalidInput as error:
+            raise InvalidInput(f"the schema {file}: {error}") from None
+
+    @property
+    def features(self) -> int:
+        """Numbers that a model has as input."""
+        return math.prod(self.shape)
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a model: one for each class, one for a regression."""
+        return len(self.classes) or 1
+
+    def read_csv(self, path: str | Path) -> Examples:
+        """The examples in a CSV file with these columns: commas, a first line with names, others are left out.
+
+        Args:
+            path: the file.
+
+        Returns:
+            `x`, float32, shape (rows, features), scaled and encoded; `y`, shape (rows,): the number of each class,
+            int32, or float32 for a regression.
+
+        Raises:
+            InvalidInput: a schema of arrays; a file that cannot be read; a column that is missing, a cell that is
+                empty, no finite number, or none of the categories or classes (the line is named).
+        """
+        if not self.columns:
+            raise InvalidInput("this schema has a shape and no columns: give arrays to Schema.check")
+        names = [*(column.name for column in self.columns), self.target]
+        cells, where = read_columns(check_path("path", path), names)
+        x = np.concatenate([column.encode(cells[column.name], where) for column in self.columns], axis=1)
+        targets = filled(cells[self.target], self.target, None, where)
+        if not self.classes:
+            return Examples(x.astype(np.float32), as_floats(targets, self.target, where).astype(np.float32))
+        y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
+        return Examples(x.astype(np.float32), y.astype(np.int32))
+
+    def check(self, x: Any, y: Any) -> Examples:
+        """Examples as arrays, held against the schema.
+
+        Args:
+            x: inputs, shape (examples, *shape), finite.
+            y: labels, each one of `classes`, or finite numbers for a regression, shape (examples,).
+
+        Returns:
+            `x` as float32, `y` as the number of each class, int32, or float32 for a regression.
+
+        Raises:
+            InvalidInput: another shape, a number that is not finite, a label that is none.
+        """
+        inputs, targets = as_array("x", x), as_array("y", y)
+        if inputs.shape[1:] != self.shape or targets.shape != inputs.shape[:1]:
+            wanted = f"(examples, {', '.join(map(str, self.shape))})"
+            raise InvalidInput(
+                f"x has shape {inputs.shape} and y {targets.shape}: the schema has {wanted} and (examples,)"
+            )
+        if not np.isfinite(inputs).all():
+            raise InvalidInput("x holds a number that is not finite: fill it, or leave the row out")
+        if not self.classes:
+            return Examples(inputs.astype(np.float32), targets.astype(np.float32))
+        order, labels = np.argsort(self.classes), np.sort(self.classes)
+        places = np.clip(np.searchsorted(labels, targets), 0, len(labels) - 1)
+        if not (labels[places] == targets).all():
+            unknown_label = targets[labels[places] != targets][0].item()
+            listed = ", ".join(map(str, self.classes))
+            remedy = "leave its rows out, or put it into the schema of all sites"
+            raise InvalidTable(
+                "y holds a label", unknown_label, f"that is none of the classes {listed}", remedy
+            )
+        return Examples(inputs.astype(np.float32), order[places].astype(np.int32))
+
+
+def numbers_of(
+    cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
+) -> np.ndarray:
+    """The place of each cell among the categories or classes of a column, shape (rows,)."""
+    places = {text: i for i, text in enumerate(known)}
+    numbers = [places.get(cell, -1) for cell in cells]
+    if -1 in numbers:
+        row = numbers.index(-1)
+        problem = f"is none of its {what} {', '.join(known)}"
+        remedy = "fix the cell, or the schema of all sites"
+        raise InvalidTable(f"{where(row)}: column {name}", cells[row], problem, remedy)
+    return np.array(numbers, np.int64)
+
+
+def _schema(content: Mapping[str, Any]) -> Schema:
+    for key in content:
+        if key not in _KEYS:
+            raise unknown("key", key, _KEYS)
+    classes = content.get("classes", [])
+    if not isinstance(classes, list) or len({str(c) for c in classes}) < len(classes) or len(classes) == 1:
+        raise InvalidInput(f"classes = {shown(classes)} must be a list of two labels or more, each once")
+    if not all(type(label) is type(classes[0]) and type(label) in (int, str) for label in classes):
+        raise InvalidInput(f"classes = {shown(classes)} must be all integers or all text")
+    sections, target = content.get("columns", {}), content.get("target", "")
+    if ("shape" in content) == bool(sections):
+        raise InvalidInput("give either shape = [...], or a section [columns.NAME] for each column")
+    if "shape" in content:
+        return Schema(_shape(content["shape"]), tuple(classes))
+    if not isinstance(target, str) or not target or target in sections:
+        raise InvalidInput(f"target = {shown(target)} must name a column that has no section [columns.NAME]")
+    columns = tuple(_column(name, section) for name, section in sections.items())
+    return Schema((sum(column.inputs for column in columns),), tuple(classes), columns, target)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
+        raise InvalidInput(
+            f"shape = {shown(shape)} must be a list of integers of at least 1, such as [28, 28]"
+        )
+    return tuple(shape)
+
+
+def _column(name: str, section: Any) -> Column:
+    where = f"[columns.{name}]"
+    if not isinstance(section, dict):
+        raise InvalidInput(f"{where} = {shown(section)} must be a section with {', '.join(_COLUMN_KEYS)}")
+    for key in section:
+        if key not in _COLUMN_KEYS:
+            raise unknown(f"key of {where}", key, _COLUMN_KEYS)
+    categories, fill = section.get("categories", []), section.get("fill")
+    if "categories" in section:
+        texts = [str(c) for c in categories] if isinstance(categories, list) else []
+        if len(texts) < 2 or len(set(texts)) < len(texts) or set(section) & {"mean", "deviation"}:
+            raise InvalidInput(
+                f"{where} categories = {shown(categories)}: give two or more, each once, and no mean"
+            )
+        if fill is not None and str(fill) not in texts:
+            raise InvalidInput(
+                f"{where} fill = {shown(fill)} must be one of its categories {', '.join(texts)}"
+            )
+        return Column(name, categories=tuple(texts), fill=None if fill is None else str(fill))
+    for key in section:
+        if type(section[key]) not in (int, float) or not math.isfinite(section[key]):
+            raise InvalidInput(f"{where} {key} = {shown(section[key])} must be a finite number")
+    if section.get("deviation", 1.0) <= 0:
+        raise InvalidInput(f"{where} deviation = {section['deviation']} must be > 0")
+    constants = float(section.get("mean", 0.0)), float(section.get("deviation", 1.0))
+    return Column(name, *constants, fill=None if fill is None else str(fill))
