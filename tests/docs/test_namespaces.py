@@ -54,7 +54,7 @@ def test_a_namespace_offers_its_public_classes(name):
     space = getattr(fs, name)
     internal = {
         "callbacks": {"check_callbacks", "notify_ended", "stop_reason"},
-        "catalogue": {"current_name", "load_home", "split_name"},
+        "catalogue": {"current_name", "load_home", "split_name", "wrapper_entry"},
         "flower": {"check_flower"},
         "geometry": {"build_geometry"},
         "schedules": {"as_count"},
