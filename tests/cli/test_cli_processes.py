@@ -130,7 +130,7 @@ def test_a_place_that_is_none(place, call, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--devices", "3"), "the run has 3 devices, which so many processes cannot share evenly"),
+        (("--devices", "3"), "the processes cannot share the run's 3 devices evenly"),
         (("--seeds", "2"), "--processes shares one run: leave out --seeds"),
     ],
 )

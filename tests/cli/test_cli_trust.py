@@ -128,7 +128,7 @@ def test_a_module_elsewhere_is_imported_by_name_alone(call, own, command, monkey
         ("build", "what build is annotated to return cannot be resolved"),
         (
             "digits",
-            "hands on what fedsolve.tasks.images.digits has: name it there, and give --trust fedsolve",
+            "is defined in fedsolve.tasks.images.digits: name it there, and give --trust fedsolve",
         ),
     ],
 )

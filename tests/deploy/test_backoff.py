@@ -149,7 +149,7 @@ REFUSED = [
         "clients_per_round = 2.5 must be an integer of at least 1 or None for all",
     ),
     ({"over_select": -0.1, "clients_per_round": 2}, "over_select = -0.1 must be finite and >= 0"),
-    ({"over_select": 0.5}, "over_select = 0.5 asks more clients than clients_per_round: give that"),
+    ({"over_select": 0.5}, "over_select = 0.5 needs clients_per_round, to which it adds clients: give it"),
 ]
 
 
@@ -166,7 +166,7 @@ def test_the_first_to_answer_are_no_random_cohort(tmp_path):
         fs.FedDuAdam(0.1), 1.0, 0.5, cohort=2, at="server", population=6, delta=1e-5, sampling="none"
     )
     with pytest.raises(
-        fs.InvalidInput, match="accounts for cohorts drawn at random, not for those who answer first"
+        fs.InvalidInput, match="accounts for cohorts drawn at random, not for the clients that answer first"
     ):
         deploy(method, tmp_path, over_select=0.5, clients_per_round=2)
 

@@ -111,7 +111,5 @@ def test_step_sizes_do_not_see_them(tmp_path):
 
 
 def test_a_server_that_was_not_told(tmp_path):
-    with pytest.raises(
-        fs.FedsolveError, match=r"it has 1.num_batches_tracked beside the model, unlike the server"
-    ):
+    with pytest.raises(fs.FedsolveError, match=r"it has the buffer 1.num_batches_tracked, unlike the server"):
         run(tmp_path, rounds=1, buffers={}, repeats=0)

@@ -18,8 +18,8 @@ from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.messages.spec import to_spec
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
-from fedsolve.deploy.server.evaluation import read_metrics
 from fedsolve.deploy.server.coordinator import Coordinator
+from fedsolve.deploy.server.evaluation import read_metrics
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.results.callbacks import EachClient, EarlyStopping, FineTuning, KeepBest
@@ -166,7 +166,7 @@ def test_a_resumed_run_measures_on(tmp_path):
 @pytest.mark.parametrize(
     ("look", "more", "words"),
     [
-        (EachClient(unseen=True), {}, "a federation has no unseen clients"),
+        (EachClient(unseen=True), {}, "a federation has no held-out clients"),
         (
             EachClient(),
             {"client_metrics": ()},
@@ -179,7 +179,7 @@ def test_a_resumed_run_measures_on(tmp_path):
             {"app": 0},
             "no client has validation examples: give their oracles some",
         ),
-        (lambda at: 1, {}, "a callback returned 1: give None to go on"),
+        (lambda at: 1, {}, "a callback returned 1: return None to continue"),
     ],
 )
 def test_what_a_callback_cannot_have_is_one_line(look, more, words, tmp_path):
@@ -275,7 +275,7 @@ def test_a_silent_client_stalls_one_evaluation_and_no_round(tmp_path, capsys):
 
 def test_a_metric_that_no_client_has_is_told_before_anything_trains(tmp_path):
     words = (
-        "no client measures the model by client_metrics = .'los',.; client 0: refused: unknown metric of client 0 "
+        "no client evaluates client_metrics = .'los',.; client 0: refused: unknown metric of client 0 "
         "'los': did you mean 'loss'"
     )
     with pytest.raises(fs.InvalidInput, match=words):
@@ -302,15 +302,15 @@ PRIVATE = fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multipl
 
 def test_private_methods_tell_no_metrics(tmp_path):
     """The server refuses to ask before anybody is asked anything; a client refuses to answer, whoever asks."""
-    words = "LocalDP.* protects what clients send, and metrics of each client would tell of its examples"
+    words = "LocalDP.* protects client updates, and metrics of each client would reveal information about its examples"
     with pytest.raises(fs.InvalidInput, match=words):
         deployed(PRIVATE, tmp_path)
     asked = coordinator(PRIVATE).evaluate_requests(("loss",), 0, None)(0)
     answer = ask(APP, to_record(asked), tmp_path, kind="evaluate")
-    assert "protects what clients send" in answer["refused"]["why"]
+    assert "protects client updates" in answer["refused"]["why"]
     bounded = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START), max_epsilon=8.0)
     answer = ask(bounded, QUESTION, tmp_path, kind="evaluate")
-    assert "has max_epsilon = 8 and takes part in LocalDP alone" in answer["refused"]["why"]
+    assert "has max_epsilon = 8 and takes part in LocalDP only" in answer["refused"]["why"]
 
 
 def coordinator(method):

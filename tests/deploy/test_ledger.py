@@ -92,8 +92,8 @@ def test_a_client_stops_at_its_own_bound(tmp_path):
     kept = ledger(tmp_path).read_bytes()
     for beyond in (third, *orders(private(), 1, "y-1"), *orders(private(noise_multiplier=1e-3), 1)):
         why = ask(app(**bound), beyond, tmp_path)["refused"]["why"]
-        assert "client 0 would have told epsilon = " in why
-        assert f"above its own max_epsilon = {most:g}: it sends no more" in why
+        assert "client 0 would have spent epsilon = " in why
+        assert f"above its max_epsilon = {most:g}: it sends no more" in why
     assert sent(ask(app(**bound), second, tmp_path)) == sent(second_answer)
     assert ledger(tmp_path).read_bytes() == kept
 
@@ -111,7 +111,7 @@ def test_a_client_stops_at_its_own_bound(tmp_path):
 def test_a_bound_admits_no_method_without_noise_of_the_client(method, tmp_path):
     (order,) = orders(method, 1)
     why = ask(app(max_epsilon=100.0), order, tmp_path)["refused"]["why"]
-    assert "sends what a client finds without noise of the client's own" in why
+    assert "sends client updates without local noise" in why
     assert not list(tmp_path.iterdir())
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_ledger_sends_nothing(tmp_path):
         ledger(tmp_path).write_bytes(bad)
         for order in (first, second):
             why = ask(app(), order, tmp_path)["refused"]["why"]
-            assert "what client 0 has told is not known" in why
+            assert "the epsilon that client 0 has spent is not known" in why
             assert str(tmp_path) not in why
             assert tmp_path.name not in why
     ledger(tmp_path).write_bytes(data)

@@ -203,7 +203,7 @@ def loss_of(w, x):
             r"the validation examples have fields \(\(3,\), 'f'\), the training",
         ),
         ({"validation": np.array([[np.nan, 1.0]])}, "holds a non-finite number"),
-        ({"metrics": {"loss": loss_of}}, "a metric is named 'loss', as another number of every run is"),
+        ({"metrics": {"loss": loss_of}}, "a metric is named 'loss', which is already a column of every run"),
         ({"metrics": {"half": 0.5}}, "metric half = 0.5 must be a function"),
     ],
 )

@@ -458,7 +458,7 @@ def test_a_module_is_measured_in_evaluation_mode_on_all_examples():
 @pytest.mark.parametrize(("wrong", "places"), [((12, 3, 1), "1 to 12"), ((-1, 2, 0), "-1 to 2")])
 def test_targets_that_are_no_classes(wrong, places, tmp_path):
     """Told with their range: of the first batch before any round, by the client's number; of others when they come."""
-    words = f"the targets of a batch are {places}, and the module tells 3 classes apart, 0 to 2: number them from 0"
+    words = f"the targets of a batch are {places}, and the module has outputs for 3 classes, 0 to 2: number them from 0"
     bad = [(torch.tensor(X[:3]), torch.tensor(wrong))]
 
     def problem(batches):

@@ -81,9 +81,7 @@ def test_a_sampling_that_is_not_accounted_for(tmp_path):
 
 
 def test_what_travels_beside_is_refused():
-    with pytest.raises(
-        fs.InvalidInput, match=r"protects the model, not what is averaged beside it \(1.running_mean\)"
-    ):
+    with pytest.raises(fs.InvalidInput, match=r"protects the parameters, not the buffers \(1.running_mean\)"):
         check_buffers(dp(1.0), {"1.running_mean": np.zeros(2)})
     check_buffers(fs.FedAvg(0.1), {"1.running_mean": np.zeros(2)})
 

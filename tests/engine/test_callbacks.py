@@ -93,7 +93,7 @@ def test_words_at_the_last_round_end_nothing():
     [
         (3, "callbacks = 3 must be a list of functions"),
         ([3], "callbacks: 3 must be a function"),
-        ([lambda at: True], "a callback returned True: give None to go on, or words"),
+        ([lambda at: True], "a callback returned True: return None to continue, or a string"),
         (
             [EarlyStopping("train_los", 2)],
             "unknown metric of a callback 'train_los': did you mean 'train_loss'",

@@ -193,8 +193,8 @@ EVERYBODY = {"clients": 5, "step_seconds": 1.0, "download": 1.0, "upload": 1.0}
         ({"watts": [0, 1, -3, 1, 1]}, "watts of client 2 is -3: it must be finite and >= 0"),
         ({"upload_joules": np.inf}, "upload_joules of client 0 is inf"),
         ({"latency": np.nan}, "latency of client 0 is nan: it must be finite and >= 0"),
-        ({"available": np.zeros((3, 5), bool)}, "available leaves nobody"),
-        ({"available": np.arange(5)[None] > 0}, "client 0 is there in no slot"),
+        ({"available": np.zeros((3, 5), bool)}, "available: no client is available in any slot"),
+        ({"available": np.arange(5)[None] > 0}, "client 0 is available in no slot"),
         ({"available": np.ones((3, 4), bool)}, r"available has shape \(3, 4\)"),
         ({"slot": 0.0}, "slot = 0.0 must be finite and > 0"),
     ],
@@ -207,8 +207,8 @@ def test_a_fleet_that_cannot_be_is_refused(given, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"quorum": 2}, "quorum = 2 needs a clock"),
-        ({"deadline": 2.0}, "deadline = 2.0 needs a clock"),
+        ({"quorum": 2}, "quorum = 2 needs simulated time"),
+        ({"deadline": 2.0}, "deadline = 2.0 needs simulated time"),
         ({"systems": "phones"}, "systems = 'phones' must be 'even' or"),
         ({"systems": 3}, "systems = 3 must be a fs.systems.Fleet"),
         ({"systems": Fleet(clients=4, step_seconds=1, download=1, upload=1)}, "systems has 4 clients"),
@@ -245,5 +245,7 @@ def test_a_sweep_on_a_clock_has_its_time_and_one_seed():
     np.testing.assert_array_equal(sweep.metrics["time"][1, 0], alone.metrics["time"])
     with pytest.raises(fs.InvalidInput, match="systems and 2 seeds"):
         fs.sweep("FedAvg", task, {"client_lr": [0.1]}, seeds=2, **given)
-    with pytest.raises(fs.InvalidInput, match="settings of a sweep on a clock differ in numbers alone"):
+    with pytest.raises(
+        fs.InvalidInput, match="settings of a sweep with simulated time may differ in numbers only"
+    ):
         fs.sweep("FedAvg", task, {"weighting": ["uniform", "examples"]}, **given)

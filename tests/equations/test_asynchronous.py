@@ -193,19 +193,21 @@ def test_a_sweep_is_the_runs_alone():
     )
     alone = fs.run(fs.FedBuff(LR, buffer=2), task, rounds=6, **given)
     np.testing.assert_allclose(sweep.metrics["train_loss"][1, 0], alone.metrics["train_loss"], rtol=1e-12)
-    with pytest.raises(fs.InvalidInput, match="settings of a sweep on a clock differ in numbers alone"):
+    with pytest.raises(
+        fs.InvalidInput, match="settings of a sweep with simulated time may differ in numbers only"
+    ):
         fs.sweep("FedBuff", task, {"buffer": [2, 3]}, rounds=6, **given)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fs.Buffered(fs.SCAFFOLD(0.1)), "FedBuff cannot go around SCAFFOLD: c must stay the mean"),
+        (lambda: fs.Buffered(fs.SCAFFOLD(0.1)), "FedBuff cannot wrap SCAFFOLD: c must stay the mean"),
         (
             lambda: fs.Buffered(fs.FedDuAdam(0.1)),
             "DoublyAdaptive steps by what clients measured at one model",
         ),
-        (lambda: fs.Mixing(fs.FedNova(0.1)), "FedAsync cannot go around FedNova: .* measured at one model"),
+        (lambda: fs.Mixing(fs.FedNova(0.1)), "FedAsync cannot wrap FedNova: .* measured at one model"),
         (lambda: fs.build("FedBuff+Robust", {}), "unknown algorithm"),
         (
             lambda: fs.build("FedBuff+Robust+FedAvg", {"reduction": "median"}),
@@ -232,7 +234,7 @@ def test_what_cannot_be_late_is_refused(make, message):
         (fs.FedBuff(LR, buffer=5), {"rounds": 10**8}, "100,000,000 rounds of 5 clients .* take fewer rounds"),
         (fs.FedBuff(LR), {"quorum": 2}, "FedBuff has no rounds that a quorum could end"),
         (fs.FedAsync(LR), {"sampling": fs.sampling.Bernoulli(0.5)}, "in place of sampling = Bernoulli"),
-        (fs.Proximal(fs.FedBuff(LR), 0.1), {}, "on a clock FedBuff goes around all else"),
+        (fs.Proximal(fs.FedBuff(LR), 0.1), {}, "with systems, FedBuff must be the outermost wrapper"),
     ],
 )
 def test_a_clock_that_a_late_method_cannot_have(method, given, message):

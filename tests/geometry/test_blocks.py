@@ -104,7 +104,7 @@ def test_a_model_of_one_array():
 @pytest.mark.parametrize(
     ("psi", "message"),
     [
-        (L1(0.1).on("wieght"), "L1 on 'wieght': no leaf of the model is called so; it has hidden.bias"),
+        (L1(0.1).on("wieght"), "L1 on 'wieght': no leaf of the model has this name; it has hidden.bias"),
         (L1(0.1) + L2Ball(1.0).on("bias"), "leaf hidden.bias is under L1 and L2Ball"),
         (as_blocks(NuclearNorm(0.1)), "NuclearNorm needs a matrix, the whole parameter vector has shape"),
         (NuclearNorm(0.1).each(), "NuclearNorm needs a matrix, leaf hidden.bias has shape"),

@@ -105,7 +105,7 @@ def test_what_a_tracker_refuses_at_first_is_sent_again_in_its_order():
 
 def test_a_tracker_that_fails_ends_no_run_and_the_next_is_another_one_there():
     refusing = Refusing(times=1000)
-    with pytest.warns(UserWarning, match=r"Refusing has taken 1 of 4 evaluations, .* 0.4 s \(the server\)"):
+    with pytest.warns(UserWarning, match=r"Refusing logged 1 of 4 evaluations, .* 0.4 s \(the server\)"):
         result = run(refusing)
     assert result.metrics["round"][-1] == 6
     assert [told[0] for told in refusing.told] == ["begin", 0]
@@ -125,7 +125,7 @@ def test_a_tracker_that_does_not_answer_holds_a_run_for_its_patience_alone():
             super().begin(*told)
 
     silent = Silent()
-    with pytest.warns(UserWarning, match=r"Silent has taken 0 of 4 evaluations, .*\(no answer\)"):
+    with pytest.warns(UserWarning, match=r"Silent logged 0 of 4 evaluations, .*\(no answer\)"):
         run(silent)
     answer.set()
     run(silent, seed=1)  # nothing of the first run comes between
@@ -141,7 +141,7 @@ def test_an_mlflow_server_that_nobody_runs_or_that_is_silent_holds_no_run(monkey
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             begun = time.monotonic()
-            with pytest.warns(UserWarning, match="MLflow has taken 0 of 4 evaluations"):
+            with pytest.warns(UserWarning, match="MLflow logged 0 of 4 evaluations"):
                 run(fs.trackers.MLflow(f"http://127.0.0.1:{port}"))
             assert time.monotonic() - begun < 60  # MLflow itself tries for minutes
 

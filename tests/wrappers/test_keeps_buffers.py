@@ -233,7 +233,7 @@ def test_what_cannot_be():
     private = fs.privacy.DifferentialPrivacy(
         fs.FedAvg(RATE, weighting="uniform"), 1.0, 0.5, cohort=2, population=4, delta=1e-2
     )
-    with pytest.raises(InvalidInput, match="protects the model, not what is averaged beside it"):
+    with pytest.raises(InvalidInput, match="protects the parameters, not the buffers"):
         fs.run(private, task(), rounds=1, clients_per_round=2)
 
 

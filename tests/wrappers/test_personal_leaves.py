@@ -30,7 +30,7 @@ def test_patterns(leaves):
     [
         (
             lambda: fs.FedPer("heads.*").init(MODEL),
-            "no leaf of the model is called so; the nearest paths are",
+            "no leaf of the model has this name; the nearest paths are",
         ),
         (lambda: fs.FedPer("*").init(MODEL), "all 2 of the model: nothing is left to be federated"),
         (lambda: fs.FedPer(()), "must be patterns of paths, such as 'output"),
@@ -40,15 +40,15 @@ def test_patterns(leaves):
         (lambda: fs.Personal(fs.FedAvg(), "b", personal_lr=0), "personal_lr = 0 must be"),
         (lambda: fs.Personal("FedAvg", "b"), "wraps an algorithm such as"),
         (lambda: fs.Ditto(fs.FedAvg(), lam=-1.0), "lam = -1.0 must be"),
-        (lambda: fs.Personal(fs.FedBuff(0.1), "b"), "clients begin with models of different age"),
-        (lambda: fs.Ditto(fs.FedAsync(0.1)), "clients begin with models of different age"),
+        (lambda: fs.Personal(fs.FedBuff(0.1), "b"), "its clients start from models of different age"),
+        (lambda: fs.Ditto(fs.FedAsync(0.1)), "its clients start from models of different age"),
         (
             lambda: fs.Proximal(fs.FedPer("b")),
-            "FedProx cannot go around FedPer, .* build FedPer around FedProx",
+            "FedProx cannot wrap FedPer, .* build FedPer around FedProx",
         ),
         (lambda: fs.build("SCAFFOLD+FedPer", {"leaves": "b"}), "build FedPer around SCAFFOLD"),
         (lambda: fs.build("Robust+Ditto", {"reduction": "median"}), "build Ditto around Robust"),
-        (lambda: fs.Ditto(fs.FedPer("b")), "models of their own: one of the two is enough"),
+        (lambda: fs.Ditto(fs.FedPer("b")), "personal models: one of the two is enough"),
     ],
 )
 def test_refusals(make, said):

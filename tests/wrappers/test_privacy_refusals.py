@@ -37,7 +37,7 @@ WRAPPERS = pytest.mark.parametrize("wrap", [central, local])
     ("inner", "said"),
     [
         (lambda: fs.FedAvg(0.3), "weighting='uniform'"),
-        (lambda: fs.robust.Robust(FEDAVG, fs.robust.Median()), "would not cover its reduction"),
+        (lambda: fs.robust.Robust(FEDAVG, fs.robust.Median()), "not for another reduction"),
         (lambda: central(), "private already"),
         (lambda: local(), "private already"),
     ],
@@ -81,7 +81,11 @@ def test_scalars(wrap):
     ):
         assert play(wrap(inner, scalars=scalars), TASK, fs.sampling.Uniform(3), 1).logs["epsilon"][0] > 0
     for inner, scalars, said in (
-        (fs.FedLiLS(eta_max=1.0), {"search.step": 1.0, "search.evaluations": 9.0}, "takes the largest"),
+        (
+            fs.FedLiLS(eta_max=1.0),
+            {"search.step": 1.0, "search.evaluations": 9.0},
+            "whose maximum the server uses",
+        ),
         (FEDAVG, {"measured.f": 1.0}, "sends no measured.f; it sends loss"),
         (fs.FedMiD(L1(0.1), 0.3), {"elapsed": 3.0}, "elapsed is now rate_sum"),
         (FEDAVG, {"elapsed": 3.0}, "sends no elapsed; it sends loss"),

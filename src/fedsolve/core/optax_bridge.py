@@ -72,7 +72,7 @@ def transformation(factory: Callable[..., optax.GradientTransformation], **argum
 
     if isinstance(factory, optax.GradientTransformation) or not callable(factory):
         raise InvalidInput(
-            "give the optax function and its arguments apart, as Optax(optax.adam, learning_rate=0.1): "
+            "give the optax function and its arguments separately, as Optax(optax.adam, learning_rate=0.1): "
             "then changing a value does not recompile"
         )
 

@@ -140,7 +140,7 @@ def _ids(column: Any, where: str) -> tuple[list[Any], np.ndarray]:
     coded = column if arrow.types.is_dictionary(column.type) else column.dictionary_encode()
     kind = coded.type.value_type
     if not (arrow.types.is_integer(kind) or arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
-        raise InvalidInput(f"{where} has type {kind}: clients' ids are integers or text")
+        raise InvalidInput(f"{where} has type {kind}: client ids must be integers or text")
     check_whole(coded.dictionary, where)
     return coded.dictionary.to_pylist(), coded.indices.to_numpy().astype(np.int64)
 
@@ -210,7 +210,7 @@ def _array(columns: Columns, found: dict[str, Any], where: str) -> np.ndarray:
     for name, array in zip(columns, arrays, strict=True):
         if array.ndim > 1:
             raise InvalidInput(
-                f"{where}, column {name} has lists, which no column stands beside: give it alone"
+                f"{where}, column {name} holds lists and cannot be combined with other columns: give it alone"
             )
     return np.stack(arrays, axis=1)
 

@@ -190,7 +190,7 @@ class RunOptions:
         for name in ("quorum", "deadline"):
             if getattr(self, name) is not None and self.systems is None:
                 raise InvalidInput(
-                    f"{name} = {getattr(self, name)} needs a clock: give systems, such as systems = 'stragglers'"
+                    f"{name} = {getattr(self, name)} needs simulated time: give systems, such as systems = 'stragglers'"
                 )
         if self.matmul_dtype is not None and self.dtype == "float64":
             raise InvalidInput(

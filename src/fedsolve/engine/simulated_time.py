@@ -133,7 +133,7 @@ def schedule_cohorts(
     _check_outermost(algorithm)
     if fleet.available is not None and not isinstance(sampling, Uniform):
         raise InvalidInput(
-            f"systems has a trace of who is there, among whom clients are drawn uniformly: give clients_per_round "
+            f"systems has an availability trace, from which clients are drawn uniformly: give clients_per_round "
             f"in place of sampling = {type(sampling).__name__}"
         )
     seconds = fleet.task_seconds(steps, sent.down, max(sent.up))
@@ -178,8 +178,8 @@ def _check_outermost(algorithm: Algorithm) -> None:
     while inner is not None:
         if declares(inner, "buffer") and inner.traits.buffer:
             raise InvalidInput(
-                f"{name_of(algorithm)}: on a clock {name_of(inner)} goes around all else: put "
-                f"{type(algorithm).__name__} inside it; a model with buffers, such as BatchNorm's, cannot be late"
+                f"{name_of(algorithm)}: with systems, {name_of(inner)} must be the outermost wrapper: put "
+                f"{type(algorithm).__name__} inside it; models with buffers, such as BatchNorm's, are not supported"
             )
         inner = getattr(inner, "inner", None)
 
@@ -197,8 +197,8 @@ def _asynchronous(
     name = name_of(algorithm)
     if not isinstance(sampling, Uniform):
         raise InvalidInput(
-            f"{name} asks clients uniformly, one after another: give clients_per_round, how many are at work at a "
-            f"time, in place of sampling = {type(sampling).__name__}"
+            f"{name} draws clients uniformly, one after another: give clients_per_round, the number that train at "
+            f"a time, in place of sampling = {type(sampling).__name__}"
         )
     for option in ("quorum", "deadline"):
         if getattr(options, option) is not None:

@@ -38,7 +38,7 @@ class Hold:
             here = None
         if here is None or self.file is None or not os.path.samestat(here, self.file):
             raise InvalidInput(
-                f"{self.folder} was removed or replaced while it was written to: nothing more is kept; start anew"
+                f"{self.folder} was removed or replaced while it was written to: nothing more is saved; start anew"
             )
 
 
@@ -65,7 +65,7 @@ def locked(folder: Path) -> Iterator[Hold]:
                     f"{folder} is in use by another run: wait for it or choose another folder"
                 ) from None
             warnings.warn(
-                f"{folder} lies on a file system without locks ({error.strerror}): start no second run in it",
+                f"{folder} lies on a file system without locks ({error.strerror}): do not start a second run in it",
                 stacklevel=3,
             )
         yield Hold(folder, os.fstat(file.fileno()))

@@ -88,7 +88,7 @@ class Blocks:
             kind = type(part.psi).__name__
             if not matched:
                 raise InvalidInput(
-                    f"{kind} on '{part.pattern}': no leaf of the model is called so; it has {', '.join(paths)}"
+                    f"{kind} on '{part.pattern}': no leaf of the model has this name; it has {', '.join(paths)}"
                 )
             for i in matched:
                 if i in seen:

@@ -137,7 +137,7 @@ def stop_reason(callbacks: Sequence[Callback], at: Evaluated) -> str:
         why = callback(at)
         if why is not None and not isinstance(why, str):
             raise InvalidInput(
-                f"a callback returned {shown(why)}: give None to go on, or words to end the run"
+                f"a callback returned {shown(why)}: return None to continue, or a string to end the run"
             )
         if why and at.round < at.rounds:
             return f"ended after round {at.round} of {at.rounds}: {why}"

@@ -202,6 +202,8 @@ def _check_named(metrics: Any) -> None:
         if name == "loss" or (
             name.endswith(_AVERAGED) and name.removesuffix(_AVERAGED) in {"loss", *metrics}
         ):
-            raise InvalidInput(f"a metric is named '{name}', as another number of every run is: rename it")
+            raise InvalidInput(
+                f"a metric is named '{name}', which is already a column of every run: rename it"
+            )
         if not callable(function) and not isinstance(function, Whole | SumMetric):
             raise InvalidInput(f"metric {name} = {shown(function)} must be a function of (params, batch)")

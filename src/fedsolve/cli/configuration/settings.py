@@ -112,7 +112,7 @@ def checked_grid(method: MethodSection, given: Mapping[str, Any], seeds: int) ->
     check_size([len(values) for values in grid.values()], seeds)
     for axis, values in grid.items():
         if "none" in values and axis in known and known[axis].default is not None:
-            raise InvalidInput(f"grid: {axis}: none is no value of it; give numbers")
+            raise InvalidInput(f"grid: {axis}: none is not allowed; give numbers")
     first = {axis: values[0] for axis, values in grid.items()}
     for axis, values in grid.items():
         for value in values:

@@ -86,7 +86,7 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
     for home in homes(found):
         if not _is_below(home, trusted) and not _lies_in(home, folder):
             raise InvalidInput(
-                f"{kind} {reference} of {origin} hands on what {home} has: "
+                f"{kind} {reference} of {origin} is defined in {home}: "
                 f"name it there, and give --trust {home.partition('.')[0]} if you trust that module"
             )
 

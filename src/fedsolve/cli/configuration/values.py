@@ -60,7 +60,9 @@ def parse_value(text: str, where: str) -> Any:
 def check_integers(where: str, value: Any) -> None:
     """Raise `InvalidInput` if an integer in plain data has more than the 64 bits that TOML gives it."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise InvalidInput(f"{where}: an integer of {value.bit_length()} bits is too large: 64 are the most")
+        raise InvalidInput(
+            f"{where}: an integer of {value.bit_length()} bits is too large: give at most 64 bits"
+        )
     parts = (
         value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     )

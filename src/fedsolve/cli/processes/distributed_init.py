@@ -42,13 +42,11 @@ def spread(config: Any, processes: int, resumed: bool) -> Any:
         devices = processes
     if devices % processes:
         raise InvalidInput(
-            f"--processes {processes}: the run has {devices} devices, which so many processes cannot share evenly; "
+            f"--processes {processes}: the processes cannot share the run's {devices} devices evenly; "
             f"give a divisor of {devices}"
         )
     if config.run.mesh is not None:
-        raise InvalidInput(
-            "--processes: models that lie in parts (run.mesh) are trained by one process; leave it out"
-        )
+        raise InvalidInput("--processes: sharded models (run.mesh) are trained by one process; leave it out")
     if config.seeds is not None:
         raise InvalidInput("--processes shares one run: leave out --seeds, or run the seeds one by one")
     return config.model_copy(update={"run": config.run.model_copy(update={"devices": devices})})

@@ -30,12 +30,14 @@ def watch(
     The page is served on this machine only. Anyone who knows the printed address can read it and stop runs.
     """
     if not folder.is_dir():
-        raise InvalidInput(f"{folder} is no folder: give one that holds runs, such as runs/")
+        raise InvalidInput(f"{folder} is not a folder: give one that holds runs, such as runs/")
     from fedsolve.cli.watch.server import serving
 
     with serving(folder, port) as server:
         emit(server.address)
-        say(f"it follows the runs in {folder}; who has the address may read and stop them; Ctrl-C ends it")
+        say(
+            f"it shows the runs in {folder}; anyone with the address can read and stop them; press Ctrl-C to end"
+        )
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 time.sleep(3600)

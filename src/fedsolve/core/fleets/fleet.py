@@ -160,14 +160,12 @@ class Fleet:
                 f"(slots, {self.clients})"
             )
         if not trace.any():
-            raise InvalidInput(
-                "available leaves nobody: no client is there in any slot, so no round can begin"
-            )
+            raise InvalidInput("available: no client is available in any slot, so no round can begin")
         never = np.flatnonzero(~trace.any(axis=0))
         if len(never):
             raise InvalidInput(
-                f"available: client {never[0]} is there in no slot ({len(never)} such clients): leave them "
-                "out of the data"
+                f"available: client {never[0]} is available in no slot ({len(never)} clients are not): remove them "
+                "from the data"
             )
         return trace
 

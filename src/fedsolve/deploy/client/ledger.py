@@ -49,8 +49,8 @@ class PrivacyBudget:
         """Raise `InvalidInput` if a method sends what no noise of the client's own protects."""
         if self.max_epsilon is not None and not math.isfinite(method.traits.gdp_mu):
             raise InvalidInput(
-                f"{name_of(method)} sends what a client finds without noise of the client's own; this client has "
-                f"max_epsilon = {self.max_epsilon:g} and takes part in LocalDP alone"
+                f"{name_of(method)} sends client updates without local noise; this client has "
+                f"max_epsilon = {self.max_epsilon:g} and takes part in LocalDP only"
             )
 
 
@@ -92,8 +92,8 @@ class Ledger:
         max_epsilon, delta = self._budget.max_epsilon, self._budget.delta
         if max_epsilon is not None and not spent <= max_epsilon * _ROUNDING:
             raise InvalidInput(
-                f"client {self._client} would have told epsilon = {spent:.4g} at delta = {delta:g} with this message, "
-                f"above its own max_epsilon = {max_epsilon:g}: it sends no more"
+                f"client {self._client} would have spent epsilon = {spent:.4g} at delta = {delta:g} with this message, "
+                f"above its max_epsilon = {max_epsilon:g}: it sends no more"
             )
 
     def _read(self) -> tuple[dict[str, Any], TrainReply | None]:
@@ -105,7 +105,8 @@ class Ledger:
             message = np.asarray(load_tree(self.path, like)["message"]).tobytes()
         except InvalidInput as error:
             raise InvalidInput(
-                f"what client {self._client} has told is not known ({error}): it sends nothing until the file is back"
+                f"the epsilon that client {self._client} has spent is not known ({error}): it sends nothing until the "
+                "file is restored"
             ) from None
         reply = facts["reply"]
         if "form" in reply:  # as earlier versions called it

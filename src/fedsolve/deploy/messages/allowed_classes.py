@@ -62,7 +62,9 @@ def check_fields(cls: type, given: Mapping[str, Any]) -> None:
     kinds, ours = kinds_of(cls), cls in classes().values()
     for name, value in given.items():
         if name not in fields:
-            raise InvalidInput(f"{cls.__name__} of the server has {name[:80]!r}, ours has not: same version?")
+            raise InvalidInput(
+                f"{cls.__name__} of the server has {name[:80]!r}, this client's has not: is it the same version?"
+            )
         kind = kinds.get(name)
         if (ours or is_known(kind)) and not fits(value, kind):
             raise InvalidInput(

@@ -144,8 +144,8 @@ def check_unprotected(algorithm: Algorithm) -> None:
     """Raise `InvalidInput` if a method protects what its clients send: their own metrics would travel beside it."""
     if algorithm.traits.privacy:
         raise InvalidInput(
-            f"{name_of(algorithm)} protects what clients send, and metrics of each client would tell of its examples "
-            "beside that: leave client_metrics out, and let the server evaluate on examples of its own"
+            f"{name_of(algorithm)} protects client updates, and metrics of each client would reveal information about "
+            "its examples: leave client_metrics out, and evaluate on the server's own examples"
         )
 
 
@@ -153,6 +153,6 @@ def check_buffers(algorithm: Algorithm, buffers: Mapping[str, Any] | None) -> No
     """Raise `InvalidInput` if something would travel beside a protected model without protection."""
     if buffers and algorithm.traits.privacy:
         raise InvalidInput(
-            f"{name_of(algorithm)} protects the model, not what is averaged beside it ({', '.join(buffers)}): "
+            f"{name_of(algorithm)} protects the parameters, not the buffers ({', '.join(buffers)}): "
             "take a model without running statistics, such as one with GroupNorm in place of BatchNorm"
         )

@@ -73,7 +73,7 @@ def to_spec(value: Any) -> Any:
             raise InvalidInput(f"{name} is no optimiser that clients know: wrap it in a function of your own")
         return {"function": name}
     raise InvalidInput(
-        f"{value!r} cannot be told to clients: build the method from numbers, arrays and classes"
+        f"{value!r} cannot be sent to clients: build the method from numbers, arrays and classes"
     )
 
 
@@ -128,7 +128,7 @@ def _read(spec: Any, trusted: Mapping[str, Any], depth: int) -> Any:
             return [_read(item, trusted, depth + 1) for item in items]
         case {"function": str(name), **rest} if not rest:
             raise _unknown(name)
-    raise InvalidInput("the server sent no method that can be read: another version of fedsolve?")
+    raise InvalidInput("the server's method cannot be read: another version of fedsolve?")
 
 
 def _build(name: str, fields: dict[Any, Any], trusted: Mapping[str, Any], depth: int) -> Any:
@@ -149,7 +149,7 @@ def _build(name: str, fields: dict[Any, Any], trusted: Mapping[str, Any], depth:
         raise
     except Exception as error:  # a value of a kind that its checks do not foresee
         raise InvalidInput(
-            f"{cls.__name__} of the server differs from ours: {_shown(str(error), 200)}; same version?"
+            f"{cls.__name__} of the server differs from this client's: {_shown(str(error), 200)}; same version?"
         ) from None
 
 

@@ -123,8 +123,8 @@ def check_buffer_values(known: Mapping[str, np.ndarray], buffers: Mapping[str, n
     for name in sorted(set(known) ^ set(buffers)):
         holder = "has" if name in buffers else "lacks"
         raise InvalidInput(
-            f"it {holder} {sanitize(name)} beside the model, unlike the server: server_app(..., buffers=...) must be "
-            "told what the clients' models have, such as fs.flower.torch_buffers(module)"
+            f"it {holder} the buffer {sanitize(name)}, unlike the server: give server_app(..., buffers=...) the "
+            "buffers of the clients' models, such as fs.flower.torch_buffers(module)"
         )
     for name, value in buffers.items():
         if (known[name].shape, known[name].dtype) != (value.shape, value.dtype):

@@ -113,7 +113,7 @@ class ClientRegistry:
             reasons = sorted(set(self._refusals.values()))
             more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
             raise InvalidInput(
-                f"all {self._population} clients have refused: {'; '.join(reasons[:_SHOWN])}{more}: mend that and "
+                f"all {self._population} clients have refused: {'; '.join(reasons[:_SHOWN])}{more}: fix this and "
                 "start again"
             )
         missing = sorted(set(range(self._population)) - set(connected))
@@ -195,7 +195,7 @@ class ClientRegistry:
         client, signature = facts["client"], facts["signature"]
         if type(client) is not int or not 0 <= client < self._population:
             raise InvalidInput(
-                f"client {client!r:.40} is none of the {self._population} clients, numbered from 0: mend its client-id"
+                f"client {client!r:.40} is none of the {self._population} clients, numbered from 0: fix its client-id"
             )
         if not isinstance(signature, str):
             raise InvalidInput(f"client {client} does not say which model it has")

@@ -122,5 +122,5 @@ def check_needs(algorithm: Algorithm, problem: LocalProblem) -> None:
     if searches and not problem.exact_loss:
         raise InvalidInput(
             f"{name_of(algorithm)} searches along a line and needs exact losses, which this "
-            f"{type(problem).__name__} does not give (exact_loss = False): take a method with a rate"
+            f"{type(problem).__name__} does not give (exact_loss = False): take a method with a learning rate"
         )

@@ -218,7 +218,7 @@ def _no_class(outputs: Any, targets: Any) -> InvalidInput | None:
     if least >= 0 and most < classes:
         return None
     return InvalidInput(
-        f"the targets of a batch are {least} to {most}, and the module tells {classes} classes apart, 0 to "
+        f"the targets of a batch are {least} to {most}, and the module has outputs for {classes} classes, 0 to "
         f"{classes - 1}: number them from 0, or give it more outputs"
     )
 

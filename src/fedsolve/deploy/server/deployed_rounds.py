@@ -217,7 +217,7 @@ class DeployedRounds(RecordedRounds):
                 last = replies.rejected[-len(cohort) :]
                 reasons = "; ".join(f"{self._names(client)}: {reason}" for client, reason in last)
                 raise Unavailable(
-                    f"{shortage}, after {attempt + 1} attempts ({reasons}){self._why_too_large(replies)}: mend the "
+                    f"{shortage}, after {attempt + 1} attempts ({reasons}){self._why_too_large(replies)}: fix the "
                     "clients and resume"
                 )
             self._log(f"{shortage}: those missing are asked again")

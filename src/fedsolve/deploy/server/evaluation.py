@@ -50,7 +50,9 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
-        super().__init__(grid, "evaluate", settings.round_seconds, settings.grace, self._read, registry.names, log)
+        super().__init__(
+            grid, "evaluate", settings.round_seconds, settings.grace, self._read, registry.names, log
+        )
         self._first, self._save = first, save
         self._times = 0
         self._last: EvaluationResult | None = None
@@ -136,7 +138,7 @@ class Evaluation:
             done = self._coordinator.state.round
             raise InvalidInput(
                 f"evaluate raised {type(error).__name__} after round {done} ({sanitize(error)}; {last.filename}, "
-                f"line {last.lineno}): mend it and resume"
+                f"line {last.lineno}): fix it and resume"
             ) from error
 
     def _measured_by_clients(self, is_first: bool) -> dict[str, float]:
@@ -146,7 +148,7 @@ class Evaluation:
         if not result.answers and result.refused and is_first:  # nothing is lost yet
             client, reason = min(result.refused.items())
             raise InvalidInput(
-                f"no client measures the model by client_metrics = {result.metrics}; {result.names(client)}: {reason}"
+                f"no client evaluates client_metrics = {result.metrics}; {result.names(client)}: {reason}"
             )
         return result.columns()
 
@@ -164,7 +166,7 @@ class Evaluation:
                 "clients measure nothing in this run: give server_app client_metrics = ('loss',)"
             )
         if unseen:
-            raise InvalidInput("a federation has no unseen clients: each client of it may train")
+            raise InvalidInput("a federation has no held-out clients: each client may train")
         if check_integer("steps", steps) and not callable(getattr(solver, "solve", None)):
             raise InvalidInput(
                 f"solver = {shown(solver)} must be one such as fs.client.SGD(0.1), for {steps} steps"

@@ -223,12 +223,12 @@ class Settings:
             return self.sampling or Uniform(size)
         if self.clients_per_round is None:
             raise InvalidInput(
-                f"over_select = {self.over_select} asks more clients than clients_per_round: give that"
+                f"over_select = {self.over_select} needs clients_per_round, to which it adds clients: give it"
             )
         if algorithm.traits.privacy:
             raise InvalidInput(
                 f"over_select = {self.over_select}: {name_of(algorithm)} accounts for cohorts drawn at random, not for "
-                "those who answer first: leave it out"
+                "the clients that answer first: leave it out"
             )
         return Uniform(min(self.population, math.ceil(size * (1 + self.over_select))))
 

@@ -188,8 +188,8 @@ def check_buffers(task: Task, work: LocalWork, model: Any, examples: Batch) -> N
         raise InvalidInput(f"{name} does not ask for the task's buffers: {_REMEDY}")
     if not work.even and "weights" not in names:
         raise InvalidInput(
-            f"{name} has buffers, and clients are uneven: padding would enter them; give the loss an argument "
-            "`weights`, 0 for examples that do not count, or clients and minibatches of one size"
+            f"{name} has buffers, and clients have unequal sizes: padding would enter the buffers; give the loss an "
+            "argument `weights`, 0 for padding, or give clients and minibatches of one size"
         )
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((2, *a.shape[1:]), a.dtype), examples)
     given = jax.eval_shape(model.buffers.given)

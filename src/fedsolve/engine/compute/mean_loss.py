@@ -64,8 +64,8 @@ def _each(loss: Loss, params: Params, batch: Batch, key: Array | None, buffers: 
         return _called(loss, params, batch, key=key, buffers=buffers)
     if key is not None and "buffers" in asked(loss):
         raise InvalidInput(
-            "a loss with buffers gives its mean alone, and clients are uneven, so that some examples of a batch are "
-            "padding: give each example's own loss, shape (n,), or an argument `weights`"
+            "a loss with buffers gives its mean only, and clients have unequal sizes, so that some examples of a batch "
+            "are padding: give each example's own loss, shape (n,), or an argument `weights`"
         )
 
     def alone(example: Batch, key: Array | None) -> Array:

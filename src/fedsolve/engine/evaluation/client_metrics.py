@@ -47,7 +47,7 @@ def client_metrics(
     """
     if unseen and (validation or steps):
         raise InvalidInput(
-            "unseen clients have no examples to train on or hold out: measure them as they are"
+            "unseen clients have no examples to train on or hold out: evaluate them without fine-tuning"
         )
     tuned = check_integer("steps", steps) > 0
     task = prepared.task

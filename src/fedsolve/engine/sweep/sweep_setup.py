@@ -106,12 +106,12 @@ def _check_clock(options: SweepOptions, methods: Sequence[Algorithm]) -> None:
         return
     if len(options.seeds) > 1:
         raise InvalidInput(
-            f"systems and {len(options.seeds)} seeds: cohorts and times differ by seed, so give a sweep one seed each"
+            f"systems and {len(options.seeds)} seeds: cohorts and times differ by seed; run a sweep for each seed"
         )
     if len({jax.tree.structure(method) for method in methods}) > 1:
         raise InvalidInput(
-            "systems: settings of a sweep on a clock differ in numbers alone, since others may differ in their bytes "
-            "and their order of events: give each a sweep of its own"
+            "systems: the settings of a sweep with simulated time may differ in numbers only, since other settings "
+            "may change the bytes and the order of events: run a sweep for each of them"
         )
 
 

@@ -199,8 +199,8 @@ def check_setting(
     check_known("accountant", accountant, ("rdp", "pld"))
     if accountant == "pld" and sampling == "fixed":
         raise InvalidInput(
-            "accountant = 'pld' knows no sampling without replacement: take 'rdp', or sampling='none', which counts "
-            "on no amplification, or draw cohorts by Bernoulli (sampling='poisson')"
+            "accountant = 'pld' does not support sampling without replacement: take 'rdp', or sampling='none', which "
+            "assumes no amplification, or draw cohorts by Bernoulli (sampling='poisson')"
         )
     check_range("noise_multiplier", noise_multiplier, at_least=0)
     check_range("delta", delta, above=0, below=1)

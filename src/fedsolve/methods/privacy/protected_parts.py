@@ -93,13 +93,13 @@ def bounds_of(method: Algorithm, message: Any, clip_norm: Scalar, given: Any) ->
             )
         if bound is None:
             raise InvalidInput(
-                f"{name} sends {scalar} beside its update, which would tell of the client's data unprotected: "
+                f"{name} sends {scalar} beside its update, which would reveal information about the client's data: "
                 f"give its largest value, scalars={{'{scalar}': 10.0}}; it is clipped to [0, 10] and noised"
             )
         if how[scalar] == "max" and not (is_plain_number(bound) and bound == 0):
             raise InvalidInput(
-                f"{name} sends {scalar}, of which the server takes the largest: noise on a sum does not cover it"
-                f"; where it is only logged, leave it out by scalars={{'{scalar}': 0}}"
+                f"{name} sends {scalar}, whose maximum the server uses: noise on a sum does not protect it"
+                f"; if it is only logged, leave it out by scalars={{'{scalar}': 0}}"
             )
         bounds[scalar] = bound
     return bounds
@@ -138,17 +138,15 @@ def check_inner(method: Algorithm, title: str) -> None:
     """Raise `InvalidInput` if a method is already private, counts clients unlike or takes no mean."""
     name = name_of(method)
     if method.traits.privacy:
-        raise InvalidInput(
-            f"{title} around {name}: what its clients send is private already, choose one of the two"
-        )
+        raise InvalidInput(f"{title} around {name}: its messages are private already, choose one of the two")
     if method.traits.weighting != "uniform":
         raise InvalidInput(
-            f"{title} needs clients that count alike: {name} weighs them by their examples, which would tell of them "
-            "and leave the sum without a known sensitivity; give it weighting='uniform'"
+            f"{title} needs equal client weights: {name} weighs clients by their examples, which would reveal their "
+            "numbers and leave the sensitivity of the sum unknown; give it weighting='uniform'"
         )
     if method.traits.reduction is not None:
         raise InvalidInput(
-            f"{title} around {name}: the noise is made for a mean of clipped messages and would not cover its reduction"
+            f"{title} around {name}: the noise is calibrated for a mean of clipped messages, not for another reduction"
         )
 
 
@@ -158,9 +156,8 @@ def check_stateless(method: Algorithm, server: Any) -> None:
     own = jax.eval_shape(lambda s: method.init_client(method.broadcast(s, first)), server)
     if jax.tree.leaves(own):
         raise InvalidInput(
-            f"{name_of(method)} keeps a state on each client: one that counts on being what the client has sent would "
-            "break without an error on clipped and noised messages, and no accounting here covers any other. Take a "
-            "method without client state, optimisers without keep=True"
+            f"{name_of(method)} keeps a state on each client, which clipping and noise may invalidate and the "
+            "accounting does not cover: take a method without client state, and optimisers without keep=True"
         )
 
 

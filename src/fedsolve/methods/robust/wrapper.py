@@ -117,6 +117,6 @@ def check_cohorts(reduction: Reduction, clients: float | None) -> None:
     fewest = math.ceil(float(reduction.fewest))
     if clients < fewest:
         raise InvalidInput(
-            f"{reduction!r} protects where {reduction.condition}, so from n = {fewest} clients a round on, and a round "
-            f"has {clients:g}: give more clients a round, or a reduction for fewer"
+            f"{reduction!r} protects only if {reduction.condition}, i.e. with at least n = {fewest} clients a round, "
+            f"and a round has {clients:g}: give more clients a round, or a reduction for fewer"
         )

@@ -50,7 +50,7 @@ class Asynchronous(Wrapper):
         super().__post_init__()
         if why := _why_not(self.inner):
             raise InvalidInput(
-                f"{self.title} cannot go around {name_of(self.inner)}: {why}; "
+                f"{self.title} cannot wrap {name_of(self.inner)}: {why}; "
                 "take a method such as FedAvg, FedAdam or FedProx"
             )
 

@@ -89,7 +89,7 @@ class KeepsBuffers(Wrapper):
         super().__post_init__()
         if self.inner.traits.privacy:
             raise InvalidInput(
-                f"{name_of(self.inner)} protects the model, not what is averaged beside it: take a task without "
+                f"{name_of(self.inner)} protects the parameters, not the buffers: take a task without "
                 "buffers, such as a model with GroupNorm in place of BatchNorm"
             )
 

@@ -122,7 +122,9 @@ class ControlVariates(Wrapper):
         inner = self.inner
         while isinstance(inner, Wrapper):
             if isinstance(inner, ControlVariates):
-                raise InvalidInput("SCAFFOLD around SCAFFOLD: its control variates are there once: wrap once")
+                raise InvalidInput(
+                    "SCAFFOLD around SCAFFOLD: one set of control variates is enough: wrap once"
+                )
             inner = inner.inner
         if self.inner.traits.reduction is not None:
             raise InvalidInput(f"SCAFFOLD cannot wrap {name_of(self.inner)}: {self.only_mean}")

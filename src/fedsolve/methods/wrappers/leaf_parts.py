@@ -35,7 +35,7 @@ def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
         if not matched:
             near = difflib.get_close_matches(pattern, paths, _NEAR, cutoff=0) or paths[:_NEAR]
             raise InvalidInput(
-                f"leaves = '{pattern}': no leaf of the model is called so; the nearest paths are {', '.join(near)}"
+                f"leaves = '{pattern}': no leaf of the model has this name; the nearest paths are {', '.join(near)}"
             )
         chosen |= set(matched)
     if len(chosen) == len(leaves):

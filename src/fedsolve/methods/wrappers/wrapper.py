@@ -46,7 +46,7 @@ class Wrapper(Algorithm):
             both = declares(self, "personal")
             remedy = "one of the two is enough" if both else f"build {other} around {self.title}"
             raise InvalidInput(
-                f"{self.title} cannot go around {other}, whose clients have models of their own: {remedy}"
+                f"{self.title} cannot wrap {other}, whose clients have personal models: {remedy}"
             )
 
     @property
@@ -137,6 +137,6 @@ class OwnModels(Wrapper):
         super().__post_init__()
         if self.inner.traits.buffer:
             raise InvalidInput(
-                f"{self.title} cannot go around {name_of(self.inner)}: clients begin with models of different age "
-                "there; take a method of synchronous rounds"
+                f"{self.title} cannot wrap {name_of(self.inner)}: its clients start from models of different "
+                "age; take a method with synchronous rounds"
             )

@@ -101,7 +101,7 @@ class Tracker(ABC):
         why = "no answer" if error is None else _line(error)
         taken = min(max(made - 1, 0), self._sent)
         warnings.warn(
-            f"{type(self).__name__} has taken {taken} of {self._sent} evaluations, then nothing for "
+            f"{type(self).__name__} logged {taken} of {self._sent} evaluations, then nothing for "
             f"{self.patience:g} s ({why}): the run's own record has them all",
             stacklevel=4,
         )
@@ -112,7 +112,7 @@ class Tracker(ABC):
         try:
             yield
         except Exception as error:
-            warnings.warn(f"{type(self).__name__} is not told of this run: {_line(error)}", stacklevel=4)
+            warnings.warn(f"{type(self).__name__} does not log this run: {_line(error)}", stacklevel=4)
 
     @abstractmethod
     def begin(self, label: str, task: str, settings: dict[str, Setting]) -> None:
