@@ -68,7 +68,7 @@ def test_they_are_listed_after_ours_and_those_that_cannot_be_are_named(others, c
     ended = call("list", "experiments", "--json")
     rows = {row["name"]: row for row in ended.document}
     assert list(rows) == [*names.program_folders(), "theirs", "theirs-2", "theirs-3"]
-    assert rows["theirs"]["summary"] == "Theirs (its time is not known)"
+    assert rows["theirs"]["summary"] == "Theirs"
     assert rows["lasso-1"]["citation"] == "yuan2021fco"  # a name of ours stays ours
     said = [line for line in ended.err.splitlines() if line.startswith("left out: experiment ")]
     assert len(said) == len(BAD)

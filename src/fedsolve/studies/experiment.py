@@ -41,7 +41,7 @@ _OF_OURS = {"reproduced": "confirmed", "not reproduced": "contradicted"}
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's claim beside what was measured.
+    """A claim, a paper's or one's own, beside what was measured.
 
     Attributes:
         claim: what the paper says, in short.
@@ -96,8 +96,12 @@ def command(name: str) -> str:
     >>> command("lasso-1"), command("mine.toml")
     ('fedsolve reproduce lasso-1', 'fedsolve study mine.toml')
     """
-    own = is_reference(name) or name.endswith((".toml", ".py"))
-    return f"fedsolve {'study' if own else 'reproduce'} {name}"
+    return f"fedsolve {'study' if is_users(name) else 'reproduce'} {name}"
+
+
+def is_users(name: str) -> bool:
+    """Whether a name is that of a user's own study: `module:function` or a file."""
+    return is_reference(name) or name.endswith((".toml", ".py"))
 
 
 @dataclass(frozen=True)

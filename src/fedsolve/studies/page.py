@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsolve.config.bibliography import short, title
 from fedsolve.folders.files import write_atomically
@@ -21,7 +23,7 @@ from fedsolve.report.markup import (
 )
 from fedsolve.report.plots import png
 from fedsolve.results.columns import dumps
-from fedsolve.studies.experiment import Claim, Experiment, Outcome, command
+from fedsolve.studies.experiment import Claim, Experiment, Outcome, command, is_users
 
 QUICK = "QUICK: not the experiment, its numbers mean nothing"
 """What is said of a quick run wherever its numbers are shown."""
@@ -55,11 +57,12 @@ def write_results(
         writer.writerow(table.head)
         writer.writerows(table.rows)
         write_atomically(folder / f"{key}.csv", buffer.getvalue())
+    without_paper = is_without_paper(name, experiment)
     provenance += f" · {QUICK}" if quick else ""
     document = {
         "experiment": name,
         "quick": quick,
-        "claims": [vars(claim) for claim in outcome.claims],
+        "claims": claim_facts(outcome.claims, without_paper),
         "deviations": list(outcome.deviations),
         "settings": dict(outcome.settings),
         "seconds": round(seconds, 1) if math.isfinite(seconds) else None,
@@ -77,11 +80,11 @@ def write_results(
         "title": text(experiment.title),
         "context": text(f"{paper} · {_duration(seconds)} · {provenance}"),
         "intro": paragraphs(intro),
-        "claims": "\n".join(map(_claim, outcome.claims)),
+        "claims": "\n".join(_claim(claim, without_paper) for claim in outcome.claims),
         "theory": section("Theory", paragraphs(experiment.theory)),
         "pictures": "\n".join(pictures),
         "tables": "\n".join(section(t.caption, t.html()) for t in outcome.tables.values()),
-        "deviations": note_list(outcome.deviations) or "<p>Nowhere that we know of.</p>",
+        "deviations": _deviations(outcome.deviations, without_paper),
         "settings": definitions(settings, "facts"),
         "style": static("page.css"),
         "scripts": static("sorting.js"),
@@ -89,14 +92,35 @@ def write_results(
     return write_atomically(folder / "page.html", page_text("experiment.html", parts))
 
 
+def is_without_paper(name: str, experiment: Experiment) -> bool:
+    """Whether an experiment is a user's own study that names no paper: nothing is said of one then."""
+    return is_users(name) and not experiment.citation
+
+
+def claim_facts(claims: Sequence[Claim], without_paper: bool) -> list[dict[str, Any]]:
+    """Claims as plain data; `theirs` is empty where there is no paper."""
+    return [vars(c) | ({"theirs": ""} if without_paper and c.own else {}) for c in claims]
+
+
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s of processor time" if math.isfinite(seconds) else "made in several calls"
 
 
-def _claim(claim: Claim) -> str:
+def _deviations(deviations: Sequence[str], without_paper: bool) -> str:
+    """Where it departs from the paper; of a study without one its deviations, if it names any."""
+    if without_paper:
+        return section("Deviations", note_list(deviations))
+    return section(
+        "Where this departs from the paper", note_list(deviations) or "<p>Nowhere that we know of.</p>"
+    )
+
+
+def _claim(claim: Claim, without_paper: bool) -> str:
     rows = {
         "Theirs": claim.theirs, "Ours": claim.ours, "Why": claim.reason, "Provisional": claim.provisional,
     }  # fmt: skip
+    if without_paper and claim.own:
+        rows = {"Result": rows.pop("Ours"), **rows, "Theirs": ""}
     items = "".join(f"<dt>{name}</dt><dd>{text(value)}</dd>" for name, value in rows.items() if value)
     verdict = ""
     if claim.verdict is not None:

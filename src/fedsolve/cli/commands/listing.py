@@ -72,7 +72,9 @@ def _experiments() -> list[dict[str, Any]]:
         except InvalidInput as error:  # of another distribution: it hides no one else's
             say(f"left out: {error}")
             continue
-        summary = f"{found.summary.rstrip('.')} ({time_of(found)})"
+        summary = " ".join(
+            filter(None, (found.summary.rstrip("."), f"({time_of(found)})" * bool(time_of(found))))
+        )
         rows.append({"name": name, "summary": summary, "citation": found.citation, "minutes": found.minutes})
     return rows
 

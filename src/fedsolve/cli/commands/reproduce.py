@@ -101,12 +101,14 @@ def verdict(
     as_json: AsJson = False,
 ) -> None:
     """Re-evaluate the claims of a finished experiment or study from its stored data; nothing is run."""
+    from fedsolve.studies.page import claim_facts, is_without_paper
     from fedsolve.studies.reproduce import evaluate_claims
 
-    folder = out or _folder(name, full)
-    claims = evaluate_claims(name, folder, full=full, experiment=_find(name, run=False, trust=trust))
+    folder, experiment = out or _folder(name, full), _find(name, run=False, trust=trust)
+    claims = evaluate_claims(name, folder, full=full, experiment=experiment)
     if as_json:
-        emit_json({"status": "ok", "folder": str(folder), "claims": [vars(claim) for claim in claims]})
+        facts = claim_facts(claims, is_without_paper(name, experiment))
+        emit_json({"status": "ok", "folder": str(folder), "claims": facts})
     else:
         _print(claims, quick=False)
 
@@ -125,7 +127,7 @@ def _run(
     from fedsolve.cli.terminal.progress_file import PartsProgress
     from fedsolve.cli.watch.commands import watched
     from fedsolve.studies.experiment import command
-    from fedsolve.studies.page import QUICK
+    from fedsolve.studies.page import QUICK, claim_facts, is_without_paper
     from fedsolve.studies.reproduce import reproduce
 
     experiment = _find(name, data_dir, trust=trust)
@@ -154,7 +156,7 @@ def _run(
             "page": str(made.page),
             "seconds": round(made.seconds, 1),
         }
-        emit_json(document | {"claims": [vars(c) for c in made.outcome.claims]})
+        emit_json(document | {"claims": claim_facts(made.outcome.claims, is_without_paper(name, experiment))})
         return
     if made.outcome.claims:
         _print(made.outcome.claims, quick)
@@ -196,16 +198,19 @@ def _folder(name: str, full: bool) -> Path:
 def _print(claims: Sequence[Claim], quick: bool) -> None:
     from rich.table import Table
 
-    table = Table("claim", "theirs", "ours", *([] if quick else ["verdict"]), show_lines=True)
+    papers = any(not claim.own for claim in claims)
+    heads = ["claim", "theirs", "ours"] if papers else ["claim", "result"]
+    table = Table(*heads, *([] if quick else ["verdict"]), show_lines=True)
     for claim in claims:
-        table.add_row(claim.claim, claim.theirs, claim.ours, *([] if quick else [claim.shown_verdict]))
+        numbers = [claim.theirs, claim.ours] if papers else [claim.ours]
+        table.add_row(claim.claim, *numbers, *([] if quick else [claim.shown_verdict]))
     emit_rich(table)
 
 
 def time_of(experiment: Experiment) -> str:
-    """How long an experiment takes, as its kept results tell."""
+    """How long an experiment takes, as its kept results tell; "" where they do not."""
     from fedsolve.results.metrics import duration
 
     if experiment.minutes is None:
-        return "its time is not known"
+        return ""
     return f"about {duration(60 * experiment.minutes)} on 2 cores"

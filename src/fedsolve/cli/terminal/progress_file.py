@@ -89,7 +89,7 @@ class PartsProgress(ExitStack):
     Args:
         folder: of the experiment's results.
         title: the experiment's.
-        takes: about how long it takes, in words.
+        takes: about how long it takes, in words; "" where that is not known.
         page: what serves the page that follows it meanwhile.
 
     Raises:
@@ -99,7 +99,7 @@ class PartsProgress(ExitStack):
     def __init__(self, folder: Path, title: str, takes: str, page: AbstractContextManager[None]) -> None:
         super().__init__()
         self._folder, self._page = folder, page
-        self._announced = f"{title}: {takes}, into {folder}"
+        self._announced = f"{title}: {takes}{', ' if takes else ''}into {folder}"
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
