@@ -85,7 +85,7 @@ def _main(arguments: list[str]) -> int:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):  # numpy's, XLA's
             return fail(out_of_memory(error), InvalidInput.exit_code, as_json)
         if "null byte" in str(error):  # of any path
-            return fail("a path with a null byte cannot be: give another", InvalidInput.exit_code, as_json)
+            return fail("a path contains a null byte: give another", InvalidInput.exit_code, as_json)
         if not hasattr(error, "format_message"):  # not click's: a bug
             raise
         return fail(usage(error), InvalidInput.exit_code, as_json)
