@@ -9,7 +9,8 @@ from sklearn import metrics as theirs
 
 import fedsolve as fs
 from fedsolve.engine.evaluation.pooling import sums_of_all
-from fedsolve.tasks.metrics.sum_metric import OnModel, describe, described
+from fedsolve.tasks.metrics.description import describe, described
+from fedsolve.tasks.metrics.sum_metric import OnModel
 
 RNG = np.random.default_rng(0)
 Y = (RNG.random(400) < 0.1).astype(int)

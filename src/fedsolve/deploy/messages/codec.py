@@ -24,7 +24,7 @@ from fedsolve.deploy.messages.records import (
     write_buffers,
 )
 from fedsolve.deploy.messages.sanitize import reading, sanitize
-from fedsolve.tasks.metrics.sum_metric import describe, described
+from fedsolve.tasks.metrics.description import describe, described
 
 FACTS_BYTES = 64 * 1024
 """Room for facts about a message."""

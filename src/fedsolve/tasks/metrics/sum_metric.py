@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,34 +97,6 @@ class SumMetric(ABC):
         counted = float(np.max(self.counted(sums)))
         if counted > (_MOST if self.weighted else examples):
             raise InvalidInput(f"sums over {counted:.6g} examples, of {examples}")
-
-
-def describe(metric: SumMetric) -> dict[str, Any]:
-    """A metric as plain data.
-
-    >>> from fedsolve.tasks.metrics import AUC
-    >>> describe(AUC(50))
-    {'metric': 'AUC', 'weighted': False, 'bins': 50, 'scale': 1.0}
-    """
-    return {"metric": type(metric).__name__, **dataclasses.asdict(metric)}
-
-
-def described(data: object) -> SumMetric:
-    """The metric that `describe` describes.
-
-    Raises:
-        InvalidInput: data that are none.
-    """
-    from fedsolve.tasks import metrics
-
-    fields = dict(data) if isinstance(data, Mapping) else {}
-    name = fields.pop("metric", None)
-    if name not in metrics.__all__ or not all(isinstance(key, str) for key in fields):
-        raise InvalidInput(f"no metric of fs.metrics is described by {str(data)[:80]!r}")
-    kind: Any = getattr(metrics, str(name))
-    if set(fields) != {f.name for f in dataclasses.fields(kind)}:
-        raise InvalidInput(f"{name} has no such fields: {', '.join(sorted(fields))[:80]}")
-    return kind(**fields)
 
 
 @dataclass(frozen=True)
