@@ -191,7 +191,7 @@ def test_what_was_meant_is_named(tmp_path):
         ),
         (run(task=task(metrics={"m": lambda w, b: "x"})()), fs.InvalidInput, "^m of .* is 'x': it must be"),
         (run(task=task(metrics={"m": lambda w, b: None})()), fs.InvalidInput, "^m of .* is None: it must be"),
-        (lambda: fs.load(tmp_path / "run").to_latex("table.tex"), fs.InvalidInput, "target = 'table.tex'"),
+        (lambda: fs.load(tmp_path / "run").to_latex("table.tex"), fs.InvalidInput, "metrics = 'table.tex'"),
         (
             run(algorithm=fs.FedAvg(0.2), out=tmp_path / "run", resume=True, rounds=2),
             fs.InvalidInput,

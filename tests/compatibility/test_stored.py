@@ -30,11 +30,10 @@ def test_a_result_is_the_run_of_today():
 
 
 def test_the_results_of_seeds_are_read():
-    finals = [
-        fs.load(STORED / "seeds" / f"seed-{seed}", problem()).history.final("train_loss") for seed in (0, 1)
-    ]
+    stored = fs.load(STORED / "seeds", problem())
+    assert stored.seeds == (0, 1)
     again = fs.run(METHOD, problem(), rounds=4, seeds=2, dtype="float64")
-    np.testing.assert_allclose(finals, again.final("train_loss")[METHOD.name], rtol=1e-12)
+    np.testing.assert_allclose(stored.final("train_loss"), again.final("train_loss"), rtol=1e-12)
 
 
 def test_stored_data_are_read():
@@ -48,6 +47,7 @@ def test_stored_data_are_read():
 def test_a_sweep_is_shown(capsys):
     assert command("show", STORED / "sweep") == 0
     assert "client_lr" in capsys.readouterr().out
+    assert fs.load(STORED / "sweep").selection.last == 100  # the rule that it was made with
 
 
 def test_a_run_is_repeated_from_its_configuration(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 import fedsolve as fs
 from fedsolve.results.seeds import band
+from fedsolve.results.sweep import Selection
 
 RNG = np.random.default_rng(0)
 
@@ -68,7 +69,7 @@ def test_code_for_one_seed_works_for_several():
         assert r"\midrule" in result.to_latex(["test_loss"], target=0.5)
         assert "<table>" in result._repr_html_()
         assert len(result.frame()) >= 3
-    with pytest.raises(fs.InvalidInput, match="a sweep keeps no models: run its best setting, {'rate': 0.1}"):
+    with pytest.raises(fs.InvalidInput, match=r"a sweep keeps no models: run its best setting, {'rate': 0.1}"):
         swept.predict(TEST.x)
     with pytest.raises(fs.InvalidInput, match=r"sweep\[2\]: give the number of a setting, 0 to 1"):
         swept[2]
@@ -94,13 +95,17 @@ def test_the_folder_of_each_is_read_with_the_same_numbers(tmp_path):
     (tmp_path / "c" / "slow" / "seed-0" / "history.json").unlink()
     (tmp_path / "c" / "slow" / "seed-1" / "history.json").unlink()
     assert fs.load(tmp_path / "c").notes == ("not finished, and left out: slow",)
-    with pytest.raises(fs.InvalidInput, match=r"holds no history.json: give the folder of a finished run, or"):
+    with pytest.raises(
+        fs.InvalidInput, match=r"holds no history.json: give the folder of a finished run, or"
+    ):
         fs.load(tmp_path / "c" / "slow")
 
 
 def test_a_sweep_is_read_and_written_with_its_axes(tmp_path):
     swept = fs.sweep("FedAvg", TASK, {"client_lr": [0.01, 0.1]}, seeds=2, **OPTIONS)
+    assert (swept.selection, swept.notes) == (Selection("train_loss", 1), ())  # a tenth of 4 rounds
     again = fs.load(swept.save(tmp_path / "s"))
+    assert again.selection == swept.selection
     assert isinstance(again, fs.Sweep)
     np.testing.assert_array_equal(again.final("test_loss"), swept.final("test_loss"))
     rows = list(csv.DictReader(again.to_csv(tmp_path / "s.csv").open(newline="")))

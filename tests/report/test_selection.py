@@ -18,6 +18,14 @@ def test_the_last_rounds_are_averaged_and_the_initial_model_is_no_result(last, e
     assert Selection("loss", last).score(ROUNDS, np.array([9.0, 3.0, 2.0, 1.0])) == expected
 
 
+def test_by_default_the_last_tenth_counts_and_more_than_half_is_noted():
+    assert [Selection.standard(n).last for n in (1, 9, 50, 1000)] == [1, 1, 5, 100]
+    assert Selection("loss", 25).notes(50) == Selection("loss", 1).notes(1) == ()
+    (note,) = Selection("loss", 100).notes(50)
+    assert note.startswith("the score averages 50 of 50 rounds, more than half of the run")
+    assert note.endswith("loss:5 averages the last tenth")
+
+
 def test_an_initial_model_alone_is_scored():
     assert Selection("loss", 1).score(np.array([0]), np.array([9.0])) == 9.0
 

@@ -117,7 +117,9 @@ def test_a_row_says_the_range_and_where_it_diverged():
 def test_the_outcome_in_words():
     sweep = make_sweep(limit=0.05)
     best, share = outcome_lines(sweep)
-    assert best == f"best: client_lr = 0.1, server_lr = 0.1, with training loss {sweep.score.min():.4f}"
+    averaged = "(mean of 10 evaluations, rounds 110 to 200)"
+    at = "best: client_lr = 0.1, server_lr = 0.1"
+    assert best == f"{at}, with training loss {sweep.score.min():.4f} {averaged}"
     lost = int((~np.isfinite(sweep.score)).sum())
     assert re.search(rf": 2 % of 49; {lost} of 49 settings diverged$", share)
     edge = outcome_lines(make_sweep({"client_lr": (0.001, 0.01, 0.1)}))[-1]

@@ -27,6 +27,7 @@ Row = dict[str, Any]
 """A result: column key -> str, int, float or None (never reached, or not measured); `deviations` by column key."""
 _MOST_OWN = 5
 """Columns of the user's own metrics, where none are asked for."""
+_COUNTS = ("_tp", "_fp", "_tn", "_fn")
 _PARTS = ("test", "validation", "train")
 
 
@@ -119,18 +120,21 @@ _WITH_DEVIATION = ("final_", "best_", "rounds_to_target", "time_to_target")
 def own_metrics(histories: Sequence[History]) -> list[str]:
     """The user's own metrics: those of the test set that are no loss and no accuracy, five at most.
 
-    Where nothing is tested they are those of the validation examples. Bounds such as `auc_error` are left out.
+    Where nothing is tested they are those of the validation examples. Bounds such as `auc_error` and confusion counts
+    are left out.
     """
     names = dict.fromkeys(name for h in histories for name in h.evaluations)
     part = "test_" if any(name.startswith("test_") for name in names) else "validation_"
-    return [
+    bounds = {f"{name}_error" for name in names}
+    own = [
         name
         for name in names
         if name.startswith(part)
-        and not name.endswith(AVERAGED)
+        and name not in bounds
+        and not name.endswith((AVERAGED, *_COUNTS))
         and not {"loss", "accuracy"} & set(name.split("_"))
-        and name.removesuffix("_error") not in names.keys() - {name}
-    ][:_MOST_OWN]
+    ]
+    return own[:_MOST_OWN]
 
 
 def chosen_metrics(histories: Sequence[History], metrics: Sequence[str] | None) -> list[str]:

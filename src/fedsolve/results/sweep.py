@@ -43,6 +43,15 @@ class Selection:
         """What chooses where nothing is asked for: the training loss, its mean over the last tenth of the rounds."""
         return cls("train_loss", max(1, rounds // 10))
 
+    def notes(self, rounds: int) -> tuple[str, ...]:
+        """A remark where more than half of a run of so many rounds counts."""
+        if self.last == 1 or 2 * self.last <= rounds:
+            return ()
+        return (
+            f"the score averages {min(self.last, rounds)} of {rounds} rounds, more than half of the run: it prefers a "
+            f"fast start to a good end; {self.metric}:{max(1, rounds // 10)} averages the last tenth",
+        )
+
     def counted(self, rounds: np.ndarray) -> np.ndarray:
         """Which evaluations count, shape (evaluations,) of truths; `rounds` has that shape."""
         counted = rounds > rounds[-1] - self.last

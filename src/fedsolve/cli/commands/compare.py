@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from fedsolve.cli.commands.method import check_trackers, run_method
 from fedsolve.cli.configuration.config import Config
-from fedsolve.cli.configuration.prepare import Prepared, prepare
-from fedsolve.cli.configuration.requests import CompareRequest
+from fedsolve.cli.configuration.prepare import Prepared, check_shown, prepare
+from fedsolve.cli.configuration.requests import CompareRequest, names_of
 from fedsolve.cli.configuration.settings import untuned
 from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import begun, how_to_resume, save_config
@@ -46,6 +46,8 @@ def compare_command(config: Config, request: CompareRequest) -> int:
     track = request.track or ()
     check_trackers(track)
     prepared = prepare(config)
+    metrics = names_of(request.metrics)
+    check_shown(metrics, prepared.task, prepared.algorithms[0])
     check_all_begin(prepared.algorithms, prepared.task, prepared.options)
     config = prepared.config
     what = f"{len(config.method)} methods on {config.task}"
@@ -59,12 +61,13 @@ def compare_command(config: Config, request: CompareRequest) -> int:
         write_report(folder, config, prepared.task, histories, notes)
     diverged = [label for label, outcome in outcomes.items() if outcome.failures]
     if request.as_json:
-        status, methods = "diverged" if diverged else "finished", _methods(config, folder, outcomes)
+        status, methods = "diverged" if diverged else "finished", _methods(config, folder, outcomes, request)
         about = document(status, folder, config.task, config.run.rounds, methods=methods)
         emit_json(about | {"notes": notes})
     else:
         noted = [f"{h.label}: {note}" for h in histories for note in h.notes]
-        print_result(histories, [f"note: {note}" for note in [*notes, *dict.fromkeys(noted)]], folder)
+        lines = [f"note: {note}" for note in [*notes, *dict.fromkeys(noted)]]
+        print_result(histories, lines, folder, "", metrics, request.target)
     if diverged:
         say(f"error: diverged: {', '.join(diverged)}")
     return Diverged.exit_code if diverged else 0
@@ -116,9 +119,12 @@ def _run_one(
     return Outcome(results.histories, {run: why for run, why in failures.items() if why})
 
 
-def _methods(config: Config, folder: Path, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
+def _methods(
+    config: Config, folder: Path, outcomes: Mapping[str, Outcome], request: CompareRequest
+) -> list[dict[str, Any]]:
     """What a JSON document says of each method."""
-    rows = result_rows([history for outcome in outcomes.values() for history in outcome.histories])
+    histories = [history for outcome in outcomes.values() for history in outcome.histories]
+    rows = result_rows(histories, request.target, names_of(request.metrics))
     places = method_folders(folder, list(outcomes))
     return [
         {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedsolve.cli.commands.method import check_trackers, follow, run_method
 from fedsolve.cli.configuration.config import Config
-from fedsolve.cli.configuration.prepare import prepare
-from fedsolve.cli.configuration.requests import RunRequest
+from fedsolve.cli.configuration.prepare import check_shown, prepare
+from fedsolve.cli.configuration.requests import RunRequest, names_of
 from fedsolve.cli.terminal.console import emit_json
 from fedsolve.cli.terminal.folders import begun, how_to_resume
 from fedsolve.cli.terminal.outputs import document, print_result, write_report
@@ -26,7 +26,8 @@ def run_command(config: Config, request: RunRequest) -> int:
     check_trackers(track)
     prepared = prepare(config)
     config = prepared.config
-    method = config.method[0]
+    method, metrics = config.method[0], names_of(request.metrics)
+    check_shown(metrics, prepared.task, prepared.algorithms[0])
     if not is_first():
         return follow(prepared, request.resume)
     what = f"{method.shown} on {config.task}"
@@ -45,8 +46,11 @@ def run_command(config: Config, request: RunRequest) -> int:
     write_report(folder, config, prepared.task, histories, failures, results.runs[0].timeline)
     notes = [*failures, *dict.fromkeys(note for h in histories for note in h.notes)]
     if request.as_json:
-        status, row = "diverged" if failures else "finished", result_rows(histories)[0]
+        status, row = (
+            "diverged" if failures else "finished",
+            result_rows(histories, request.target, metrics)[0],
+        )
         emit_json(document(status, folder, config.task, config.run.rounds, result=row, notes=notes))
     else:
-        print_result(histories, [f"note: {note}" for note in notes], folder)
+        print_result(histories, [f"note: {note}" for note in notes], folder, "", metrics, request.target)
     return Diverged.exit_code if failures else 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedsolve.cli.configuration.config import CONFIG, Config, load
+from fedsolve.cli.configuration.requests import names_of
 from fedsolve.cli.configuration.trust import imports_document, imports_lines
 from fedsolve.cli.terminal.console import emit_json
 from fedsolve.cli.terminal.folders import FLOWER, command_of, how_to_resume
@@ -17,17 +19,29 @@ from fedsolve.results.history import History
 from fedsolve.results.record_files import read_history
 
 
-def show_command(folder: Path, as_json: bool) -> None:
-    """Print how a run, a comparison or a sweep stands."""
+class Shown(NamedTuple):
+    """What the table of runs shows besides what it always has."""
+
+    metrics: Sequence[str] | None
+    target: float | None
+
+
+def show_command(
+    folder: Path, as_json: bool, metrics: str | None = None, target: float | None = None
+) -> None:
+    """Print how a run, a comparison or a sweep stands; of runs with the metrics and the target that are typed."""
+    shown = Shown(names_of(metrics), target)
     if not (folder / CONFIG).is_file():
         if (history := read_history(folder)) is not None:  # a run on a real federation
-            _show_record(folder, history, as_json)
+            _show_record(folder, history, as_json, shown)
             return
         raise InvalidInput(f"{folder} holds no run: it has no {CONFIG}")
     config = load(folder)
     if config.sweep is not None:
         from fedsolve.cli.commands.sweep_result import show_sweep
 
+        if metrics is not None or target is not None:
+            raise InvalidInput(f"{folder} holds a sweep: --metrics and --target are for runs and comparisons")
         show_sweep(config, folder, as_json)
         return
     standings = [
@@ -36,12 +50,12 @@ def show_command(folder: Path, as_json: bool) -> None:
         for name, place in places.items()
     ]
     if as_json:
-        about = _document(folder, config.task, config.run.rounds, standings)
+        about = _document(folder, config.task, config.run.rounds, standings, shown)
         emit_json(about | imports_document(config))
         return
     histories = [s.history for s in standings if s.history is not None]
     title = f"{config.task}, {config.run.rounds} rounds"
-    print_result(histories, _lines(config, folder, standings), folder, title)
+    print_result(histories, _lines(config, folder, standings), folder, title, *shown)
 
 
 def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]:
@@ -59,13 +73,14 @@ def _lines(config: Config, folder: Path, standings: list[Standing]) -> list[str]
     return lines + imports_lines(config)
 
 
-def _show_record(folder: Path, history: History, as_json: bool) -> None:
+def _show_record(folder: Path, history: History, as_json: bool, shown: Shown) -> None:
     """A finished record alone, as a deployment leaves it."""
     rounds = int(history.evaluations["round"][-1])
     if as_json:
-        emit_json(_document(folder, history.task, rounds, [Standing(history.label, "finished", history)]))
+        standings = [Standing(history.label, "finished", history)]
+        emit_json(_document(folder, history.task, rounds, standings, shown))
     else:
-        print_result([history], [], folder, f"{history.task}, {rounds} rounds")
+        print_result([history], [], folder, f"{history.task}, {rounds} rounds", *shown)
 
 
 def _line(of: Standing, rounds: int) -> str:
@@ -74,13 +89,15 @@ def _line(of: Standing, rounds: int) -> str:
     return f"{of.label}: {of.status}, {of.done} of {rounds} rounds"
 
 
-def _document(folder: Path, task: str, rounds: int, standings: list[Standing]) -> dict[str, Any]:
+def _document(
+    folder: Path, task: str, rounds: int, standings: list[Standing], shown: Shown
+) -> dict[str, Any]:
     methods = [
         {
             "label": s.label,
             "status": s.status,
             "rounds": s.done,
-            "result": None if s.history is None else result_rows([s.history])[0],
+            "result": None if s.history is None else result_rows([s.history], shown.target, shown.metrics)[0],
             "error": s.message or None,
         }
         for s in standings

@@ -12,9 +12,11 @@ import typer
 from fedsolve.cli.configuration.requests import (
     AsJson,
     CompareRequest,
+    Metrics,
     Request,
     RunRequest,
     SweepRequest,
+    Target,
     takes,
 )
 from fedsolve.cli.processes.devices import start_jax
@@ -24,7 +26,7 @@ from fedsolve.core.errors import InvalidInput
 if TYPE_CHECKING:
     from fedsolve.cli.configuration.config import Config
 
-_RESUMED_WITH = ("resume", "as_json", "watch", "track", "processes", "trust")
+_RESUMED_WITH = ("resume", "as_json", "watch", "track", "processes", "trust", "metrics", "target")
 """What may be typed beside `--resume`."""
 
 
@@ -68,11 +70,13 @@ def sweep(context: typer.Context, request: SweepRequest) -> None:
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, a comparison or a sweep.")],
     as_json: AsJson = False,
+    metrics: Metrics = None,
+    target: Target = None,
 ) -> None:
     """Show the table of a run, a comparison or a sweep, finished or not, and the paths of its plots and page."""
     from fedsolve.cli.commands.show import show_command
 
-    show_command(folder, as_json)
+    show_command(folder, as_json, metrics, target)
 
 
 def _shared(config: Config, request: RunRequest, arguments: Sequence[str]) -> Config:

@@ -100,12 +100,13 @@ class SweepSection(Section):
     """The section `[sweep]`: one method at every setting of a grid, with several seeds.
 
     `grid` has a list of values for each axis, or the text of a range such as "1e-3:1:7log"; `seeds` is how many
-    (0, 1, ...) or which, `validation` the share of every client's examples that is held out of training.
+    (0, 1, ...) or which, `validation` the share of every client's examples that is held out of training. Without
+    `select` the best setting has the least training loss, averaged over the last tenth of the rounds.
     """
 
     grid: dict[str, Any] = Field(min_length=1)
     seeds: Positive | list[Seed] | None = None
-    select: str = "training-loss"
+    select: str | None = None
     validation: float | None = Field(default=None, gt=0, lt=1)
     parallel_trials: Positive | None = Field(
         default=None,
@@ -229,8 +230,8 @@ def check_runnable(config: Config, origin: Path) -> Config:
     """The configuration; `InvalidInput` if a run from Python left it, and it does not name all of that run."""
     if config.unnamed:
         raise InvalidInput(
-            f"{origin} was left by Python, and no configuration can name its "
-            f"{', '.join(config.unnamed)}: run its script again, with resume=True to go on"
+            f"{origin} was written by a Python script, and a configuration cannot name its "
+            f"{', '.join(config.unnamed)}: run the script again, with resume=True to continue"
         )
     return config
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fedsolve.cli.configuration.config import Config, MethodSection, RunSection
 from fedsolve.cli.configuration.settings import build_method, resolve_settings, with_one_weighting
 from fedsolve.config.weighting import check_weighs
 from fedsolve.core.algorithm import Algorithm
+from fedsolve.core.errors import unknown
 from fedsolve.core.sampling import Bernoulli
 from fedsolve.data.partitioning.partition import Partition
 from fedsolve.engine.compute.keys import start_key
@@ -25,6 +27,7 @@ from fedsolve.engine.preparation.requested import choose_sampling
 from fedsolve.engine.sweep.grid import check_seeds
 from fedsolve.geometry.diagnostics.diagnostic import Point
 from fedsolve.results.history import Setting
+from fedsolve.results.metrics import AVERAGED
 from fedsolve.tasks.catalogue import build as build_task
 from fedsolve.tasks.catalogue import entry
 from fedsolve.tasks.task import Task
@@ -108,7 +111,22 @@ def metrics_of(task: Task, algorithm: Algorithm, validation: bool = False) -> li
         known += jax.eval_shape(lambda p, m=measure: m(Point(p, jnp.zeros(()), p)), model)
     held_out = ["test"] * (task.test is not None) + ["unseen"] * (task.unseen is not None)
     held_out += ["validation"] * (validation or task.validation is not None)
-    return known + [f"{part}_{name}" for part in held_out for name in ("loss", *task.metrics, *task.whole)]
+    return known + [f"{part}_{name}" for part in held_out for name in _measures(task)]
+
+
+def check_shown(metrics: Sequence[str] | None, task: Task, algorithm: Algorithm) -> None:
+    """Raise `InvalidInput`, before anything runs, for a metric that no table of a task's runs can have."""
+    measured = metrics_of(task, algorithm, validation=True)
+    for name in metrics or ():
+        base = name.removesuffix(AVERAGED).removeprefix("train_")
+        if name not in measured and base not in _measures(task) and not name.startswith("client_"):
+            raise unknown("metric", name, [*measured, *_measures(task)])
+
+
+def _measures(task: Task) -> list[str]:
+    """What a task evaluates on each set of examples."""
+    columns = [name + suffix for name, f in task.metrics.items() for suffix in getattr(f, "columns", ("",))]
+    return ["loss", *columns, *task.whole]
 
 
 def task_defaults(name: str) -> dict[str, Any]:

@@ -122,6 +122,26 @@ class OneMethodRequest(Request):
         return () if self.name is None else (self.name,)
 
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Metrics whose final values the table shows, such as auc,f1 (default: the main ones).",
+    ),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(
+        help="Show the rounds until the main metric, or the first of --metrics, is this good (none)."
+    ),
+]
+
+
+def names_of(metrics: str | None) -> list[str] | None:
+    """The metrics that are typed with commas between them; None where none are."""
+    return None if metrics is None else [name.strip() for name in metrics.split(",")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(OneMethodRequest):
     """What `fedsolve run` takes: one method, the processes that share it, and trackers."""
@@ -133,6 +153,8 @@ class RunRequest(OneMethodRequest):
         ),
     ] = None
     track: Track = None
+    metrics: Metrics = None
+    target: Target = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +185,8 @@ class CompareRequest(Request):
         ),
     ] = None
     track: Track = None
+    metrics: Metrics = None
+    target: Target = None
 
     @property
     def methods(self) -> Sequence[str]:
@@ -187,7 +211,7 @@ class SweepRequest(OneMethodRequest):
         str | None,
         typer.Option(
             metavar="RULE",
-            help="Selection criterion: training-loss, validation-accuracy, METRIC:LAST, ... (default: training-loss).",
+            help="Selection criterion: METRIC:LAST, validation-accuracy, ... (default: train_loss, its last tenth).",
         ),
     ] = None
     parallel_trials: Annotated[

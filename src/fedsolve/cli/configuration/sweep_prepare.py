@@ -75,7 +75,7 @@ class PreparedSweep:
         return SweepOptions(
             run=run_options(self.config.run),
             seeds=tuple(section.seeds),
-            selection=Selection.parse(section.select),
+            selection=Selection.parse(section.select or ""),
             validation=section.validation,
             parallel_trials=section.parallel_trials,
         )
@@ -151,6 +151,9 @@ def prepare_sweep(config: Config) -> PreparedSweep:
     config = with_one_weighting(config).model_copy(update={"weighting": None})  # an axis may replace it
     section, method = config.sweep, config.method[0]
     assert section is not None
+    standard = Selection.standard(config.run.rounds)
+    if section.select is None:
+        section = section.model_copy(update={"select": f"{standard.metric}:{standard.last}"})
     if (config.run.devices or 1) > 1:
         raise InvalidInput(f"run.devices = {config.run.devices}: a sweep runs on one device; leave it out")
     seeds = which_seeds([config.run.seed] if section.seeds is None else section.seeds)
@@ -175,7 +178,7 @@ def prepare_sweep(config: Config) -> PreparedSweep:
 
 def _check_rule(section: SweepSection, prepared: Prepared) -> None:
     """Raise `InvalidInput` unless the runs of a sweep measure what the best setting is selected by."""
-    metric = Selection.parse(section.select).metric
+    metric = Selection.parse(section.select or "").metric
     if metric.startswith("validation_") and section.validation is None and prepared.task.validation is None:
         raise InvalidInput(
             f"the rule '{section.select}' needs examples held out of training: give --validation 0.1"

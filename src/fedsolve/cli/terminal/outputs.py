@@ -78,10 +78,17 @@ def document(status: str, folder: Path, task: str, rounds: int, **facts: Any) ->
     return {**about, **facts, "files": report_files(folder)}
 
 
-def print_result(histories: Sequence[History], notes: Sequence[str], folder: Path, title: str = "") -> None:
+def print_result(
+    histories: Sequence[History],
+    notes: Sequence[str],
+    folder: Path,
+    title: str = "",
+    metrics: Sequence[str] | None = None,
+    target: float | None = None,
+) -> None:
     """The table of some runs, remarks on them, and where their page and plots are."""
     if histories:
-        emit_rich(result_table(histories, title=title))
+        emit_rich(result_table(histories, target, title, metrics))
     lines = [*notes, *(f"{kind:8} {path}" for kind, path in report_files(folder).items())]
     emit("\n".join(lines))
 

@@ -108,8 +108,8 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(check_seed(s) for s in numbers)
 
 
-def selection_of(select: Selection | str | None) -> Selection:
-    """How a sweep chooses the best setting, by default by its training loss.
+def selection_of(select: Selection | str | None, rounds: int) -> Selection:
+    """How a sweep of so many rounds chooses the best setting, by default by its training loss.
 
     Raises:
         InvalidInput: what is no selection.
@@ -118,7 +118,7 @@ def selection_of(select: Selection | str | None) -> Selection:
         return select
     if select is not None and not isinstance(select, str):
         raise InvalidInput(f"select = {shown(select)} must be text such as 'train_loss:100'")
-    return Selection.parse(select or "training-loss")
+    return Selection.parse(select) if select else Selection.standard(rounds)
 
 
 def build_methods(make: Callable[..., Algorithm], axes: Mapping[str, tuple[Any, ...]]) -> list[Algorithm]:

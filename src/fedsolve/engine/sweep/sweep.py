@@ -52,7 +52,8 @@ def sweep(
         **options: those of a run, as `fedsolve.engine.options.RunOptions` has them, without seed and devices.
         seeds: how many (0, 1, ...), or which.
         select: how the best setting is chosen, such as "train_loss:100" or a name of
-            `fedsolve.results.sweep.SELECTIONS`; default "training-loss".
+            `fedsolve.results.sweep.SELECTIONS`; by default the least training loss, its mean over the last tenth of
+            the rounds.
         validation: share of every client's examples, in (0, 1), that is held out of training and evaluated as
             `validation_loss` and so on; None holds out nothing.
         diagnostics: instead of the task's and the method's.
@@ -73,10 +74,11 @@ def sweep(
             `fedsolve.engine.sweep.grid.MOST_TRIALS` settings x seeds.
         Interrupted: Ctrl-C, after what is done was kept in `out`.
     """
+    run = RunOptions(**options)
     plan = SweepOptions(
-        run=RunOptions(**options),
+        run=run,
         seeds=check_seeds(seeds),
-        selection=selection_of(select),
+        selection=selection_of(select, run.rounds),
         validation=validation,
         diagnostics=diagnostics,
         parallel_trials=parallel_trials,
@@ -123,5 +125,5 @@ def run_sweep(
         selection=options.selection,
         settings=settings | {"validation": options.validation, SENT: sizes[0] if len(sizes) == 1 else None},
         seconds=rounds.results.seconds,
-        notes=rounds.notes,
+        notes=(*rounds.notes, *options.selection.notes(options.run.rounds)),
     )

@@ -23,11 +23,11 @@ from fedsolve.report.markup import (
     table_html,
     text,
 )
-from fedsolve.report.number_text import number_writer
+from fedsolve.report.number_text import human_time, number_writer
 from fedsolve.report.plots import png
 from fedsolve.report.sweeps.sweep_plots import best_over_grid, heat_map, pairs, sensitivity
 from fedsolve.report.sweeps.sweep_table import divergence, edges, heads, row_texts, setting_rows
-from fedsolve.report.sweeps.sweep_words import rule_text, seeds_text, setting_texts, value_text
+from fedsolve.report.sweeps.sweep_words import axis_texts, rule_text, seeds_text, setting_texts, value_text
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
 
@@ -101,10 +101,11 @@ def write_page(
     """
     settings, seeds = sweep.scores.shape
     axes = " × ".join(f"{len(values)} {name}" for name, values in sweep.grid.items())
+    took = human_time(sweep.seconds)
     trials = f"{settings} settings ({axes}) with {seeds_text(sweep.seeds)}"
     parts = {
         "title": text(title or f"Sweep of {sweep.label} on {sweep.task}"),
-        "context": text(f"{sweep.task} · {settings} settings · {seeds_text(sweep.seeds)} · {sweep.seconds:.1f} s"),
+        "context": text(f"{sweep.task} · {settings} settings · {seeds_text(sweep.seeds)} · {took}"),
         "intro": paragraphs(f"{trials}, {settings * seeds} runs in all. Chosen by: {rule_text(sweep)}."),
         "best": _best(sweep),
         "command": f'<pre class="command" tabindex="0"><code>{text(command)}</code></pre>' if command else "",
@@ -168,5 +169,5 @@ def _key(value: object) -> object:
 
 
 def _span(values: Sequence[object]) -> str:
-    shown = [value_text(v) for v in values]
+    shown = axis_texts(values)
     return ", ".join(shown) if len(shown) <= 12 else f"{', '.join(shown[:5])}, …, {shown[-1]} ({len(shown)})"

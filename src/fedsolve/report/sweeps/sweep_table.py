@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedsolve.core.checks import is_plain_number
 from fedsolve.report.number_text import number_writer
-from fedsolve.report.sweeps.sweep_words import setting_texts
+from fedsolve.report.sweeps.sweep_words import averaged_text, setting_texts
 from fedsolve.report.table import narrow_table
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
@@ -88,7 +88,8 @@ def outcome_lines(sweep: SweepRecord) -> list[str]:
     unit = " %" if describe(sweep.selection.metric).unit == "%" else ""
     at = ", ".join(f"{name} = {value}" for name, value in setting_texts(sweep, best).items())
     return [
-        f"best: {at}, with {describe(sweep.selection.metric).title.lower()} {write(sweep.score[best])}{unit}",
+        f"best: {at}, with {describe(sweep.selection.metric).title.lower()} {write(sweep.score[best])}{unit} "
+        f"({averaged_text(sweep).partition(', ')[2]})",
         f"share of the grid within 5 % of the best: {100 * sweep.share_within(0.05):.0f} % of {settings}; {diverged}",
         *edges(sweep),
     ]

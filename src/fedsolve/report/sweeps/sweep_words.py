@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsolve.core.checks import is_plain_number
 from fedsolve.core.errors import InvalidInput
+from fedsolve.report.number_text import power_of_ten
 from fedsolve.results.metrics import describe
 from fedsolve.results.sweep import SweepRecord
 
@@ -60,17 +61,33 @@ def is_log(values: Sequence[Any]) -> bool:
     return bool(np.ptp(factors) / factors.mean() <= np.ptp(steps) / steps.mean())
 
 
-def value_text(value: Any) -> str:
-    """A value of an axis in a few digits.
+def value_text(value: Any, digits: int = 2) -> str:
+    """A value of an axis as it was typed; one that was computed, such as those of `0.03:3:5log`, in a few digits.
 
-    >>> value_text(0.0031622776), value_text(None), value_text(True), value_text(1e-5), value_text(1e4)
-    ('0.00316', 'none', 'true', '1e-05', '10000')
+    >>> value_text(0.94868), value_text(0.125), value_text(None), value_text(True), value_text(1e-5), value_text(1e4)
+    ('0.95', '0.125', 'none', 'true', '1e-5', '10000')
     """
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 and value.is_integer() else f"{value:.3g}"
+    if 1000 <= abs(value) < 1e6 and value.is_integer():
+        return f"{value:.0f}"
+    typed = f"{value:.10g}" == f"{value:.3g}"
+    return power_of_ten(f"{value:.3g}" if typed else f"{value:.{digits}g}")
+
+
+def axis_texts(values: Sequence[Any]) -> list[str]:
+    """The values of an axis, each by `value_text`, with as many digits as distinguish them.
+
+    >>> axis_texts([0.03, 0.0948683, 0.3]), axis_texts([0.12345, 0.1241])
+    (['0.03', '0.095', '0.3'], ['0.123', '0.124'])
+    """
+    for digits in (2, 3, 4, 6):
+        texts = [value_text(v, digits) for v in values]
+        if len(set(texts)) == len(texts):
+            return texts
+    return [str(v) for v in values]
 
 
 def tick_texts(values: Sequence[Any]) -> list[str]:
@@ -83,27 +100,18 @@ def tick_texts(values: Sequence[Any]) -> list[str]:
         decades = 2 * np.log10(np.array(values, float))
         if np.allclose(decades, decades.round(), atol=2e-3) and (decades.round() % 2).any():
             return [f"$10^{{{d / 2:g}}}$" for d in decades.round()]
-    texts = [value_text(v) for v in values]
-    return texts if len(set(texts)) == len(texts) else [str(v) for v in values]
+    return axis_texts(values)
 
 
 def setting_texts(sweep: SweepRecord, setting: int) -> dict[str, str]:
-    """The values of a setting, axis by axis, as few digits as tell the axis's values apart."""
-    texts = {}
-    for name, values in sweep.grid.items():
-        short = [value_text(v) for v in values]
-        index = values.index(sweep.points[setting][name])
-        texts[name] = short[index] if len(set(short)) == len(short) else str(values[index])
-    return texts
+    """The values of a setting, axis by axis, with as many digits as distinguish the axis's values."""
+    at = sweep.points[setting]
+    return {name: axis_texts(values)[values.index(at[name])] for name, values in sweep.grid.items()}
 
 
 def rule_text(sweep: SweepRecord) -> str:
     """The rule of the selection in words."""
-    rule = sweep.selection
-    title = describe(rule.metric).title
-    title = title[0].lower() + title[1:] if title[1:2].islower() else title
-    when = "at the end" if rule.last == 1 else f"mean of the last {rule.last} rounds"
-    return f"{'highest' if rule.most else 'lowest'} {title}, {when}"
+    return f"{'highest' if sweep.selection.most else 'lowest'} {averaged_text(sweep)}"
 
 
 def averaged_text(sweep: SweepRecord) -> str:
@@ -113,7 +121,7 @@ def averaged_text(sweep: SweepRecord) -> str:
     when = (
         f"at round {at[-1]}" if len(at) == 1 else f"mean of {len(at)} evaluations, rounds {at[0]} to {at[-1]}"
     )
-    return f"{title[0].lower()}{title[1:]}, {when}"
+    return f"{title[0].lower() + title[1:] if title[1:2].islower() else title}, {when}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
