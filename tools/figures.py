@@ -29,14 +29,14 @@ from experiments.figures import BESIDE, ITEMS, SIZES, Item  # noqa: E402
 TITLE = "Reproduced figures and tables"
 DRAWN = "plotted, no verdict"
 """Of a figure that an experiment shows, and of which none of its claims is."""
+PROVISIONAL = ", provisional"
+NO_EXPERIMENT = "no experiment"
+"""The note of a figure that needs none."""
 INTRO = (
-    "For readers of the five papers that fedsolve implements. This page lists the experiment that reproduces each "
-    "figure, table and theorem, and the verdicts on the paper's claims.",
-    "A verdict follows from 95 % intervals over seeds or data sets. It is provisional if a best learning rate lies at "
-    "an edge of its grid, or if there are fewer than five seeds (docs/studies.md). Claims that no paper makes are "
-    "confirmed or contradicted, and count for no figure. Sizes: "
-    + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items())
-    + ".",
+    "For readers of the five papers that fedsolve implements. After this page you know which experiment reproduces "
+    "each figure, table and theorem, and its verdicts on the paper's claims.",
+    "docs/studies.md defines the verdicts. Claims that no paper makes are confirmed or contradicted, and count for no "
+    "figure. Sizes: " + "; ".join(f"{size}: {meaning}" for size, meaning in SIZES.items()) + ".",
 )
 
 
@@ -100,32 +100,42 @@ def markdown() -> str:
     """`docs/figures.md`."""
 
     def shown(kept: Kept) -> str:
-        name = f"`{kept.name}`"
         if kept.verdicts is None:
-            return f"{name}: not run"
-        page = f"[{name}](../experiments/{kept.page})"
-        verdicts = (f"{count} {words.replace(', provisional', '†')}" for _, words, count in kept.verdicts)
-        return f"{page}: " + ("; ".join(verdicts) or DRAWN)
+            return f"`{kept.name}`"
+        verdicts: dict[str, list[int]] = {}  # by name: how many, and how many of them are provisional
+        for _, words, count in kept.verdicts:
+            counts = verdicts.setdefault(words.replace(PROVISIONAL, ""), [0, 0])
+            counts[0] += count
+            counts[1] += count * words.endswith(PROVISIONAL)
+        listed = (
+            f"{n} {words}" + ("" if not weak else "†" if weak == n else f" ({weak}†)")
+            for words, (n, weak) in verdicts.items()
+        )
+        return f"[`{kept.name}`](../experiments/{kept.page}): " + (", ".join(listed) or DRAWN)
 
+    intro = "\n\n".join(INTRO).replace("docs/studies.md", "`docs/studies.md`")
     lines = [
         f"# {TITLE}",
         "",
-        *("\n\n".join(INTRO).replace("docs/studies.md", "`docs/studies.md`").split("\n")),
-    ]
-    lines += [
+        intro,
         "",
-        "`fedsolve reproduce NAME` runs an experiment. A dagger (†) marks provisional verdicts. "
+        "`fedsolve reproduce NAME` runs an experiment. "
+        "A dagger (†) marks provisional verdicts: 2 reproduced (1†) are two, one "
+        "of them provisional. The experiments without verdicts have not been run. "
         "[The same list as one page](../experiments/index.html).",
     ]
     for heading, rows in _sections(shown):
-        lines += [
-            "",
-            f"## {heading}",
-            "",
-            "| | subject | size | experiment and verdicts |",
-            "|---|---|---|---|",
-        ]
-        lines += [f"| {' | '.join((*row[:3], '<br>'.join(row[3])))} |" for row in rows]
+        lines += ["", f"## {heading}", "", "| subject, size | verdicts |", "|---|---|"]
+        rest = []
+        for name, subject, size, experiments in rows:
+            if any("](" in text for text in experiments):
+                named = f"{name}: {subject}" if name not in experiments[0] else subject
+                about = f"{named} ({size})" if size else named
+                lines.append(f"| {about} | {'<br>'.join(experiments)} |")
+            else:
+                rest.append(f"{name} ({', '.join(text for text in experiments if text != NO_EXPERIMENT)})")
+        if rest:
+            lines += ["", f"Without verdicts: {'; '.join(rest).replace(' ()', '')}."]
     return "\n".join([*lines, ""])
 
 

@@ -77,26 +77,27 @@ def methods() -> str:
         "",
         "For readers who look for a method. After this page you know its name in fedsolve and what it needs;",
         "`docs/choosing.md` says which one to take. `fs.NAME(...)` makes a method in Python, and",
-        "`fedsolve run TASK NAME` runs it. `X+Y` on the command line is a wrapper X around a method Y. The column",
-        "*needs* lists arguments without a default, apart from learning rates. `make generate` writes this page.",
+        "`fedsolve run TASK NAME` runs it. `Name+X` on the command line is a wrapper around any method X.",
+        'Arguments without a default, apart from learning rates, are named after "needs".',
         "",
     ]
     return "\n".join([*lines, *_table(), ""])
 
 
 def _table() -> Iterator[str]:
-    yield "| name | what it is | needs | paper |"
-    yield "|---|---|---|---|"
+    yield "| name | what it is | paper |"
+    yield "|---|---|---|"
     for name, entry in ALGORITHMS.items():
-        around = f"; `{name}+X` around any X" if entry.wrapper else ""
-        yield f"| `{name}` | {entry.summary}{around} | {_needs(entry)} | {_papers(entry)} |"
+        around = f"; `{name}+X`" if entry.wrapper else ""
+        yield f"| `{name}` | {entry.summary}{around}{_needs(entry)} | {_papers(entry)} |"
     for name, entry in WRAPPERS.items():
         if name not in ALGORITHMS:
-            yield f"| `{name}+X` | any method X with {entry.summary} | {_needs(entry)} | {_papers(entry)} |"
+            yield f"| `{name}+X` | X with {entry.summary}{_needs(entry)} | {_papers(entry)} |"
 
 
 def _needs(entry: Entry) -> str:
-    return " ".join(f"`{key}`" for key in entry.example if key != "weighting")
+    needed = ", ".join(f"`{key}`" for key in entry.example if key != "weighting")
+    return f"; needs {needed}" if needed else ""
 
 
 def _papers(entry: Entry) -> str:
@@ -107,21 +108,25 @@ def operations() -> str:
     """`docs/pytorch-operations.md`: what of PyTorch has an equivalent in JAX, family by family."""
     from fedsolve.pytorch.operations import OPERATIONS
 
-    families: dict[str, list[str]] = {}
+    families: dict[str, dict[str, list[str]]] = {}
     for name, known in sorted(OPERATIONS.items()):
         function = getattr(known.function, "func", known.function)  # of a partial application
-        families.setdefault(function.__module__, []).append(name.removeprefix("aten."))
+        operation, _, overload = name.removeprefix("aten.").partition(".")
+        families.setdefault(function.__module__, {}).setdefault(operation, []).append(overload)
     lines = [
         "# PyTorch's operations in JAX",
         "",
-        "This page is for readers whose module `from_torch` (`docs/pytorch.md`) could not translate. After it you know",
-        f"which operations have an equivalent. The {len(OPERATIONS)} operations of ATen below are translated, and so",
-        "is every function that `torch.export` decomposes into them (linear, conv2d, cross_entropy, silu, einsum and",
-        "many more). An error names the missing operation. `make generate` writes this page.",
+        "For readers whose module `from_torch` (`docs/pytorch.md`) could not translate. After this page you know",
+        f"which operations have an equivalent: these {len(OPERATIONS)} of ATen, and every function that `torch.export`",
+        "decomposes into them (linear, conv2d, cross_entropy, silu, einsum and many more). An error names the missing",
+        "operation. Overloads other than `default` follow the name, as in `add.Scalar|Tensor`.",
     ]
     for module, names in sorted(families.items()):
         family = module.rpartition(".")[2].replace("_", " ").capitalize()
-        lines += ["", f"## {family}", "", "`" + "` `".join(names) + "`"]
+        listed = (
+            name if found == ["default"] else f"{name}.{'|'.join(found)}" for name, found in names.items()
+        )
+        lines += ["", f"## {family}", "", "`" + "` `".join(listed) + "`"]
     return "\n".join([*lines, ""])
 
 
