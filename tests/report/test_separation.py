@@ -63,7 +63,7 @@ def test_a_linear_axis_shows_where_the_methods_differ():
         ),
         (
             [run("A", 0.96, 0.1, seed=0), run("A", 0.98, 0.1, seed=1)],
-            "After 100 rounds A has a test accuracy of 97.0 ± 1.4 % and a training loss of 0.1 ± 0 (means of 2 seeds).",
+            "After 100 rounds A has a test accuracy of 97.00 % and a training loss of 0.1000 (means of 2 seeds).",
         ),
     ],
 )  # fmt: skip

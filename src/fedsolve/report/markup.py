@@ -17,6 +17,7 @@ from fedsolve.report.number_text import show_number
 from fedsolve.report.plots import png
 from fedsolve.report.style import distinct_names, line_styles
 from fedsolve.report.table import result_columns, result_rows, spread_words
+from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe
 from fedsolve.results.seeds import over_seeds
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _CLIENT_COLUMNS = ("client_loss_mean", "client_loss_p10", "client_loss_p90", "client_loss_worst")
 _CLIENTS_WITH_DECILES = 10
+_CLIENTS_IN_TABLE = 50
 _FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s,;:'\"{}()]+/)+(?=[^/\s])")
 _COLUMN = 32
 """Characters that fit in a column: a longer setting has a row of its own, a longer cell of a table is broken."""
@@ -140,9 +142,23 @@ def clients_table(histories: Sequence[History]) -> str:
     return table_html("Loss over clients at the last evaluation", head, rows, _line_samples(histories))
 
 
+def sites_table(measured: ClientMetrics) -> str:
+    """The examples and metrics of each client, by its name, at the last evaluation; '' if there are too many."""
+    if len(measured.names) > _CLIENTS_IN_TABLE:
+        return ""
+    head = ["Client", "Examples", *(describe(f"train_{name}").title for name in measured.metrics)]
+    rows = []
+    for i, name in enumerate(measured.names):
+        count, values = int(measured.examples[i]), [float(v[i]) for v in measured.metrics.values()]
+        cells = [("-", None) if math.isnan(value) else (show_number(value), value) for value in values]
+        rows.append([(name, name), (f"{count:,}", count), *cells])
+    return table_html("Each client at the last evaluation", head, rows)
+
+
 def too_few(history: History) -> tuple[str, ...]:
     """Columns that say nothing of a run: percentiles of a handful of clients."""
-    count = history.settings.get("clients", history.settings.get("task.num_clients"))
+    names = ("clients", "task.num_clients", "population")
+    count = next((history.settings[name] for name in names if name in history.settings), None)
     few = isinstance(count, int) and count < _CLIENTS_WITH_DECILES
     return ("client_loss_p10", "client_loss_p90") if few else ()
 
@@ -167,7 +183,7 @@ def settings_html(histories: Sequence[History]) -> str:
         for name, each in zip(distinct_names(histories), settings, strict=True)
     ]
     table = table_html("Settings that differ between methods", ["Method", *differ], rows)
-    return f"{listed}\n<h3>Different between methods</h3>\n{table}"
+    return f'{listed}\n<h3>Different between methods</h3>\n<div class="methods">{table}</div>'
 
 
 def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsolve.core.errors import InvalidInput, check_known, unknown
 from fedsolve.folders.files import write_atomically
+from fedsolve.report.separation import focus
 from fedsolve.report.style import LIGHT, LineStyle, context, line_styles
 from fedsolve.report.table import headline
 from fedsolve.results.history import History
@@ -100,12 +101,18 @@ def comparison(histories: Sequence[History]) -> Figure:
     main = headline(histories)
     figure = new_figure(10.5, 8.2)
     panels = figure.subplots(2, 2)
+    differ = focus(
+        [m.history.evaluations[main] for m in over_seeds(histories) if main in m.history.evaluations]
+    )
     drawn = (
         _draw(panels[0, 0], histories, main),
         _draw(panels[0, 1], histories, "train_loss"),
         _draw(panels[1, 0], histories, "server_lr"),
         _draw(panels[1, 1], histories, main, x="time" if on_a_clock(histories) else "megabytes"),
     )
+    for axes in (panels[0, 0], panels[1, 1]) if differ is not None else ():
+        if axes.get_yscale() == "linear":  # where the methods differ, not from the initial model on
+            axes.set_ylim(*(describe(main).scale * end for end in differ))
     for axes, letter, heading in zip(panels.flat, "abcd", drawn, strict=True):
         axes.set_title(f"({letter}) {heading}", loc="left", fontsize=10)
     figure.suptitle(context(histories), x=0.01, ha="left", fontsize=11)

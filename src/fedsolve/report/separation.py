@@ -123,4 +123,4 @@ class _Final:
 
     def text(self, row: Row) -> str:
         """A method's value with its unit."""
-        return self._column.text(row) + ("\N{NO-BREAK SPACE}%" if self._metric.unit == "%" else "")
+        return self._column.show(row[self._key]) + ("\N{NO-BREAK SPACE}%" if self._metric.unit == "%" else "")

@@ -58,9 +58,10 @@ function drawCurves() {
     ...lines,
     ...sides.map(({ run }) => ({ show: lines[run].show, stroke: "transparent", points: { show: false } })),
   ];
+  const faint = lines.length > 6 ? "14" : "2e"; // many bands hide the lines
   options.bands = edges
     .filter((_, i) => i % 2)
-    .map(({ run, series }) => ({ series: [series, series - 1], fill: `${lines[run].stroke}2e` }));
+    .map(({ run, series }) => ({ series: [series, series - 1], fill: `${lines[run].stroke}${faint}` }));
   options.hooks = { setCursor: [showValues] };
   drawn = curveTables(metric, x, log);
   curvePlot = new uPlot(options, uPlot.join([...drawn, ...sides.map(({ table }) => table)]), curveBox);
