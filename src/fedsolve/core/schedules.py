@@ -1,4 +1,4 @@
-"""Learning rates that depend on the round or on how a run goes: a number, or a schedule whose parameters are leaves."""
+"""Learning rate schedules: rates that depend on the round or on a run's evaluations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Schedule(ABC):
-    """A rate by round; rounds count from 0."""
+    """Base class of learning rate schedules; rounds count from 0."""
 
     @abstractmethod
     def __call__(self, round: Scalar) -> Scalar:
@@ -53,7 +53,7 @@ else:
 
 @module
 class Exponential(Schedule):
-    """initial x decay^round; `decay` = 0.998 is FedExP's and FedDuA's choice on images.
+    """Exponential decay, initial x decay^round; `decay` = 0.998 is FedExP's and FedDuA's choice on images.
 
     Attributes:
         initial: the rate of round 0, above 0.
@@ -80,7 +80,7 @@ class Exponential(Schedule):
 
 @module
 class InverseSqrt(Schedule):
-    """initial / sqrt(round + 1).
+    """Inverse square root decay, initial / sqrt(round + 1).
 
     Attributes:
         initial: the rate of round 0, above 0.
@@ -104,7 +104,7 @@ class InverseSqrt(Schedule):
 
 @module
 class FromOptax(Schedule):
-    """Any optax schedule, a function of the round; part of the program, so another one compiles anew.
+    """Any optax schedule, a function of the round; another schedule compiles another program.
 
     Attributes:
         function: round, an integer of shape () -> rate of shape ().
@@ -127,7 +127,7 @@ class FromOptax(Schedule):
 
 
 class Reacting(Schedule):
-    """A rate that follows from the run's evaluations, too; nothing is compiled anew.
+    """Base class of schedules that react to a run's evaluations, without recompilation.
 
     After each evaluation, that of the initial model included, the next rounds have the schedule that `after` makes.
     Each seed of a run and each trial of a sweep reacts to evaluations of its own. One of yours:
@@ -164,7 +164,7 @@ class Reacting(Schedule):
 
 @module
 class ReduceOnPlateau(Reacting):
-    """A rate that is multiplied by `factor` whenever a metric has not become better for `patience` evaluations.
+    """Reduce the rate by `factor` whenever a metric has not improved for `patience` evaluations.
 
     As PyTorch's `ReduceLROnPlateau` and that of Keras; `patience` counts as Keras's and as that of
     `fedsolve.callbacks.EarlyStopping`, of which PyTorch's allows one more. The evaluation of the initial model is the
@@ -235,7 +235,7 @@ class ReduceOnPlateau(Reacting):
 
 
 def as_rate(name: str, value: Rate) -> Rate:
-    """A checked rate: numbers must be finite and positive, plain callables become schedules.
+    """Check a rate: numbers must be finite and positive; functions become schedules.
 
     Args:
         name: what errors call it.

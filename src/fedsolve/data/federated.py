@@ -1,4 +1,4 @@
-"""Federated data: one packed array per field, cut into clients by counts.
+"""Federated data: one packed array per field, split into clients by counts.
 
 Packing keeps uneven clients exact without padding: client i owns rows offsets[i] to offsets[i] + counts[i].
 """
@@ -79,12 +79,12 @@ class FederatedData:
 
     @property
     def num_clients(self) -> int:
-        """Number of clients."""
+        """The number of clients."""
         return len(self.counts)
 
     @property
     def num_examples(self) -> int:
-        """Number of examples of all clients together."""
+        """The number of examples of all clients together."""
         return int(self.counts.sum())
 
     @cached_property
@@ -93,7 +93,7 @@ class FederatedData:
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]])
 
     def range_of(self, leaf: np.ndarray) -> tuple[int, int] | None:
-        """The least and the largest integer of an array of `examples`, where they are known without reading it.
+        """The smallest and largest integer of an array of `examples`, if they are known without reading it.
 
         Args:
             leaf: the array.
@@ -104,7 +104,7 @@ class FederatedData:
         return None
 
     def check_ranges(self, arrays: Sequence[np.ndarray]) -> None:
-        """Raise `InvalidInput` where rows read of each leaf hold an integer that was never written.
+        """Raise `InvalidInput` if rows that were read hold an integer outside the range that was written.
 
         Args:
             arrays: for each leaf, in the order of `jax.tree.leaves`, some of its rows.
@@ -145,7 +145,7 @@ class FederatedData:
         return taken
 
     def read_into(self, clients: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-        """Put the examples of some clients, packed in their order, at the beginning of each leaf's array.
+        """Copy the examples of some clients, packed in their order, to the beginning of each leaf's array.
 
         Args:
             clients: their numbers, integers (taken,), each 0 .. num_clients - 1.
@@ -160,7 +160,7 @@ class FederatedData:
             )  # it checks no row, and buffers nothing
 
     def sample(self, examples: int, seed: int = 0) -> FederatedData:
-        """Whole clients drawn at random that hold at least `examples` examples together, or all.
+        """Draw whole clients at random that hold at least `examples` examples together, or all.
 
         Args:
             examples: the least number of examples, at least 1.
@@ -175,7 +175,7 @@ class FederatedData:
         return self.of(self.draw(examples, seed))
 
     def draw(self, examples: int, seed: int = 0) -> np.ndarray:
-        """The numbers of the clients of such a sample, ascending.
+        """Draw the numbers of the clients of a `sample`, in ascending order.
 
         Args:
             examples: the least number of examples, at least 1.
@@ -193,7 +193,7 @@ class FederatedData:
         return np.sort(order[:enough])
 
     def of(self, clients: np.ndarray) -> FederatedData:
-        """Some clients by their numbers.
+        """Select clients by their numbers.
 
         Args:
             clients: their numbers, integers (taken,), each 0 .. num_clients - 1.
@@ -205,7 +205,7 @@ class FederatedData:
         return FederatedData(self.take(clients), self.counts[clients], names)
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
-        """The clients without a share of each one's examples, drawn at random, and those examples together.
+        """Hold out a random fraction of each client's examples: the remaining clients, and these examples together.
 
         Every client keeps at least one example.
 
@@ -236,7 +236,7 @@ class FederatedData:
         )
 
     def hold_out_clients(self, share: float, seed: int = 0) -> tuple[FederatedData, Batch]:
-        """The clients without a share of them, drawn at random, and the examples of those together.
+        """Hold out a random fraction of the clients: the remaining clients, and the examples of the others together.
 
         Args:
             share: of the clients, in (0, 1), rounded to whole clients.
@@ -266,7 +266,7 @@ class FederatedData:
 
     @classmethod
     def from_clients(cls, clients: Sequence[Batch], names: Sequence[str] = ()) -> FederatedData:
-        """From one pytree of arrays per client; all have the same structure.
+        """Make federated data from one pytree of arrays per client, all of the same structure.
 
         Args:
             clients: for each a pytree of arrays of shape (examples, ...), at least one example.
@@ -322,7 +322,7 @@ class FederatedData:
     def from_partition(
         cls, examples: Batch, parts: Sequence[np.ndarray], names: Sequence[str] = ()
     ) -> FederatedData:
-        """From pooled arrays and each client's row numbers (see `fedsolve.data.partitioning.partitions`).
+        """Make federated data from pooled arrays and each client's row numbers (see `fs.data.Partition`).
 
         Args:
             examples: a pytree of arrays of shape (all examples, ...).
@@ -345,7 +345,7 @@ class FederatedData:
 
     @classmethod
     def from_groups(cls, examples: Batch, groups: np.ndarray) -> FederatedData:
-        """From pooled arrays and a group id per example: one client for each id (a natural partition).
+        """Make federated data from pooled arrays and a group id per example, with one client for each id.
 
         Args:
             examples: a pytree of arrays of shape (n, ...).

@@ -1,4 +1,4 @@
-"""What every site's data look like, in a file that all sites and the server share: shapes, categories and constants.
+"""The schema of a federation's data, in a file that all sites share: shapes, categories and constants.
 
 A server makes its first model from it and reads no data; a client holds its own table against it.
 """
@@ -25,7 +25,7 @@ _COLUMN_KEYS = ("mean", "deviation", "categories", "fill")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table that a model has as input.
+    """A column of a table that is an input of the model.
 
     Attributes:
         name: in the table's first line.
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the examples of every site look like: the columns of a table, or the shape of an array.
+    """The schema of every site's examples: the columns of a table, or the shape of an array.
 
     Attributes:
         shape: of the inputs of one example, positive integers; of a table (features,).
@@ -71,7 +71,7 @@ class Schema:
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
-        """The schema in a TOML file.
+        """Read a schema from a TOML file.
 
         Args:
             path: the file, with `target`, `classes` and a section `[columns.NAME]` for each column, or with `shape`
@@ -97,12 +97,12 @@ class Schema:
 
     @property
     def features(self) -> int:
-        """Numbers that a model has as input."""
+        """The number of inputs of a model."""
         return math.prod(self.shape)
 
     @property
     def outputs(self) -> int:
-        """Outputs of a model: one for each class, one for a regression."""
+        """The number of outputs of a model: one for each class, or one for a regression."""
         return len(self.classes) or 1
 
     def read_csv(self, path: str | Path) -> Examples:

@@ -1,4 +1,4 @@
-"""What a run returns: the model and its record."""
+"""The result of a run: the model and its record."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Result(Records):
 
     @property
     def runs(self) -> tuple[Result, ...]:
-        """Itself, as several runs have them."""
+        """The run itself, in a tuple, for code that works on several runs."""
         return (self,)
 
     @property
     def histories(self) -> tuple[History, ...]:
-        """Its record alone."""
+        """The record of the run, in a tuple."""
         return (self.history,)
 
     @property
@@ -98,7 +98,7 @@ class Result(Records):
         return self.history.final(metric)
 
     def predict(self, x: Any, *, scores: bool = False, client: int | None = None) -> Any:
-        """Predictions of the final model for new inputs; of a personalised method those of one client's own model.
+        """Predict new inputs with the final model, or with a client's personal model.
 
         Args:
             x: inputs, arrays of shape (n, ...), a pandas DataFrame of numbers, or a pytree, as in `Task.predict`.
@@ -125,7 +125,7 @@ class Result(Records):
         return self.inference.predict(params, x, buffers=buffers, scores=scores)
 
     def module(self, client: int | None = None) -> Any:
-        """The trained model as the module that `fs.tasks.from_torch` was given: a copy, its buffers included.
+        """The trained model as a PyTorch module: a copy of the one given to `fs.tasks.from_torch`, with its buffers.
 
         Args:
             client: whose model, as in `predict`.
@@ -173,7 +173,7 @@ class Result(Records):
         return self.history.rounds
 
     def plot_fleet(self) -> Figure:
-        """Who waits for whom: the first tasks on the clock, from the model's way down to the end of their round.
+        """Plot the first client tasks in simulated time: download, training, upload and waiting.
 
         Returns:
             A figure of matplotlib, time in seconds.
@@ -186,7 +186,7 @@ class Result(Records):
         return waiting(self.timeline)
 
     def save(self, folder: str | Path) -> Path:
-        """Keep it in a folder, which is made: `history.json`, `metrics.jsonl` and `model.safetensors`.
+        """Save the result to a new folder: `history.json`, `metrics.jsonl` and `model.safetensors`.
 
         The names of the model's leaves are their paths, such as `0.weight`. The files have checksums, and
         `fedsolve.load` reads them. Of a run that diverged there is no model, and `diverged.txt` says why.

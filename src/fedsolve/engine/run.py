@@ -67,26 +67,26 @@ def run(
     callbacks: Sequence[Callback] | CallbacksOfSeed = (),
     **options: Unpack[RunKeywords],
 ) -> Result | Seeds:
-    """Run an algorithm on a task as one compiled program.
+    """Train a model with one method on one task, as one compiled program.
 
     Args:
         algorithm: the method, such as `FedAvg(client_lr=0.1)`.
         task: the problem, such as `fs.tasks.digits()`.
         **options: those of a run, as `fedsolve.engine.options.RunOptions` has them.
-        seeds: how many (0, 1, ...), or which, in place of `seed`: the runs share the compiled program, and each has
-            the bits of the run with its seed alone.
-        out: folder for the record, the model, a page, a configuration that `fedsolve show` reads, and checkpoints, so
-            that the run can be interrupted and resumed; of several seeds each has its own folder in it.
-        resume: continue from the checkpoint in `out`; the result has the same bits as an undisturbed run. All else must
-            be as it was, but `rounds` may grow. Another `eval_every` is refused where a rate that reacts or a callback
-            that may end the run follows from it; elsewhere it is noted in the record, and so are other callbacks.
+        seeds: number of seeds (0, 1, ...), or a list of seeds, in place of `seed`. The runs share the compiled program,
+            and each has the same bits as a run with its seed alone.
+        out: folder for the record, the model, a page, a configuration that `fedsolve show` reads, and checkpoints, with
+            which an interrupted run can be resumed; each of several seeds has its own subfolder.
+        resume: continue from the checkpoint in `out`; the result has the same bits as an uninterrupted run. Arguments
+            must be as before, except that `rounds` may grow. `eval_every` may change unless a schedule that reacts or a
+            callback that may end the run depends on it; changes of it and of callbacks are noted in the record.
         label: the method's name in tables; default its name.
         progress: None for a line with rate and time left in a terminal, a bar in a notebook (with `fedsolve[notebook]`)
             and nothing elsewhere; True for lines elsewhere too; False for nothing; or a function, called with a
             `fedsolve.engine.progress.Progress` after each compiled call.
-        callbacks: called in order after each evaluation, that of the initial model too, such as
-            `fs.callbacks.EarlyStopping`; the first that returns words ends the run there, with them among its notes.
-            A resumed run calls them for the last evaluation that it finds. With `seeds` a function of the seed that
+        callbacks: called in order after each evaluation, also of the initial model, such as
+            `fs.callbacks.EarlyStopping`. A string that one returns ends the run and is recorded as the reason.
+            A resumed run calls them for the last stored evaluation. With `seeds` a function of the seed that
             makes those of its run, such as `lambda seed: [fs.trackers.TensorBoard("board")]`.
 
     Returns:

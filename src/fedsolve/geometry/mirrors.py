@@ -121,7 +121,7 @@ class Euclidean(Mirror):
         return psi.prox(theta, step)
 
     def check_composite(self, who: str, psi: Blocks) -> None:
-        """Anything with a prox."""
+        """Raise `InvalidInput` unless psi has a prox."""
         require(who, psi, "prox", "one with a prox, such as L1(0.1) or L1Ball(10.0)")
 
 
@@ -155,7 +155,7 @@ class DiagonalQuadratic(Mirror):
         return jax.tree.map(lambda g, x: x / g, self._like(theta), theta)
 
     def check(self, w: Params) -> None:
-        """The diagonal must have the model's shapes."""
+        """Raise `InvalidInput` unless the diagonal has the model's shapes."""
         shapes = jax.tree.map(jnp.shape, self._like(w))
         if shapes != jax.tree.map(jnp.shape, w):
             raise InvalidInput(f"diagonal has shapes {shapes}, the model {jax.tree.map(jnp.shape, w)}")
@@ -220,7 +220,7 @@ class Quadratic(Mirror):
         return unravel(cho_solve((self.factor, True), flat).astype(flat.dtype))
 
     def check(self, w: Params) -> None:
-        """A must be d x d."""
+        """Raise `InvalidInput` unless A is d x d."""
         if trees.size(w) != self.matrix.shape[0]:
             raise InvalidInput(
                 f"matrix of size {self.matrix.shape[0]} for a model of {trees.size(w)} parameters"
@@ -310,7 +310,7 @@ class Entropy(Mirror):
         return psi.map(of, theta, free=jnp.exp)
 
     def check(self, w: Params) -> None:
-        """Every parameter must be > 0."""
+        """Raise `InvalidInput` unless every parameter is > 0."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(w):
             if trees.is_not_traced(leaf) and not (np.asarray(leaf) > 0).all():
                 low = float(np.asarray(leaf).min())

@@ -153,7 +153,7 @@ class Task:
         check_diagnostics(self.diagnostics)
 
     def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method as runs of this task have it: with buffers beside its parameters where the task has some.
+        """The method as runs of this task use it: with buffers if the task has some.
 
         Args:
             algorithm: the method.
@@ -178,7 +178,7 @@ class Task:
         )
 
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
-        """Predictions for new inputs, in evaluation mode: compiled once for each shape, a few hundred rows at a time.
+        """Predict new inputs in evaluation mode, in batches; compiled once for each shape.
 
         Args:
             params: the model, as `Result.params` is.
@@ -205,7 +205,7 @@ class Task:
         return self.inference.predict(params, x, buffers=buffers, scores=scores)
 
     def hold_out(self, share: float, *, by: Literal["example", "client"] = "example", seed: int = 0) -> Task:
-        """The task with a share of its training examples as `validation`.
+        """The task with a fraction of its training examples held out as `validation`.
 
         Args:
             share: in (0, 1), of every client's examples, or of the clients.
@@ -251,7 +251,7 @@ class Task:
         local_steps: int | None = None,
         name: str = "custom",
     ) -> Task:
-        """A task from your own loss, parameters and per-client arrays.
+        """Make a task from your own loss, parameters and per-client arrays.
 
         `params` may be any pytree, an equinox or flax model included: leaves that are not
         floating-point arrays (activation functions, counters) stay as they are. A model that keeps running

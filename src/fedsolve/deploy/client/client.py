@@ -32,7 +32,7 @@ STATE_FOLDER = "fedsolve-state"
 
 @dataclass(frozen=True)
 class NodeContext:
-    """The node that a client's app runs on: what `oracle_for` is given.
+    """The node on which a client app runs; it is passed to `oracle_for`.
 
     Attributes:
         client: the client's number, from 0 (`client-id`, or else `partition-id`, of the node's configuration).
@@ -49,7 +49,7 @@ class NodeContext:
 
     @property
     def data(self) -> Path:
-        """Where the node's own data are: `data` of its configuration.
+        """The location of the node's data: `data` in its configuration.
 
         Raises:
             InvalidInput: the configuration does not say.
@@ -69,7 +69,7 @@ def client_app(
     max_epsilon: float | None = None,
     delta: float = 1e-5,
 ) -> ClientApp:
-    """Flower's client app for any method: the server's orders tell which one runs.
+    """Make Flower's client app, for any method; the server's orders name the method.
 
     Args:
         oracle_for: node -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`. The node

@@ -34,7 +34,7 @@ from fedsolve.tasks.task_checks import check_targets
 
 
 class JaxOracle(LocalProblem):
-    """A client's examples with a loss in JAX; minibatches are those of the compiled engine, in the same order.
+    """Oracle of a JAX loss and a client's examples, with the minibatches of the compiled engine in the same order.
 
     The shuffles follow from the round's key, the client's number, the epoch and the number of examples.
 
@@ -102,7 +102,7 @@ class JaxOracle(LocalProblem):
         local_steps: int | None = None,
         matmul_dtype: Literal["bfloat16"] | None = None,
     ) -> JaxOracle:
-        """One client of a task: its examples, the task's metrics and its own validation examples.
+        """The oracle of a client of a task: its training and validation examples and the task's metrics.
 
         Local work is the task's unless told otherwise, shaped by the whole federation as in `fs.run`, so that numbers
         agree with the compiled engine to the last bit; only this client's examples are put on the device.
@@ -174,14 +174,14 @@ class JaxOracle(LocalProblem):
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
-        """The task's buffers by path, integers as such."""
+        """The task's buffers by path; integers stay integers."""
         if self.beside is None:
             return {}
         pairs = zip(*named_leaves(self.beside.values), self.beside.integers, strict=True)
         return {name: np.asarray(np.round(x) if kind else x, kind or None) for name, x, kind in pairs}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Take over the server's buffers.
+        """Load the server's buffers.
 
         Raises:
             InvalidInput: a name or a shape that is not the task's.
@@ -198,13 +198,13 @@ class JaxOracle(LocalProblem):
         return replace(self._oracle(self._work, self._steps, key, client, dtype), noise=noise)
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> ClientOracle:
-        """The oracle of so many local steps (see `LocalProblem.begin_steps`), shuffled as the engine's."""
+        """The oracle of a number of local steps (see `LocalProblem.begin_steps`), shuffled as in the engine."""
         counts, size = np.full(1, self.num_examples), self._work.batch_size
         work, _ = local_work(counts, self._work.loss, batch_size=size, epochs=None, local_steps=steps)
         return self._oracle(replace(work, half=self._work.half), steps, key, client, dtype)
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
-        """Metrics of a model (see `LocalProblem.measure`), by the engine's programs.
+        """Evaluate a model (see `LocalProblem.measure`) with the engine's programs.
 
         What is no mean over examples is computed on all of the client's, in one piece.
 

@@ -1,4 +1,4 @@
-"""What a deployment asks of one client's data: a model of known shape, and an oracle for every round."""
+"""The interface between a deployment and a client's data: a model of known shape, and an oracle for every round."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class LocalProblem(ABC):
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
-        """What travels beside the parameters and is averaged plainly, by name; {} if there is nothing.
+        """The buffers, which are sent with the parameters and averaged, by name; {} if there are none.
 
         After local work it waits until all of that work is done.
         """
         return {}
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Take over the server's buffers.
+        """Load the server's buffers.
 
         Raises:
             InvalidInput: a name or a shape that is not this problem's.
@@ -89,7 +89,7 @@ class LocalProblem(ABC):
         """
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> Oracle:
-        """The oracle of so many local steps in place of a round's, for fine-tuning before a client is measured.
+        """The oracle of a number of local steps, for fine-tuning before a client is evaluated.
 
         Args:
             key, client, dtype: as for `begin`.
@@ -101,7 +101,7 @@ class LocalProblem(ABC):
         raise InvalidInput(f"this {type(self).__name__} cannot fine-tune: it has no method begin_steps")
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:
-        """Metrics of a model on this client's examples, with the buffers that it was given last.
+        """Evaluate a model on this client's examples, with the buffers that were loaded last.
 
         Args:
             params: the model.

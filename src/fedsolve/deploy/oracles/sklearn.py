@@ -178,7 +178,7 @@ def _class_weights(estimator: Any, labels: np.ndarray | None) -> tuple[float, ..
 def parameters(
     estimator: Any, features: int, classes: Sequence[Any] | np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """The first parameters of an estimator, all 0, for `server_app`: it needs shapes and no data.
+    """The initial parameters of an estimator, all 0, for `server_app`, from shapes without data.
 
     Args:
         estimator: as given to `SklearnOracle`.

@@ -36,7 +36,7 @@ _STREAM = 0x7031
 
 
 class TorchOracle(LocalProblem):
-    """A client's data as batches for a PyTorch module.
+    """Oracle of a PyTorch module, a loss and a client's data loader.
 
     Minibatches are those of the loader: step k takes its k-th batch; after the last one the next pass begins.
     Everything random (the loader's shuffles, dropout, augmentation) follows from the round's key, the client's number
@@ -104,7 +104,7 @@ class TorchOracle(LocalProblem):
 
     @property
     def metrics(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """`loss`, those that were given, or else `accuracy` where targets are classes."""
+        """The names of the metrics: `loss` and those given, or `accuracy` if targets are classes."""
         return tuple(self._functions)
 
     @cached_property
@@ -114,12 +114,12 @@ class TorchOracle(LocalProblem):
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
-        """Running statistics and other buffers by name, after all work so far."""
+        """The module's buffers by name, such as running statistics, after all work so far."""
         jax.effects_barrier()
         return self._module.saved()
 
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """Take over the server's buffers (see `LocalProblem`); means of counters are rounded."""
+        """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""
         self._module.load(buffers)
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> TorchRound:
@@ -133,7 +133,7 @@ class TorchOracle(LocalProblem):
         )
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> TorchRound:
-        """The oracle of so many local steps (see `LocalProblem.begin_steps`), each on the loader's next batch."""
+        """The oracle of a number of local steps (see `LocalProblem.begin_steps`), each on the loader's next batch."""
         return replace(self.begin(key, client, dtype), steps=steps)
 
     def measure(self, params: Params, metrics: Collection[str]) -> dict[str, PartMetrics]:

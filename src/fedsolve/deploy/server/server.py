@@ -39,7 +39,7 @@ def _with_options_of(
 def server_app(
     algorithm: Algorithm | Callable[[Mapping[str, Any]], Algorithm], params: Params, **options: Any
 ) -> ServerApp:
-    """Flower's server app for a method.
+    """Make Flower's server app for a method.
 
     The method runs exactly as in a simulation with the same seed: cohorts are drawn over the clients' own numbers,
     replies are checked one by one and reduced in the order of those numbers. After every round the state is saved in

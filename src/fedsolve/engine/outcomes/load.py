@@ -29,7 +29,7 @@ from fedsolve.tasks.task import Task
 def load(
     folder: str | Path, task: Task | None = None, *, module: Any = None
 ) -> Result | Seeds | Results | Sweep:
-    """The result in a folder: of a run, of several seeds, of a comparison, of a sweep, or of a deployment.
+    """Load the result of a run, several seeds, a comparison, a sweep or a deployment from its folder.
 
     Args:
         folder: what `save` wrote, the folder of `out=`, or that of a command such as `fedsolve run`.

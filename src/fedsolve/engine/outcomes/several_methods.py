@@ -19,7 +19,7 @@ from fedsolve.results.seeds import over_seeds
 
 @dataclass(frozen=True, repr=False, init=False)
 class Results(Several):
-    """Finished runs of several methods; `results["FedAvg"]` is that method's `Result`, or its `Seeds`.
+    """The finished runs of several methods; `results["FedAvg"]` is that method's `Result` or `Seeds`.
 
     Tables and plots show the seeds of a method as one: the mean, with ± the sample standard deviation (n - 1).
 
@@ -89,7 +89,7 @@ class Results(Several):
         return self.methods[self.labels.index(label)]
 
     def final(self, metric: str) -> dict[str, Any]:
-        """A metric at the last evaluation, by method: a number, or of seeds an array of shape (seeds,).
+        """A metric at the last evaluation, by method: a number, or an array of shape (seeds,) for several seeds.
 
         Args:
             metric: a column of the runs' evaluations, such as `test_accuracy`.
@@ -119,11 +119,11 @@ class Results(Several):
         return {label: method.params for label, method in self.items()}
 
     def predict(self, x: Any, *, scores: bool = False) -> dict[str, np.ndarray]:
-        """What the final models say of inputs, by method; as `Result.predict`, and `Seeds.predict` of several seeds."""
+        """Predict inputs with the final models, by method; see `Result.predict` and `Seeds.predict`."""
         return {label: method.predict(x, scores=scores) for label, method in self.items()}
 
     def save(self, folder: str | Path) -> Path:
-        """Keep each method in a folder of its own inside, and in that `seed-S` where it has several seeds.
+        """Save each method to a subfolder, with a folder `seed-S` for each of several seeds.
 
         `fedsolve.load` reads all of them, one method, or one run.
 

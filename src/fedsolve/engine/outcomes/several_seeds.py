@@ -133,7 +133,7 @@ class Seeds(Several):
 
     @property
     def buffers(self) -> Any:
-        """What the models keep beside their parameters, with a leading axis of seeds; None if they keep nothing.
+        """The models' buffers, with a leading axis of seeds; None without buffers.
 
         Raises:
             InvalidInput: a run diverged, and has no model.
@@ -151,11 +151,11 @@ class Seeds(Several):
         return stacked_leaves(trees)
 
     def predict(self, x: Any, *, scores: bool = False) -> np.ndarray:
-        """What the final models say of inputs, with a leading axis of seeds; as `Result.predict`."""
+        """Predict inputs with the final models, with a leading axis of seeds; see `Result.predict`."""
         return np.stack([run.predict(x, scores=scores) for run in self.runs])
 
     def save(self, folder: str | Path) -> Path:
-        """Keep each run in a folder `seed-S` inside; `fedsolve.load` reads all of them, or one.
+        """Save each run to a subfolder `seed-S`; `fedsolve.load` reads all of them, or one.
 
         Args:
             folder: made if it is not there.

@@ -33,7 +33,7 @@ class Sweep(SweepRecord):
 
     @classmethod
     def of(cls, record: SweepRecord) -> Sweep:
-        """The sweep with a record, such as one that was read from a file."""
+        """Make a sweep from a record, such as one read from a file."""
         return cls(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
     def final(self, metric: str) -> np.ndarray:
@@ -71,7 +71,7 @@ class Sweep(SweepRecord):
         )
 
     def frame(self) -> Any:
-        """All evaluations of all trials as a data frame of pandas, or of polars where only that is installed.
+        """All evaluations of all trials as a data frame of pandas, or of polars if only polars is installed.
 
         Its columns are `setting`, the grid's axes, `seed`, `round` and the metrics.
 
@@ -81,7 +81,7 @@ class Sweep(SweepRecord):
         return frame(curve_columns(self, with_axes=True))
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write what `frame` has as a CSV file, atomically; numbers read back exactly.
+        """Write the data frame as a CSV file, atomically; numbers read back exactly.
 
         Raises:
             InvalidInput: the file cannot be written.
@@ -89,7 +89,7 @@ class Sweep(SweepRecord):
         return write_atomically(path, csv_text(curve_columns(self, with_axes=True)))
 
     def to_latex(self, metrics: Sequence[str] | None = None, target: float | None = None) -> str:
-        """The settings, the best first, as LaTeX text, for a preamble with `\\usepackage{booktabs}`.
+        """The settings as a LaTeX table, the best first; the preamble needs `\\usepackage{booktabs}`.
 
         Args:
             metrics: whose final values it shows, such as `test_auc` or `auc`; by default the score of the selection.
@@ -101,7 +101,7 @@ class Sweep(SweepRecord):
         return sweep_latex(self, metrics, target)
 
     def plot(self, metric: str | None = None, x: str = "round", bands: Bands = "range") -> Figure:
-        """The best setting by round, or the best score at each value of an axis; bands are over seeds.
+        """Plot the best setting by round, or the best score at each value of an axis; bands are over seeds.
 
         Args:
             metric: what is drawn by round; by default that of the selection, which is also drawn along an axis.
@@ -124,7 +124,7 @@ class Sweep(SweepRecord):
         return best_over_grid(self, x, bands)
 
     def save(self, folder: str | Path) -> Path:
-        """Write `sweep.parquet`, `curves.parquet` and `sweep.json`, which `fedsolve.load` reads; returns the folder.
+        """Save the sweep as `sweep.parquet`, `curves.parquet` and `sweep.json`, which `fedsolve.load` reads.
 
         Raises:
             InvalidInput: pyarrow is not installed, or the folder cannot be written.
@@ -133,7 +133,7 @@ class Sweep(SweepRecord):
 
     @property
     def params(self) -> NoReturn:
-        """Refused: a sweep keeps no models.
+        """Not available: a sweep stores no models.
 
         Raises:
             InvalidInput: always, with what to do.
@@ -141,7 +141,7 @@ class Sweep(SweepRecord):
         raise InvalidInput(self._no_models())
 
     def predict(self, x: Any, *, scores: bool = False) -> NoReturn:
-        """Refused: a sweep keeps no models.
+        """Not available: a sweep stores no models.
 
         Raises:
             InvalidInput: always, with what to do.

@@ -39,7 +39,7 @@ class GroupL1(Penalty):
             raise InvalidInput(f"axis of GroupL1 = {self.axis!r} must be an integer or a tuple of integers")
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """At least two axes, of which `axis` names some but not all.
+        """Raise `InvalidInput` unless there are two axes or more, of which `axis` names some but not all.
 
         Raises:
             InvalidInput: otherwise.

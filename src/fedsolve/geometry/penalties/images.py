@@ -47,7 +47,7 @@ class TotalVariation2D(Penalty):
         check_range("max_iterations of TotalVariation2D", self.max_iterations, at_least=1)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Two axes.
+        """Raise `InvalidInput` unless it is a matrix.
 
         Raises:
             InvalidInput: any other number.

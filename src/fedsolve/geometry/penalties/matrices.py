@@ -35,7 +35,7 @@ class NuclearNorm(Penalty):
         check_range("weight of NuclearNorm", self.weight, at_least=0)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Two axes.
+        """Raise `InvalidInput` unless it is a matrix.
 
         Raises:
             InvalidInput: any other number.

@@ -33,7 +33,7 @@ class TotalVariation(Penalty):
         check_range("weight of TotalVariation", self.weight, at_least=0)
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """One axis.
+        """Raise `InvalidInput` unless it is a vector.
 
         Raises:
             InvalidInput: any other number.

@@ -144,7 +144,7 @@ class LInfBall(ProjectableSet):
         return jnp.maximum(jnp.max(jnp.abs(w)) - self.radius, 0)
 
     def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
-        """Where g_j > 0: there the corner is -radius, elsewhere +radius."""
+        """The bits g_j > 0: the corner is -radius where the bit is set, +radius elsewhere."""
         return g > 0
 
     def point(self, code: Array, like: Array) -> Array:
@@ -210,7 +210,7 @@ class Box(ProjectableSet):
         return jnp.maximum(jnp.max(jnp.maximum(self.lower - w, w - self.upper)), 0).astype(w.dtype)
 
     def vertex(self, g: Array, warm: Any = None) -> Bool[Array, " *shape"]:
-        """Where g_j > 0: there the corner is at lower, elsewhere at upper."""
+        """The bits g_j > 0: the corner is at lower where the bit is set, at upper elsewhere."""
         return g > 0
 
     def point(self, code: Array, like: Array) -> Array:

@@ -41,7 +41,7 @@ TaskT = TypeVar("TaskT", bound=_Task)
 
 @module
 class Attack:
-    """An attack on one's own update: factor D_i + std N(0, 1) is sent in place of D_i.
+    """Base attack on the update of one client: it sends factor D_i + std N(0, 1) in place of D_i.
 
     The rest of the message is honest.
 

@@ -52,7 +52,7 @@ class OptaxSolver(LocalSolver):
         return self.transformation.at(0).init(params) if self.keep else ()
 
     def why_it_stands_still(self, params: Params, steps: int, rounds: int) -> str:
-        """Whether it would move if its state were kept is what tells the one reason from the other."""
+        """The reason why its steps never change a model: a state that starts anew in each round, or another."""
         looked_at = sorted({0, rounds // 2, rounds - 1})
         moves = partial(_moves, self.transformation, params)
         if self.keep or any(moves(jnp.int32(steps), jnp.int32(t)) for t in looked_at):

@@ -167,7 +167,7 @@ class WandB(Tracker):
         self._run.log(metrics, step=round)
 
     def keep(self, files: list[Path]) -> None:
-        """See `Tracker`: W&B takes its own copies, of what stays where it is."""
+        """See `Tracker`; W&B copies the files."""
         folder = Path(self._run.dir)
         for path in files:
             self._run.save(shutil.copy(path, folder), base_path=folder, policy="end")

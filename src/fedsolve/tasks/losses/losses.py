@@ -42,7 +42,7 @@ class OfOutputs:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for (`fedsolve.tasks.loss_arguments`): the model's."""
+        """The further arguments that it needs (`fedsolve.tasks.loss_arguments`): the model's."""
         return asked(self.model, "the model")
 
     def outputs(self, params: Params, x: Any) -> Any:
@@ -50,7 +50,7 @@ class OfOutputs:
         return self.model(params, x)
 
     def labels(self, outputs: Array) -> Array:
-        """What `Task.predict` returns: labels, shape (n,) or (n, ...), of a loss of labels; else the outputs."""
+        """The predictions of `Task.predict`: labels, shape (n,) or (n, ...), for a loss of labels, else the outputs."""
         return outputs
 
     def targets(self, params: Params, batch: Examples) -> Targets | None:
@@ -87,7 +87,7 @@ class Pooled(OfOutputs):
 
 @dataclass(frozen=True)
 class CrossEntropy(ClassWeighted, OfOutputs):
-    """Mean of -log softmax(model(x))[y]: logits (n, classes), labels (n,), in nats.
+    """Cross-entropy: mean of -log softmax(model(x))[y], with logits (n, classes) and labels (n,), in nats.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -102,7 +102,7 @@ class CrossEntropy(ClassWeighted, OfOutputs):
     class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """A class for each of the model's outputs."""
+        """The targets that it takes: a class for each of the model's outputs."""
         return Classes(self.model(params, batch[0]).shape[-1])
 
     def labels(self, outputs: Array) -> Array:
@@ -119,7 +119,7 @@ class CrossEntropy(ClassWeighted, OfOutputs):
 
 @dataclass(frozen=True)
 class SquaredError(OfOutputs):
-    """Mean of (model(x) - y)^2 over all entries, halved with `half`; outputs and y have the same shape.
+    """Squared error: mean of (model(x) - y)^2 over all entries, halved with `half`; outputs and y have equal shapes.
 
     Attributes:
         model: (params, x of shape (n, ...)) -> outputs, a model of `fedsolve.tasks` or any hashable function.
@@ -130,7 +130,7 @@ class SquaredError(OfOutputs):
     half: bool = False
 
     def of(self, outputs: Array, y: Array) -> Array:
-        """The mean square over the entries of each example."""
+        """The mean squared error over the entries of each example."""
         check_shapes(outputs, y)
         squares = jnp.mean(jnp.square(outputs - y).reshape(len(outputs), -1), axis=1)
         return 0.5 * squares if self.half else squares
@@ -138,7 +138,7 @@ class SquaredError(OfOutputs):
 
 @dataclass(frozen=True)
 class Logistic(ClassWeighted, OfOutputs):
-    """Mean of log(1 + exp(-(2 y - 1) m)), m = model(x): margins (n,), labels 0 or 1 (n,), in nats.
+    """Logistic loss: mean of log(1 + exp(-(2 y - 1) m)), with margins m = model(x) and labels 0 or 1, (n,), in nats.
 
     A label of -1 is taken for 0.
 
@@ -154,11 +154,11 @@ class Logistic(ClassWeighted, OfOutputs):
     class_weights: Sequence[float] | np.ndarray | None = field(default=None, metadata=LATER)
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """Two sides."""
+        """The targets that it takes: labels of two classes."""
         return TwoSides()
 
     def labels(self, outputs: Array) -> Array:
-        """1 where the margin is above 0, else 0, int32."""
+        """1 where the margin is above 0, otherwise 0, int32."""
         return (outputs > 0).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
@@ -170,7 +170,9 @@ class Logistic(ClassWeighted, OfOutputs):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(OfOutputs):
-    """Mean of the sum over tags of log(1 + exp(-(2 y - 1) m)), m = model(x): both (n, tags), y 0 or 1, in nats.
+    """Binary cross-entropy of tags: mean of their sum of log(1 + exp(-(2 y - 1) m)), in nats.
+
+    m = model(x) and y are (n, tags), y is 0 or 1.
 
     The tags are summed: each is a logistic regression of its own, whose rate does not depend on their number. y may be
     `fs.SparseRows`, an example's tags with the value 1.
@@ -182,12 +184,12 @@ class BinaryCrossEntropy(OfOutputs):
     model: Model
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """Two sides of every tag; in sparse rows a column for each of the model's outputs."""
+        """The targets that it takes: 0 or 1 for every tag, or sparse rows with a column for each output."""
         x, y = batch
         return Tags(self.model(params, x).shape[-1]) if isinstance(y, SparseRows) else TwoSides()
 
     def labels(self, outputs: Array) -> Array:
-        """1 for the tags whose output is above 0, else 0, int32."""
+        """1 for the tags whose output is above 0, otherwise 0, int32."""
         return (outputs > 0).astype(jnp.int32)
 
     def of(self, outputs: Array, y: Array) -> Array:
@@ -202,7 +204,7 @@ class BinaryCrossEntropy(OfOutputs):
 
 @dataclass(frozen=True)
 class Ridge:
-    """A loss plus (l2 / 2) |w|^2, w the weight of a linear model (`Affine.weight`); its bias is free.
+    """Ridge penalty: a loss plus (l2 / 2) |w|^2, w the weight of a linear model (`Affine.weight`), without its bias.
 
     Every example carries the whole penalty, so that any mean of examples has it once.
 
@@ -227,7 +229,7 @@ class Ridge:
 
     @property
     def asks(self) -> frozenset[str]:
-        """The arguments that it asks for: its loss's."""
+        """The further arguments that its loss needs."""
         return self.loss.asks
 
     def outputs(self, params: Affine, x: Any) -> Any:
@@ -243,7 +245,7 @@ class Ridge:
         return self.loss.outputs(params, x)
 
     def labels(self, outputs: Array) -> Array:
-        """What `Task.predict` returns: that of its loss.
+        """The predictions of `Task.predict`: those of its loss.
 
         Args:
             outputs: of the model, shape (n,) or (n, ...).
@@ -254,7 +256,7 @@ class Ridge:
         return self.loss.labels(outputs)
 
     def targets(self, params: Affine, batch: Examples) -> Targets | None:
-        """Which targets it takes: its loss's.
+        """The targets that its loss takes.
 
         Args:
             params: the model's.
@@ -266,7 +268,7 @@ class Ridge:
         return self.loss.targets(params, batch)
 
     def penalty(self, params: Affine) -> Array:
-        """(l2 / 2) |w|^2.
+        """The penalty (l2 / 2) |w|^2.
 
         Args:
             params: the model's; its `weight` is penalised, its bias is not.
@@ -301,7 +303,7 @@ def check_shapes(outputs: Array, y: Array) -> None:
 
 
 def check_labels(y: Any, classes: int) -> np.ndarray:
-    """Labels as int32, shape (examples,), all in 0 .. classes - 1.
+    """Check labels: integers in 0 .. classes - 1, returned as int32, shape (examples,).
 
     Args:
         y: labels, shape (examples,).

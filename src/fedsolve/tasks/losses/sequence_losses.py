@@ -24,7 +24,7 @@ from fedsolve.tasks.task import Examples
 
 @dataclass(frozen=True)
 class NextToken(OfOutputs):
-    """Mean over sequences of the mean over positions of -log softmax(model(x))[y], in nats.
+    """Next-token loss: mean over sequences of the mean over positions of -log softmax(model(x))[y], in nats.
 
     Logits are (n, time, vocabulary), y is (n, time). A sequence of padding alone has the loss 0.
 
@@ -43,7 +43,7 @@ class NextToken(OfOutputs):
         check_integer("padding", self.padding, 0, none="every token counts")
 
     def targets(self, params: Params, batch: Examples) -> Targets:
-        """A token for each of the model's outputs, and padding."""
+        """The targets that it takes: a token for each of the model's outputs, and padding."""
         return Classes(self.model(params, batch[0]).shape[-1], self.padding)
 
     def labels(self, outputs: Array) -> Array:
@@ -63,7 +63,7 @@ class NextToken(OfOutputs):
         return jnp.sum(values, axis=-1) / jnp.maximum(counts, 1)
 
     def tokens(self, y: Array) -> Array:
-        """How many positions of each example are no padding, shape (n,).
+        """The number of positions of each example that are not padding, shape (n,).
 
         Args:
             y: targets, integers (n, length).
@@ -74,7 +74,7 @@ class NextToken(OfOutputs):
         return jnp.sum(self._there(y), axis=-1)
 
     def empty(self, batch: Examples) -> np.ndarray:
-        """Which sequences have length 0, shape (n,): a task refuses them.
+        """Whether each sequence has length 0, shape (n,); a task refuses these.
 
         Args:
             batch: x and y, each (n, length).
@@ -103,7 +103,7 @@ class _OverTokens(Pooled, NextToken):
 
 @dataclass(frozen=True)
 class BitsPerToken(_OverTokens):
-    """Mean over all tokens of -log2 softmax(model(x))[y]: of a model of characters, bits per character.
+    """Bits per token: mean over all tokens of -log2 softmax(model(x))[y]; bits per character for character models.
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, vocabulary), such as `LSTM`.
@@ -116,7 +116,7 @@ class BitsPerToken(_OverTokens):
 
 @dataclass(frozen=True)
 class NextTokenAccuracy(_OverTokens):
-    """Share of all tokens that have the largest logit at their place (the first of equal logits counts).
+    """Next-token accuracy: the fraction of tokens with the largest logit at their position (of equal ones, the first).
 
     Attributes:
         model: (params, x of shape (n, time)) -> logits (n, time, vocabulary), such as `LSTM`.

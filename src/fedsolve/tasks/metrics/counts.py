@@ -153,7 +153,7 @@ class MacroF1(SumMetric):
 
     @property
     def width(self) -> int:
-        """Of each class: examples, predictions, predictions that are right."""
+        """The sums of each class: examples, predictions and correct predictions."""
         return 3 * self.classes
 
     def each(self, outputs: Array, targets: Array, weights: Array | None = None) -> Array:

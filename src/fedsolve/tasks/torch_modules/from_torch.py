@@ -38,7 +38,7 @@ def from_torch(
     translate: bool | None = None,
     name: str | None = None,
 ) -> Task:
-    """A task from your own PyTorch module, loss and per-client data.
+    """Make a task from your own PyTorch module, loss and per-client data.
 
     The module is exported (`torch.export`) in training and in evaluation mode, and every operation of it becomes its
     JAX equivalent: it then trains vmapped over clients, on any device, with any method. Training starts from the
