@@ -175,6 +175,19 @@ def test_what_a_broadcast_lacks_is_one_line(method, words):
         run(method, 1)
 
 
+def test_late_messages_of_a_wrapper_are_refused():
+    """Nobody knows what they mean to it; a server optimiser of one's own is taken."""
+    words = "FedBuff cannot wrap MimeLite: of all wrappers, only FedProx and Subgradient are known to work with late"
+    with pytest.raises(fs.InvalidInput, match=words):
+        fs.Buffered(MimeLite(fs.FedAvg(RATE)))
+
+    @module
+    class Doubled(fs.server.ServerSGD):
+        pass
+
+    assert fs.Buffered(fs.FedOpt(fs.client.SGD(RATE), Doubled(2.0), weighting="uniform")).buffer == 10
+
+
 def test_a_message_without_a_client_update_is_one_line():
     @module
     class Down:

@@ -257,6 +257,8 @@ def _why_not(inner: Algorithm) -> str:
         inner = inner.inner
     if inner.traits.only_mean:
         return inner.traits.only_mean
+    if isinstance(inner, Wrapper) and inner.traits.reduction is None:
+        return "of all wrappers, only FedProx and Subgradient are known to work with late messages"
     if not isinstance(inner, FedOpt):
         return "its messages mean something only to a server that has sent all their clients the same model"
     step = type(inner.server_optimizer)
