@@ -92,6 +92,9 @@ class Result(Records):
         Args:
             metric: a column of `metrics`, such as `test_accuracy`.
 
+        Returns:
+            The value.
+
         Raises:
             InvalidInput: the run has no such metric (the nearest is named).
         """

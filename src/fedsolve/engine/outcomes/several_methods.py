@@ -71,7 +71,11 @@ class Results(Several):
         return iter(self.labels)
 
     def items(self) -> Iterator[tuple[str, Result | Seeds]]:
-        """Each method's label, with its `Result` or `Seeds`."""
+        """The label and the `Result` or `Seeds` of each method.
+
+        Returns:
+            An iterator of pairs (label, result), in order.
+        """
         return iter(zip(self.labels, self.methods, strict=True))
 
     def __getitem__(self, label: str) -> Result | Seeds:
@@ -93,6 +97,9 @@ class Results(Several):
 
         Args:
             metric: a column of the runs' evaluations, such as `test_accuracy`.
+
+        Returns:
+            A value or an array by label.
 
         Raises:
             InvalidInput: a run has no such metric (the nearest is named).
@@ -119,7 +126,18 @@ class Results(Several):
         return {label: method.params for label, method in self.items()}
 
     def predict(self, x: Any, *, scores: bool = False) -> dict[str, np.ndarray]:
-        """Predict inputs with the final models, by method; see `Result.predict` and `Seeds.predict`."""
+        """Predict inputs with the final models of all methods.
+
+        Args:
+            x: inputs, as in `Result.predict`.
+            scores: return the models' outputs (logits, margins) in place of labels.
+
+        Returns:
+            Predictions by label, with a leading axis of seeds where there are several.
+
+        Raises:
+            InvalidInput: as in `Result.predict`, also for methods whose clients have personal models.
+        """
         return {label: method.predict(x, scores=scores) for label, method in self.items()}
 
     def save(self, folder: str | Path) -> Path:

@@ -107,6 +107,9 @@ class Seeds(Several):
         Args:
             metric: a column of the runs' evaluations, such as `test_accuracy`.
 
+        Returns:
+            The values, shape (seeds,).
+
         Raises:
             InvalidInput: a run has no such metric (the nearest is named).
         """
@@ -151,7 +154,18 @@ class Seeds(Several):
         return stacked_leaves(trees)
 
     def predict(self, x: Any, *, scores: bool = False) -> np.ndarray:
-        """Predict inputs with the final models, with a leading axis of seeds; see `Result.predict`."""
+        """Predict inputs with the final models of all seeds.
+
+        Args:
+            x: inputs, as in `Result.predict`.
+            scores: return the models' outputs (logits, margins) in place of labels.
+
+        Returns:
+            Predictions with a leading axis of seeds.
+
+        Raises:
+            InvalidInput: as in `Result.predict`, also for methods whose clients have personal models.
+        """
         return np.stack([run.predict(x, scores=scores) for run in self.runs])
 
     def save(self, folder: str | Path) -> Path:

@@ -28,16 +28,44 @@ if TYPE_CHECKING:
 class Sweep(SweepRecord):
     """A finished sweep of one method; a notebook shows it as a table of its best settings.
 
-    `sweep[i]` is the sweep of setting `i` of `points` alone, and `sweep[sweep.best]` that of the best one.
+    `sweep[i]` is the sweep of setting `i` of `points` alone, and `sweep[sweep.best]` that of the best one. Settings are
+    the product of the grid's axes, the last axis fastest. A trial is a setting with a seed.
+
+    Attributes:
+        label: the method's name.
+        task: the task's name.
+        grid: axis -> its values, in order.
+        seeds: of the trials, shape (seeds,).
+        rounds: rounds done at each evaluation, shape (evaluations,), 0 first.
+        metrics: name -> values, shape (settings, seeds, evaluations), NaN once a trial has diverged. They include the
+            scalars that the server reports for the round before an evaluation, such as `server_lr`; NaN at the first.
+        diverged: the round in which a trial diverged, -1 if it did not, shape (settings, seeds).
+        selection: the selection criterion of the best setting.
+        settings: the other settings of the runs, as plain data.
+        seconds: wall time of the whole sweep, with compilation.
+        notes: remarks, such as that the grid ran in parts.
     """
 
     @classmethod
     def of(cls, record: SweepRecord) -> Sweep:
-        """Make a sweep from a record, such as one read from a file."""
+        """Make a sweep from a record, such as one read from a file.
+
+        Args:
+            record: of a finished sweep.
+
+        Returns:
+            A sweep with the record's fields.
+        """
         return cls(**{f.name: getattr(record, f.name) for f in dataclasses.fields(record)})
 
     def final(self, metric: str) -> np.ndarray:
-        """A metric at the last evaluation of each trial, shape (settings, seeds); NaN where it diverged.
+        """A metric at the last evaluation of each trial; NaN where it diverged.
+
+        Args:
+            metric: a key of `metrics`, such as `train_loss`.
+
+        Returns:
+            The values, shape (settings, seeds).
 
         Raises:
             InvalidInput: the sweep has no such metric (the nearest is named).
@@ -73,7 +101,8 @@ class Sweep(SweepRecord):
     def frame(self) -> Any:
         """All evaluations of all trials as a data frame of pandas, or of polars if only polars is installed.
 
-        Its columns are `setting`, the grid's axes, `seed`, `round` and the metrics.
+        Returns:
+            A data frame with the columns `setting`, the grid's axes, `seed`, `round` and the metrics.
 
         Raises:
             InvalidInput: neither is installed.
@@ -82,6 +111,12 @@ class Sweep(SweepRecord):
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the data frame as a CSV file, atomically; numbers read back exactly.
+
+        Args:
+            path: of the file, which is replaced if it exists.
+
+        Returns:
+            The path.
 
         Raises:
             InvalidInput: the file cannot be written.
@@ -94,6 +129,9 @@ class Sweep(SweepRecord):
         Args:
             metrics: whose final values it shows, such as `test_auc` or `auc`; by default the score of the selection.
             target: adds a column of the rounds until the first metric (by default the selection's) is that good.
+
+        Returns:
+            LaTeX text.
 
         Raises:
             InvalidInput: the sweep has no such metric, or `target` is no finite number.
@@ -126,6 +164,12 @@ class Sweep(SweepRecord):
     def save(self, folder: str | Path) -> Path:
         """Save the sweep as `sweep.parquet`, `curves.parquet` and `sweep.json`, which `fedsolve.load` reads.
 
+        Args:
+            folder: made if it is not there.
+
+        Returns:
+            The folder.
+
         Raises:
             InvalidInput: pyarrow is not installed, or the folder cannot be written.
         """
@@ -142,6 +186,13 @@ class Sweep(SweepRecord):
 
     def predict(self, x: Any, *, scores: bool = False) -> NoReturn:
         """Not available: a sweep stores no models.
+
+        Args:
+            x: not used.
+            scores: not used.
+
+        Returns:
+            Never.
 
         Raises:
             InvalidInput: always, with what to do.
