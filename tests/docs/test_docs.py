@@ -1,9 +1,12 @@
 """The documents do what they say: their code runs, their sources and tables are the package's."""
 
+import importlib
 import importlib.util
 import json
 import re
 import shlex
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -204,32 +207,45 @@ def test_readme_federation_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_five_csv_files_become_a_federation_and_a_fitted_estimator(tmp_path, monkeypatch):
-    """The second program of docs/deployment.md on five files; the third one loads what it saved, and predicts."""
+def test_five_csv_files_become_a_federation_and_predictions(tmp_path, monkeypatch):
+    """docs/deployment.md on five files: the app and the schema as it says, its last program loads and predicts."""
     pytest.importorskip("sklearn")
     from flwr.app import Context, RecordDict
 
     from fake_grid import FakeGrid
+    from fedsolve.cli.federation.new import write_app
 
     monkeypatch.chdir(tmp_path)
-    _, apps, loads = blocks_of((ROOT / "docs" / "deployment.md").read_text())
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    assert "fedsolve federate new sites --task csv --framework sklearn --clients 5" in page
+    write_app(Path("sites"), "csv", "sklearn", 5)
+    [schema] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "sites" / "sites" / "schema.toml").write_text(textwrap.dedent(schema))
+    monkeypatch.syspath_prepend(str(tmp_path / "sites"))
+    server, client = (importlib.import_module(f"sites.{name}_app").app for name in ("server", "client"))
+    grid = FakeGrid(client, list(range(5)), tmp_path / "nodes")
+    rng = np.random.default_rng(0)
+    for site, node in zip(("north", "south", "east", "west", "centre"), grid.nodes.values(), strict=True):
+        rows = [
+            f"{age:.1f},{int(age > 50)},{rng.choice(['no', 'yes', ''])}" for age in rng.normal(50, 20, 60)
+        ]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,ill,smoker", *rows]))
+        node["data"] = f"{site}.csv"
+    config = {
+        "method": "FedAvg",
+        "client-lr": 0.1,
+        "rounds": 5,
+        "client-metrics": "loss, accuracy",
+        "out": "run",
+    }
+    server(grid, Context(1, 1, {}, RecordDict(), config))
     names: dict = {}
-    exec(apps, names)
-    grid = FakeGrid(names["client"], list(range(5)), tmp_path / "nodes")
-    rng, sites = np.random.default_rng(0), []
-    for number, node in enumerate(grid.nodes.values()):
-        x = names["MEAN"] + names["DEVIATION"] * rng.normal(size=(40 + number, 3))
-        sites.append(np.column_stack([x, x[:, 0] > 50]))
-        np.savetxt(
-            f"site{number}.csv", sites[-1], delimiter=",", header="age,height,weight,label", comments=""
-        )
-        node["data"] = f"site{number}.csv"
-    names["server"](grid, Context(1, 1, {}, RecordDict(), {"rounds": 3}))
-    exec(loads, names)
-    all_rows = np.concatenate(sites)
-    scaled = (all_rows[:, :3] - names["MEAN"]) / names["DEVIATION"]
-    assert names["estimator"].score(scaled, all_rows[:, 3]) > 0.8
-    assert fs.load("run").metrics["clients_measured"][-1] == 5
+    exec(blocks_of(page)[1].replace("/data/north.csv", "north.csv"), names)
+    predicted = names["fitted"](fs.load("run").params).predict(names["x"])
+    assert np.mean(predicted == names["y"]) > 0.8
+    assert fs.load("run").history.settings["sites"] == "north, south, east, west, centre"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sites"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_the_readme_counts_the_methods():

@@ -24,6 +24,7 @@ from fedsolve.report.markup import (
     picture,
     result_html,
     settings_html,
+    sites_table,
     static,
     text,
     too_few,
@@ -32,6 +33,7 @@ from fedsolve.report.markup import (
 from fedsolve.report.plots import on_a_clock
 from fedsolve.report.separation import first_metric, focus, outcome
 from fedsolve.report.style import DARK, LIGHT, context, distinct_names, line_styles
+from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.columns import plain
 from fedsolve.results.history import History
 from fedsolve.results.metrics import AVERAGED, describe, wants_log
@@ -62,6 +64,7 @@ def write_page(
     how_tuned: str = "",
     notes: Sequence[str] = (),
     pictures: Mapping[str, Figure | bytes] | None = None,
+    clients: ClientMetrics | None = None,
 ) -> Path:
     """Write the page of some runs to `path`, atomically, and return the path.
 
@@ -74,6 +77,7 @@ def write_page(
         how_tuned: how the hyper-parameters were chosen; "" where that is not known.
         notes: claims and remarks, as a list above those of the runs.
         pictures: matplotlib figures (or PNGs) to show, by the sentence that describes them.
+        clients: what each client measured last, for a table of up to 50 clients by name; None for none.
 
     Raises:
         InvalidInput: no histories, or the file cannot be written.
@@ -88,7 +92,7 @@ def write_page(
         "curves": curves_html(histories),
         "results": details("Results", f"{result_html(histories)}\n{_HELP}", shown=True),
         "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
-        "clients": _clients_section(histories),
+        "clients": _clients_section(histories, clients),
         "pictures": details("Data and clients", drawn),
         "tuning": details("How the hyper-parameters were chosen", paragraphs(how_tuned)),
         "settings": details("Settings", settings_html(histories)),
@@ -172,11 +176,10 @@ def _notes(histories: Sequence[History]) -> list[str]:
     return notes
 
 
-def _clients_section(histories: Sequence[History]) -> str:
-    table = clients_table(histories)
-    return details(
-        "Over the clients", Template(static("clients.html")).substitute(table=table) if table else ""
-    )
+def _clients_section(histories: Sequence[History], measured: ClientMetrics | None) -> str:
+    table, sites = clients_table(histories), "" if measured is None else sites_table(measured)
+    curves = Template(static("clients.html")).substitute(table=table) if table else ""
+    return details("Each client", sites, shown=True) + details("Over the clients", curves)
 
 
 def _metric(key: str, averaged: bool, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

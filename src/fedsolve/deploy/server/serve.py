@@ -35,7 +35,7 @@ from fedsolve.engine.result import Result
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import notify_ended
-from fedsolve.results.clients import CLIENT_METRICS
+from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.record_files import FEDERATION, write_record
 
@@ -182,5 +182,9 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
     write_record(folder, final.history, final.params, coordinator.state.buffers)
-    write_page(folder / "page.html", [final.history], title=f"{deployment.label} on a federation")
+    measured = read_client_metrics(folder) if settings.client_metrics else {}
+    last = measured[max(measured)] if measured else None
+    write_page(
+        folder / "page.html", [final.history], title=f"{deployment.label} on a federation", clients=last
+    )
     return final
