@@ -59,4 +59,4 @@ if __name__ == "__main__":
     }
     found = fs.compare(methods, fs.tasks.digits(), seeds=3, rounds=60, clients_per_round=20)
     for name, accuracies in found.final("test_accuracy").items():
-        print(f"{name:20} {100 * accuracies.mean():.1f} ± {100 * accuracies.std():.1f} %")
+        print(f"{name:20} {100 * accuracies.mean():.1f} ± {100 * accuracies.std(ddof=1):.1f} %")

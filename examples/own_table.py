@@ -43,6 +43,5 @@ task = fs.Task.from_arrays(loss, start, clients, test=arrays(test), batch_size=2
 
 methods = {"FedAvg": fs.FedAvg(0.03), "FedDuAdam": fs.FedDuAdam(0.03), "SCAFFOLD": fs.SCAFFOLD(0.03)}
 found = fs.compare(methods, task, seeds=5, rounds=60, clients_per_round=10, out="runs/heat-pumps")
-for name, losses in found.final("test_loss").items():
-    print(f"{name:10} test loss {losses.mean():.4f} ± {losses.std():.4f}")
+print(found.to_latex(metrics=["test_loss"]))  # the mean ± the sample standard deviation over the five seeds
 print("page: runs/heat-pumps/page.html")

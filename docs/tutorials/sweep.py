@@ -13,7 +13,7 @@ found = fs.sweep("FedAdam", task, grid, seeds=2, rounds=40, clients_per_round=10
 found
 
 # %% [markdown]
-# `found` knows its selection criterion (here the mean training loss of the last 100 rounds), the best setting by it,
+# `found` knows its selection criterion (here the mean training loss of the last 4 of 40 rounds), the best setting by it,
 # and how much of the grid is about as good, which is how easy the method is to tune.
 
 # %%
