@@ -8,6 +8,12 @@ import pytest
 from sklearn import metrics as theirs
 
 import fedsolve as fs
+from fedsolve.data.federated import FederatedData
+from fedsolve.engine.compute.clients import pack
+from fedsolve.engine.evaluation import pooling
+from fedsolve.engine.evaluation.blocks import EvalClients
+from fedsolve.engine.evaluation.evaluate import means_of
+from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.engine.evaluation.pooling import sums_of_all
 from fedsolve.tasks.metrics.description import describe, described
 from fedsolve.tasks.metrics.sum_metric import OnModel
@@ -40,7 +46,8 @@ def test_the_area_is_within_its_bound(bins, weighted):
     value, bound = columns(fs.metrics.AUC(bins, weighted=weighted), SCORE, Y, weights)
     assert abs(value - theirs.roc_auc_score(Y, SCORE, sample_weight=weights)) <= bound + 1e-6
     w = np.ones(400) if weights is None else weights
-    place = np.floor((0.5 + 0.5 * SCORE / (1 + np.abs(SCORE))) * bins)
+    root = np.sqrt(np.abs(SCORE))
+    place = np.floor((0.5 + 0.5 * np.sign(SCORE) * root / (1 + root)) * bins)
     pairs = np.outer(w * Y, w * (1 - Y))
     same = (pairs * (place[:, None] == place[None])).sum() / pairs.sum()
     assert bound == pytest.approx(same / 2, rel=0.02, abs=1e-6)
@@ -188,6 +195,21 @@ def test_a_run_has_scikit_learns_values_of_all_examples_and_of_each_client():
         if name.startswith(("test_", "unseen_auc")) and name in swept.metrics:
             np.testing.assert_allclose(swept.metrics[name][0, 0, -1], column[-1], rtol=1e-9, err_msg=name)
     assert "test_auc_error" in swept.metrics
+
+
+def test_clients_are_taken_a_few_at_a_time(monkeypatch):
+    """The same values where the sums of two clients at a time are held, of five."""
+    data, work = FederatedData.from_clients([*CLIENTS, client(3)]), {"epochs": 1, "local_steps": None}
+    packed = pack(data, loss, jnp.float32, batch_size=None, **work)[0]
+
+    def measured(loss):
+        metrics = Metrics(loss, tuple(task(METRICS).metrics.items()))
+        return means_of(metrics, EvalClients.of(packed, np.arange(5)), jnp.ones(3))
+
+    together = measured(loss)
+    monkeypatch.setattr(pooling, "_SUMS_AT_ONCE", 2000)
+    for a, b in zip(together, measured(lambda w, batch: loss(w, batch)), strict=True):  # another program
+        np.testing.assert_array_equal(a, b)
 
 
 def test_outputs_that_mix_examples_are_found():

@@ -228,7 +228,7 @@ class Merged:
 
     def __getattr__(self, name: str) -> Any:
         """What else a function may have that does not depend on the model; then this has it, too."""
-        if name not in ("columns", "counts", "empty", "metric", "of_sums", "size", "totals"):
+        if name not in ("columns", "counts", "empty", "metric", "of_sums", "size", "totals", "width"):
             raise AttributeError(name)
         return getattr(self.function, name)
 

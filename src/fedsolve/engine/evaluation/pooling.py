@@ -8,14 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array
 
+from fedsolve.core.types import Scalar
 from fedsolve.engine.compute.clients import PackedClients
 from fedsolve.engine.evaluation.example_metrics import Metrics
 from fedsolve.tasks.losses.sums import nothing_counts
 
 _AT_ONCE = 2**20
 """Examples that are counted together: sums of more ones are rounded in float32."""
+_SUMS_AT_ONCE = 2**24
+"""Sums of clients that are held at a time."""
 _BETTER_SMALL = {"loss", "error", "bits"}
 """Words of a metric's name that say it is better small."""
 
@@ -93,15 +97,33 @@ def _of_sums(function: Any, each: Array, packed: PackedClients) -> tuple[Array, 
     Both are of shape (clients,), of a function with `columns` (clients, columns).
     """
     if hasattr(function, "totals"):
-        totals = function.totals(each, _owners(packed, len(each)), packed.counts.shape[0])
-    else:
-        totals = _totals_by_client(each, packed)
+        values, nothing = _of_totals(function, each, packed)
+        return values, jnp.where(nothing, 0, packed.counts.astype(values.dtype)[:, None])
+    totals = _totals_by_client(each, packed)
     values = jax.vmap(function.of_sums)(totals)
     size = getattr(function, "size", None)
     sizes = packed.counts.astype(values.dtype) if size is None else jax.vmap(size)(totals)
-    if values.ndim > 1:
-        sizes, totals = sizes[:, None], totals[:, None]
     return values, jnp.where(nothing_counts(values, totals), 0, sizes)
+
+
+def _of_totals(function: Any, each: Array, packed: PackedClients) -> tuple[Array, Array]:
+    """The columns of each client by a metric of `fedsolve.tasks.metrics`, and where nothing counts: (clients, columns).
+
+    So many clients at a time that their sums take little memory.
+    """
+    owner, clients = _owners(packed, len(each)), packed.counts.shape[0]
+    size = min(clients, max(1, _SUMS_AT_ONCE // function.width))
+
+    def some(start: Scalar) -> tuple[Array, Array]:
+        totals = function.totals(each, owner - start, size)  # other clients' examples are dropped
+        values = jax.vmap(function.of_sums)(totals)
+        return values, nothing_counts(values, totals[:, None])
+
+    if size == clients:
+        return some(0)
+    blocks = lax.map(some, jnp.arange(0, clients, size))
+    values, nothing = (x.reshape(-1, x.shape[-1])[:clients] for x in blocks)
+    return values, nothing
 
 
 def client_percentiles(names: Iterable[str], means: np.ndarray, known: np.ndarray) -> dict[str, float]:

@@ -23,9 +23,10 @@ class AUC(SumMetric):
 
     It is the fraction of pairs, a positive and a negative, in the right order.
 
-    The score is the model's output, or of two outputs the second minus the first. Scores s are counted in bins of
-    s / (scale + |s|), which keeps their order; pairs in one bin count half. The column NAME_error bounds how far the
-    value is from the exact one: half the share of pairs that are in one bin.
+    The score is the model's output, or of two outputs the second minus the first. Scores s are counted in equal bins
+    of sign(s) r / (1 + r), r = sqrt(|s| / scale), which keeps their order and takes scores of any size; pairs in one
+    bin count half. The column NAME_error bounds how far the value is from the exact one: half the share of pairs that
+    are in one bin.
 
     Args:
         bins: of the histogram, 2 to 4,096; a client of a federation sends twice as many numbers.
@@ -60,7 +61,8 @@ class AUC(SumMetric):
         score, positive, weight = each.T
         unknown = jnp.isnan(score)
         score = jnp.clip(jnp.where(unknown, 0, score), -1e30, 1e30)
-        share = 0.5 + 0.5 * score / (self.scale + jnp.abs(score))
+        root = jnp.sqrt(jnp.abs(score) / self.scale)
+        share = 0.5 + 0.5 * jnp.sign(score) * root / (1 + root)
         place = jnp.clip((share * self.bins).astype(jnp.int32), 0, self.bins - 1)
         cell = (group * 2 + (positive > 0)) * self.bins + place
         counts = jax.ops.segment_sum(jnp.where(unknown, jnp.nan, weight), cell, groups * self.width)

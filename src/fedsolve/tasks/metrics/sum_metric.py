@@ -117,6 +117,11 @@ class OnModel:
         return self.metric.columns
 
     @property
+    def width(self) -> int:
+        """The metric's."""
+        return self.metric.width
+
+    @property
     def asks(self) -> frozenset[str]:
         """Buffers where the model takes them."""
         return asked(self.model, "the model") & {"buffers"}
