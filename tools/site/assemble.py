@@ -35,7 +35,9 @@ GUIDES = {
     "How to: deployment": ("deployment", "deployment-operations", "privacy", "communication"),
 }  # fmt: skip
 """The pages of docs/ by what a reader looks for; those about the project itself are named in `assemble`."""
-AUTHORS = ("Algorithm", "Cohort", "Oracle", "build", "catalogue", "client", "server", "wire")
+AUTHORS = (
+    "Algorithm", "Cohort", "Oracle", "WrappedOracle", "Wrapper", "build", "catalogue", "client", "server", "wire",
+)  # fmt: skip
 """Names that an author of methods needs: their reference stands apart from that of users."""
 FIRST = ("run", "compare", "sweep", "load", "Result", "Results", "Task")
 """Names that a page of the reference begins with."""
