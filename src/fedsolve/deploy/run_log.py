@@ -16,6 +16,7 @@ from fedsolve.deploy.site_names import numbered
 from fedsolve.folders.append_log import append_line
 from fedsolve.folders.sealed_json import sealed
 from fedsolve.folders.store import INTACT
+from fedsolve.report.number_text import human_time
 from fedsolve.results.columns import dumps
 
 ROUNDS = "rounds.jsonl"
@@ -78,7 +79,8 @@ def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
         largest = "" if norm is None else f", largest norm {norm:.4g} ({whose})"
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
-            f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, {entry['seconds']:.1f} s"
+            f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, "
+            f"{human_time(entry['seconds'])}"
         )
 
     return report

@@ -126,7 +126,8 @@ def result_html(histories: Sequence[History]) -> str:
     columns, rows = result_columns(histories), result_rows(histories)
     cells = [[(column.text(row), row.get(column.key)) for column in columns] for row in rows]
     table = table_html("Results of each method", [c.title for c in columns], cells, _line_samples(histories))
-    return table + paragraphs(spread_words(histories))
+    spread = spread_words(histories)
+    return table + paragraphs(f"{spread} Bands in plots are the range over seeds." if spread else "")
 
 
 def clients_table(histories: Sequence[History]) -> str:

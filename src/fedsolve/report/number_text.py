@@ -91,14 +91,16 @@ def human_bytes(count: float) -> str:
 def human_time(seconds: float) -> str:
     """A time in one unit, of short ones a digit more.
 
-    >>> human_time(0.0004), human_time(0.08), human_time(0.41), human_time(12.3), human_time(150)
-    ('< 1 ms', '80 ms', '0.4 s', '12 s', '2 min')
+    >>> human_time(0.0004), human_time(0.08), human_time(0.41), human_time(12.3), human_time(750)
+    ('< 1 ms', '80 ms', '0.4 s', '12 s', '12 min')
     """
     if seconds < 0.001:
         return "< 1 ms" if seconds > 0 else "0 s"
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
+    if seconds < 599.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return duration(seconds)
 
 
 def count_text(value: float) -> str:

@@ -80,14 +80,13 @@ def curves(
             raise unknown("x axis", x, known)
     if by_round and x != "round":
         raise InvalidInput(
-            f"{metric} is recorded of each round, not at evaluations: x = '{x}' must be 'round'"
+            f"{metric} is recorded for each round, not at evaluations: x = '{x}' must be 'round'"
         )
     rows = len({h.label for h in histories})
     figure = new_figure(8.6, max(4.4, 0.9 + 0.24 * rows))
     axes = figure.subplots()
     drawn = _draw(axes, histories, metric, x, bands)
-    of_bands = f" · bands: {BAND_WORDS[bands]}" if any(m.several for m in over_seeds(histories)) else ""
-    axes.set_title(f"{title or drawn}\n{context(histories)}{of_bands}", loc="left", fontsize=10)
+    axes.set_title(f"{title or drawn}\n{_context(histories, bands)}", loc="left", fontsize=10)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=4.5)
     return figure
@@ -115,7 +114,7 @@ def comparison(histories: Sequence[History]) -> Figure:
             axes.set_ylim(*(describe(main).scale * end for end in differ))
     for axes, letter, heading in zip(panels.flat, "abcd", drawn, strict=True):
         axes.set_title(f"({letter}) {heading}", loc="left", fontsize=10)
-    figure.suptitle(context(histories), x=0.01, ha="left", fontsize=11)
+    figure.suptitle(_context(histories), x=0.01, ha="left", fontsize=11)
     handles, labels = panels[0, 1].get_legend_handles_labels()
     figure.legend(
         handles,
@@ -126,6 +125,12 @@ def comparison(histories: Sequence[History]) -> Figure:
         handlelength=4.5,
     )
     return figure
+
+
+def _context(histories: Sequence[History], bands: Bands = "range") -> str:
+    """What the runs have in common, and what bands are where there are some."""
+    several = any(method.several for method in over_seeds(histories))
+    return context(histories) + (f" · bands: {BAND_WORDS[bands]}" if several else "")
 
 
 def on_a_clock(histories: Sequence[History]) -> bool:

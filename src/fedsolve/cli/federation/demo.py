@@ -26,6 +26,7 @@ from fedsolve.engine.progress import Progress
 from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.interrupt import STOP, Interruptible
+from fedsolve.report.number_text import human_time
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
 from fedsolve.results.record_files import method_folders, read_history
@@ -120,7 +121,7 @@ def _run_one(
         if interrupt.asked or (folder / STOP).exists():
             federation.stop_run(run)
             raise Interrupted(
-                f"{method.shown} interrupted; its processes were told to stop; what was done is in {folder}; "
+                f"{method.shown} interrupted; its processes are stopping; finished rounds are in {folder}; "
                 "a demo is not resumed: start another"
             )
         if (folder / FAILED).exists():
@@ -135,7 +136,8 @@ def _run_one(
 
 def _remark(entry: dict[str, Any]) -> str:
     megabytes = (entry["bytes_up"] + entry["bytes_down"]) / 1e6
-    return f"{entry['replies']} replies, {entry['rejected']} rejected, {megabytes:.2f} MB, {entry['seconds']:.1f} s"
+    took = human_time(entry["seconds"])
+    return f"{entry['replies']} replies, {entry['rejected']} rejected, {megabytes:.2f} MB, {took}"
 
 
 class JsonLinesTail:

@@ -21,6 +21,7 @@ from fedsolve.deploy.nodes.exchange import Exchange, Replies
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, find_metric_outliers
 from fedsolve.deploy.server.settings import Settings
+from fedsolve.report.number_text import human_time
 from fedsolve.results.clients import ClientMetrics
 
 Metrics = Mapping[str, PartMetrics]
@@ -92,7 +93,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
             self.reject(replies, client, reason)
         self._log(
             f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
-            f"{replies.bytes_down:,} down, {time.perf_counter() - begun:.1f} s"
+            f"{replies.bytes_down:,} down, {human_time(time.perf_counter() - begun)}"
         )
         result = EvaluationResult(
             done, steps, metrics, replies.accepted, dict(replies.rejected), self._registry.names
