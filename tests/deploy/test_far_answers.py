@@ -64,3 +64,18 @@ def test_it_is_left_out_of_the_means_and_named(size, tmp_path, capsys):
         np.testing.assert_allclose(history.evaluations[name], honest.evaluations[name], rtol=0.3)
     said = f"client 0 does not count: its train loss is {size:.6g}, in size more than 100,000 times the "
     assert capsys.readouterr().out.count(said) == 3
+
+
+def test_a_claim_of_more_examples_than_it_trains_on_is_left_out(tmp_path, capsys):
+    """From the first evaluation on after it has trained: only then has it said by how many it counts."""
+
+    def tamper(node, what, content):
+        if what == "evaluate" and node == 101:
+            facts = content["train"]
+            facts["examples"], facts["counts"] = 100 * facts["examples"], [100 * n for n in facts["counts"]]
+        return content
+
+    given = {"app": APPS["float64"], "params": {"w": np.zeros(2)}, "population": CLIENTS, "rounds": 2}
+    _, history, _ = deploy(fs.FedAvg(0.1), tmp_path, tamper=tamper, client_metrics=("loss",), **given)
+    assert history.evaluations["clients_measured"].tolist() == [CLIENTS, CLIENTS - 1, CLIENTS - 1]
+    assert capsys.readouterr().out.count("training examples, and it trains on") == 2
