@@ -56,7 +56,7 @@ def _read_npz(path: Path) -> np.ndarray:
                 )
             return arrays[_ARRAY]
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{path} is no npz file of NumPy with numbers: {error}") from None
+        raise InvalidInput(f"{path} is not a NumPy npz file of numbers: {error}") from None
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None) -> np.ndarray:
@@ -89,7 +89,7 @@ def _row(path: Path, number: int, line: Sequence[str], header: Sequence[str], pl
     for place in places:
         if not _is_number(line[place]):
             raise InvalidInput(
-                f"{path}, line {number}, column {header[place]}: {line[place][:30]!r} is no finite number: encode "
+                f"{path}, line {number}, column {header[place]}: {line[place][:30]!r} is not a finite number: encode "
                 "it as in training, or choose other --columns"
             )
     return [float(line[place]) for place in places]
@@ -116,7 +116,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> np.ndarray:
         return arrays[0]
     for name, array in zip(names, arrays, strict=True):
         if array.ndim > 1:
-            raise InvalidInput(f"{path}: column {name} holds lists: give it alone by --columns {name}")
+            raise InvalidInput(f"{path}: column {name} holds lists: choose it alone with --columns {name}")
     return np.stack(arrays, axis=1)
 
 
@@ -141,7 +141,7 @@ def write_predictions(path: Path, predictions: Any) -> None:
     for name, array in arrays.items():
         if array.ndim > 2:
             raise InvalidInput(
-                f"--out {path}: predictions have shape {array.shape}, which is no table: give --out FILE.npz"
+                f"--out {path}: predictions have shape {array.shape}, which is not a table: give --out FILE.npz"
             )
         columns |= {name: array} if array.ndim == 1 else {f"{name}_{i}": c for i, c in enumerate(array.T)}
     if path.suffix.lower() == ".csv":

@@ -108,7 +108,11 @@ def of_module(folder: Path, module: Any, params: Any, buffers: Any, task: str) -
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
     shapes = {name: np.shape(x) for name, x in params.items()}
-    check_same("parameter of the module", shapes, {n: tuple(p.shape) for n, p in module.named_parameters()})
+    own = module.named_parameters()
+    layers = {name: tuple(p.shape) for name, p in own if p.requires_grad or name in shapes}
+    check_same(
+        "parameter of the module", shapes, layers
+    )  # a module that ran in PyTorch has no frozen ones stored
     classes = model_facts(folder / MODEL).get(_PREDICTS) == _CLASSES
     return Inference(
         task, None, likeliest if classes else None, None, partial(trained_copy, copied(module)), buffers

@@ -84,11 +84,14 @@ def copied(module: nn.Module) -> nn.Module:
 def trained_copy(
     module: nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """A copy of a module with other parameters, and with other values of some of its buffers."""
+    """A copy of a module with other parameters, frozen ones where they are given, and other values of some buffers."""
     own = copied(module)
     mine = trainable(own)
-    assign(own, {name: params[name] for name in mine})
+    assign(own, {name: params[name] for name in mine if name in params})
     with torch.no_grad():
+        for name, parameter in own.named_parameters():
+            if name not in mine and name in params:
+                parameter.copy_(as_tensor(params[name], parameter))
         for name, value in (buffers or {}).items():
             own.get_buffer(name).copy_(as_tensor(value, own.get_buffer(name)))
     return own
