@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 import fedsolve as fs
 from fake_grid import FakeGrid
+from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import run_log
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.server.server import server_app
@@ -61,7 +62,7 @@ def test_names_stand_everywhere_and_change_no_bit(tmp_path, capsys):
 @pytest.mark.parametrize("site", ["", "a\nb", " north", "client 3", "x" * 65, 7])
 def test_what_is_no_name(site, tmp_path):
     """Refused by the node itself, and by the server, whoever sends it."""
-    with pytest.raises(fs.InvalidInput, match="is no name of a site: "):
+    with pytest.raises(fs.InvalidInput, match="is not a name of a site: "):
         site_of({"site": site})
 
     def forge(node, kind, content):
@@ -69,7 +70,7 @@ def test_what_is_no_name(site, tmp_path):
             content["client"] = ConfigRecord(dict(content["client"]) | {"site": site})
         return content
 
-    with pytest.raises(fs.FedsolveError, match=r"5 of 6 clients connected .* is no name of a site: "):
+    with pytest.raises(fs.FedsolveError, match=r"5 of 6 clients connected .* is not a name of a site: "):
         deploy(fs.FedAvg(0.1), tmp_path, tamper=forge)
 
 
@@ -129,8 +130,10 @@ def test_one_that_refuses_is_waited_for(tmp_path):
     def refuse(node, kind, content):
         return content if node == 101 else RecordDict({"refused": ConfigRecord({"why": "no", "lost": False})})
 
-    with pytest.raises(fs.FedsolveError, match=r"1 of 6 clients connected within 0\.2 s"):
-        deploy(fs.FedAvg(0.1), tmp_path, tamper=refuse)
+    with pytest.raises(Unavailable, match=r"1 of 6 clients connected within 0\.2 s"):
+        deploy(fs.FedAvg(0.1), tmp_path / "a", tamper=refuse)
+    with pytest.raises(Unavailable, match=r"0 of 6 clients connected within 0\.2 s"):  # five are not there yet
+        deploy(fs.FedAvg(0.1), tmp_path / "b", clients=[7])
 
 
 @pytest.mark.parametrize("buffers", [{}, {"mean": np.arange(2.0)}], ids=["none", "buffers"])
