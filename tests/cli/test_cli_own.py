@@ -114,7 +114,7 @@ def test_the_page_s_example_runs_is_recorded_and_goes_on(call, no_pictures, monk
     assert saved["method"][0]["name"] == "mine:Careful"
     refused = call("run", "--resume", "r0", "--rounds", 3)
     assert refused.code == 2
-    assert "no mine.py lies beside it: give --trust mine if you trust what that module runs" in refused.err
+    assert "no mine.py is beside it: give --trust mine if you trust what that module runs" in refused.err
     assert call("run", "--resume", "r0", "--rounds", 3, "--trust", "mine").code == 0
     assert len(Path("r0/metrics.jsonl").read_text().splitlines()) == 4
     cited = call("cite", "r0")
@@ -152,12 +152,12 @@ WRONG = [
     (
         "no_such.module:f",
         {},
-        "no module no_such in {here} or among what is installed: start where no_such.py",
+        "no module no_such in {here} or among the installed packages: start where no_such.py",
     ),
     ("{m}:number", {}, "task '{m}:number' is an int: name a function that returns it, or its class"),
     ("{m}:Halved", {}, "task '{m}:Halved': Halved is annotated to return FedOpt, not a Task: write"),
     ("{m}:helper", {}, "helper does not say that it returns a Task: write `def helper(...) -> fs.Task:`"),
-    ("{m}:Gentle", {}, "task '{m}:Gentle' is a class that is no fedsolve Task: name one that is"),
+    ("{m}:Gentle", {}, "task '{m}:Gentle' is a class but not a fedsolve Task: name one that is"),
     ("{m}:lies", {}, "task {m}:lies gave a ndarray, not a fedsolve.Task"),
     ("{m}:unknown_type", {}, "what unknown_type is annotated to return cannot be resolved (NameError: "),
     ("{m}:np.load", {}, "load does not say that it returns a Task"),

@@ -111,7 +111,7 @@ def test_a_module_elsewhere_is_imported_by_name_alone(call, own, command, monkey
         write(command, **parts)
         ended = call(*COMMANDS[command])
         assert ended.code == 2
-        assert f"no {own}.py lies beside it: give --trust {own} if you trust" in ended.err
+        assert f"no {own}.py is beside it: give --trust {own} if you trust" in ended.err
         assert ended.err.count("\n") == 1
     assert own not in sys.modules
     assert not Path("imported").exists()
@@ -193,14 +193,14 @@ def test_a_link_out_of_the_folder_and_another_module_of_the_name_are_refused(cal
     Path("here").mkdir()
     Path(f"here/{own}.py").symlink_to(Path(f"home/{own}.py").resolve())
     Path("here/c.toml").write_text(f'task = "{own}:small"\n[[method]]\nname = "FedAvg"\n')
-    assert f"no {own}.py lies beside it" in call("run", "--config", "here/c.toml").err
+    assert f"no {own}.py is beside it" in call("run", "--config", "here/c.toml").err
     assert not Path("imported").exists()
     Path(f"here/{own}.py").unlink()
     Path("here/package").mkdir()
     Path("here/package/__init__.py").touch()
     Path("here/package/part.py").symlink_to(Path(f"home/{own}.py").resolve())
     Path("here/c.toml").write_text('task = "package.part:small"\n[[method]]\nname = "FedAvg"\n')
-    assert "no package/part.py lies beside it" in call("run", "--config", "here/c.toml").err
+    assert "no package/part.py is beside it" in call("run", "--config", "here/c.toml").err
     assert not Path("imported").exists()
     Path("here/c.toml").write_text(f'task = "{own}:small"\n[[method]]\nname = "FedAvg"\n')
     Path(f"here/{own}.py").write_text(OWN)

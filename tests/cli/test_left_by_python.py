@@ -90,7 +90,7 @@ def test_it_is_not_run_from_its_configuration(tmp_path, capsys):
     for words in (["compare", "--config", str(tmp_path)], ["compare", "--resume", str(tmp_path)]):
         assert main(words) == 2
         assert (
-            "was left by Python, and no configuration can name its task, method own: run"
+            "was written by a Python script, and a configuration cannot name its task, method own: run"
             in capsys.readouterr().err
         )
 

@@ -84,7 +84,7 @@ def test_no_cell_leaves_the_site(read):
 
 BAD_SCHEMAS = {
     "no.toml: No such file": None,
-    "is no TOML": "a = ",
+    "is not TOML": "a = ",
     "unknown key 'clases': did you mean 'classes'?": TEXT.replace("classes", "clases", 1),
     "classes = ['no'] must be a list of two labels or more": TEXT.replace(', "yes"', ""),
     "classes = ['no', 3] must be all integers or all text": TEXT.replace('"yes"', "3"),

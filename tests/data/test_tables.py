@@ -185,8 +185,8 @@ X = [1.0, 2.0, 3.0]
 BAD = {
     "no file": (lambda folder: folder / "none", "does not exist"),
     "an empty folder": (lambda folder: folder, "no file that ends in .parquet"),
-    "no table": (text_file, "no whole Parquet or Arrow file"),
-    "cut": (cut, "no whole Parquet or Arrow file"),
+    "no table": (text_file, "is not a complete Parquet or Arrow file"),
+    "cut": (cut, "is not a complete Parquet or Arrow file"),
     "no row": (written({"user": pa.array([], pa.int32()), "x": pa.array([], pa.int32())}), "no rows"),
     "no column": (written({"user": [1, 2, 3], "z": X}), r"unknown column of .*t.parquet 'x'"),
     "a null client": (
@@ -212,7 +212,7 @@ BAD = {
     "text": (written({"user": [1], "x": ["one"]}), "column x has type string: give numbers"),
     "an encoded picture": (written({"user": [1], "x": [{"bytes": b"PNG"}]}), "images decoded"),
     "days": (written({"user": [1], "x": pa.array([1], pa.date32())}), "type date32"),
-    "clients of broken numbers": (written({"user": [1.5], "x": [1]}), "ids are integers or text"),
+    "clients of broken numbers": (written({"user": [1.5], "x": [1]}), "ids must be integers or text"),
     "not finite": (written({"user": [3, 7, 7], "x": [1, 2, np.nan]}), "7 holds a non-finite number in row 1"),
     "two types": (of_two_types, "b.parquet, row group 0: column x has type int64, before double"),
     "a missing shard": (without_a_shard, "names the file 'data-00001-of-00002.arrow'"),
@@ -254,7 +254,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
 
 def test_lists_side_by_side_are_refused(tmp_path):
-    with pytest.raises(fs.InvalidInput, match="column weights has lists"):
+    with pytest.raises(fs.InvalidInput, match="column weights holds lists"):
         fs.data.from_table(one_parquet(tmp_path), client="user", x=["a", "weights"])
 
 
@@ -274,7 +274,7 @@ def test_rows_that_change_while_they_are_read(other, tmp_path, monkeypatch):
     if len(other) == N:
         assert fs.data.from_table(path, client="user", x="a").num_examples == N
         return
-    with pytest.raises(fs.InvalidInput, match="has other rows than a moment ago"):
+    with pytest.raises(fs.InvalidInput, match="changed while it was read"):
         fs.data.from_table(path, client="user", x="a")
 
 

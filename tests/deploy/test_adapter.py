@@ -264,7 +264,7 @@ def test_a_lost_state_is_said(tmp_path):
     deploy(METHOD, folder, rounds=2, resume=True)
     (said,) = rows(folder)[1]["reasons"]
     assert "the state of client 1 after round 1 is not at" in said
-    assert "a new one will not do, c must stay the mean of all clients' c_i" in said
+    assert "a new file cannot replace it, c must stay the mean of all clients' c_i" in said
 
 
 def test_a_foreign_state_is_said(tmp_path):

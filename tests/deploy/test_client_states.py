@@ -93,7 +93,7 @@ def test_a_server_goes_back_by_one_round(tmp_path):
     flip(newest, 1)
     server.draw_cohort()
     with pytest.raises(
-        StateLost, match=r"after round 3 is damaged.*a new one will not do, c must stay the mean"
+        StateLost, match=r"after round 3 is damaged.*a new file cannot replace it, c must stay the mean"
     ):
         Worker(problem(0), tmp_path).train(server.train_request(0))
     server.state = held

@@ -122,7 +122,7 @@ def test_what_is_sent_is_what_arrives():
         ({"sums": [float("nan")] + [0.0] * 135}, "its train auc has a sum of nan"),
         ({"sums": [41.0] + [0.0] * 135}, "its train auc has sums over 41 examples, of 40"),
         ({"sums": [0.0] * 135}, "it has 135 sums, and its metrics have 136"),
-        ({"sums": [0] * 136}, "its sums are no floating-point numbers"),
+        ({"sums": [0] * 136}, "its sums are not floating-point numbers"),
         ({"summed": ["auc", "f1", "f1"]}, "it has sums of"),
         ({"summed": ["auc", "f1", "other"]}, "which were not asked for"),
         (

@@ -119,7 +119,7 @@ def test_what_is_wrong_with_files_is_said(files, tmp_path):
     open_key.chmod(0o644)
     cases = {
         "No such file": (files / "none.crt",),
-        "is no certificate in PEM": (files / "ext",),
+        "is not a certificate in PEM": (files / "ext",),
         "is not signed by": (files / "other.crt", files / "server.pem"),
         "does not belong to": (files / "ca.crt", files / "server.pem", files / "ca.key"),
         "can be read by others: chmod 600": (files / "ca.crt", files / "server.pem", open_key),

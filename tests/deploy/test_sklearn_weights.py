@@ -119,7 +119,7 @@ def test_metrics_count_by_the_weights_of_examples():
 @pytest.mark.parametrize(
     ("estimator", "options", "message"),
     [
-        (LogisticRegression(class_weight="balanced"), {}, "'balanced'.* is another weight at each site: give numbers"),
+        (LogisticRegression(class_weight="balanced"), {}, "'balanced'.* gives different weights at each site"),
         (LogisticRegression(class_weight={"dead": 2}), {}, "class_weight has label 'dead', which is not among classes"),
         (LogisticRegression(class_weight={"ill": -2}), {}, "class_weights = .* must be a number for each class"),
         (LogisticRegression(), {"sample_weight": -EXAMPLE_WEIGHTS}, "a finite number of at least 0 for each of 90"),

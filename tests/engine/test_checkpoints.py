@@ -131,7 +131,7 @@ TASKS = {
 @pytest.mark.parametrize("what", TASKS)
 def test_another_problem(folder, what):
     """One number of the data in its last bit, other sizes of the same sum, and so on: named, nothing is written."""
-    refused(f"has {what} = .* resume as it was, or start anew in another folder", folder, task=TASKS[what])
+    refused(f"has {what} = .* resume as it was, or start again in another folder", folder, task=TASKS[what])
 
 
 def test_another_version(folder, monkeypatch):
@@ -142,7 +142,7 @@ def test_another_version(folder, monkeypatch):
     monkeypatch.setattr("fedsolve.engine.prepared_run.versions", lambda: "fedsolve 9.9, jax 0, cpu")
     before = rf"written by fedsolve {re.escape(fs.__version__)}, and this is fedsolve 9\.9, whose results may differ"
     refused(
-        f"{before}: resume it with fedsolve {re.escape(fs.__version__)}, or start anew", folder, batch_size=3
+        f"{before}: resume it with fedsolve {re.escape(fs.__version__)}, or start again", folder, batch_size=3
     )
 
 

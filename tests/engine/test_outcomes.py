@@ -69,7 +69,9 @@ def test_code_for_one_seed_works_for_several():
         assert r"\midrule" in result.to_latex(["test_loss"], target=0.5)
         assert "<table>" in result._repr_html_()
         assert len(result.frame()) >= 3
-    with pytest.raises(fs.InvalidInput, match=r"a sweep keeps no models: run its best setting, {'rate': 0.1}"):
+    with pytest.raises(
+        fs.InvalidInput, match=r"a sweep stores no models: run its best setting, {'rate': 0.1}"
+    ):
         swept.predict(TEST.x)
     with pytest.raises(fs.InvalidInput, match=r"sweep\[2\]: give the number of a setting, 0 to 1"):
         swept[2]

@@ -224,7 +224,7 @@ class Plain(Reacting):
         (lambda: ReduceOnPlateau(0.1, "train_los", 2), "unknown metric of ReduceOnPlateau 'train_los': did you mean"),
         (lambda: Other(0.1, 1.0), r"Other.after returns Exponential\(.*: it must return another Other"),
         (lambda: Wider(0.1, 1.0), r"Wider.after changes .rate from shape \(\) to \(2,\): shapes must stay"),
-        (Plain, "client_lr: the class Plain is no module: put @module"),
+        (Plain, "client_lr: the class Plain is not a module: put @module"),
         (lambda: ReduceOnPlateau(0.0, "train_loss", 2), "initial = 0.0 must be finite and > 0"),
         (lambda: ReduceOnPlateau(0.1, 3, 2), "metric = 3 must be a metric's name"),
         (lambda: ReduceOnPlateau(0.1, "train_loss", 0), "patience = 0 must be finite and >= 1"),

@@ -11,8 +11,7 @@ import pytest
 import fedsolve as fs
 from fedsolve.engine.compute.round import SENT
 from fedsolve.engine.records.message_sizes import Traffic
-from fedsolve.engine.records.record import Recorder, Rows
-from fedsolve.engine.records.record import RECORD, RecordFile
+from fedsolve.engine.records.record import RECORD, Recorder, RecordFile, Rows
 from harness import make_clients, make_task
 
 TRAFFIC = Traffic((8, 3), 5)
@@ -127,7 +126,7 @@ def test_a_flipped_bit_is_found(tmp_path):
         damaged[i] ^= 1 << (i % 8)
         (tmp_path / RECORD).write_bytes(damaged)
         with pytest.raises(
-            fs.InvalidInput, match=r"corrupt.*bring back a copy, or start a new run"
+            fs.InvalidInput, match=r"corrupt.*restore a copy, or start a new run"
         ) as caught:
             file.restore(facts)
         assert str(tmp_path / RECORD) in str(caught.value)

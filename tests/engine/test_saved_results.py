@@ -75,8 +75,8 @@ def cut(path):
         (lambda f: (f / HISTORY).unlink(), None, f"holds no {HISTORY}: give the folder of a finished run"),
         (lambda f: cut(f / HISTORY), None, rf"{HISTORY} is damaged \(it is not what was written"),
         (lambda f: (f / MODEL).unlink(), None, f"{MODEL} does not exist"),
-        (lambda f: cut(f / MODEL), None, "is no model that fedsolve wrote, or is damaged"),
-        (lambda f: (f / MODEL).write_bytes(b"{}"), None, "is no model that fedsolve wrote, or is damaged"),
+        (lambda f: cut(f / MODEL), None, "is not a model that fedsolve wrote, or is damaged"),
+        (lambda f: (f / MODEL).write_bytes(b"{}"), None, "is not a model that fedsolve wrote, or is damaged"),
         (lambda f: None, KEEPING, "has no buffers, unlike the task"),
         (
             lambda f: None,
@@ -115,7 +115,7 @@ def test_the_log_of_many_rounds_is_a_file_of_its_own(saved):
     for damage in (cut, lambda path: path.unlink()):
         long.save(folder)
         damage(folder / ROUNDS)
-        with pytest.raises(fs.InvalidInput, match=rf"{ROUNDS}, is missing or damaged .*: bring back a copy"):
+        with pytest.raises(fs.InvalidInput, match=rf"{ROUNDS}, is missing or damaged .*: restore a copy"):
             fs.load(folder)
     result.save(folder)
     assert not (folder / ROUNDS).exists()

@@ -215,7 +215,7 @@ def test_if_all_diverge_it_is_said(tmp_path):
         ),
         (
             lambda: fs.compare({"a": fs.FedAvg(0.1), "b": 3}, TASK, rounds=1),
-            "b: 3 is no method such as FedAvg",
+            "b: 3 is not a method such as FedAvg",
         ),
         (lambda: fs.compare({"a": fs.FedAvg(0.1), " ": 3}, TASK, rounds=1), "a label must be text"),
         (lambda: fs.compare("FedAvg", TASK, rounds=1), "must be methods by label, or a list"),

@@ -64,5 +64,5 @@ def test_damage_is_said(folder, name, settings):
         Context(folder).part(name, settings, lambda: {"x": np.ones(1)})
     damaged = next((folder / PARTS).iterdir()) if name == "part 9" else folder / ARCHIVE
     damaged.write_bytes(damaged.read_bytes()[:-40])
-    with pytest.raises(InvalidInput, match="is damaged: remove it to compute it anew"):
+    with pytest.raises(InvalidInput, match="is damaged: remove it to compute it again"):
         Context(folder).part(name, settings, must_not_run)

@@ -117,7 +117,7 @@ def test_what_does_not_fit_the_model(psi, message):
 
 
 def test_no_geometry():
-    with pytest.raises(InvalidInput, match="3 is no penalty or set"):
+    with pytest.raises(InvalidInput, match="3 is not a penalty or a set"):
         as_blocks(3)
 
 

@@ -187,7 +187,7 @@ def test_what_cannot_be_trained(module, words, translate):
 
 
 def test_a_buffer_that_is_not_saved():
-    with pytest.raises(fs.InvalidInput, match="writes to 'seen', which is no buffer that it saves"):
+    with pytest.raises(fs.InvalidInput, match="writes to 'seen', which is not a buffer that it saves"):
         fs.tasks.from_torch(_unsaved(), nn.CrossEntropyLoss(), CLIENTS)
 
 

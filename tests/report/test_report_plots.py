@@ -112,7 +112,7 @@ def test_what_rounds_record_is_drawn_as_the_mean_of_seeds_in_their_range(history
     assert corners[:, 1].max() == rates.max()
     assert axes.get_yscale() == "log"
     with pytest.raises(
-        InvalidInput, match=r"server_lr is recorded of each round.* x = 'seconds' must be 'round'"
+        InvalidInput, match=r"server_lr is recorded for each round.* x = 'seconds' must be 'round'"
     ):
         plots.curves(seeds, "server_lr", x="seconds")
 

@@ -160,7 +160,7 @@ def test_inputs_that_are_a_pytree_and_buffers():
         (np.full((3, 64), [np.nan]), "non-finite number in row 0"),
         (np.full((3, 64), "a"), "x has type <U1: give arrays of numbers"),
         (pd.DataFrame(DIGITS.test.x).astype({3: str}), "column 3 of x holds no numbers"),
-        ([[1.0], [1.0, 2.0]], "is no array"),
+        ([[1.0], [1.0, 2.0]], "not an array"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

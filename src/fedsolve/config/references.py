@@ -78,8 +78,8 @@ def _imported(kind: str, reference: str, module: str, folder: Path) -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise failed(f"{kind} {reference}: importing {module}", error) from None
         raise InvalidInput(
-            f"{kind} '{reference}': no module {error.name} in {folder} or among what is installed: "
-            f"start where {error.name.partition('.')[0]}.py lies, or install it"
+            f"{kind} '{reference}': no module {error.name} in {folder} or among the installed packages: "
+            f"start where {error.name.partition('.')[0]}.py is, or install it"
         ) from None
     except (Exception, SystemExit) as error:
         raise failed(f"{kind} {reference}: importing {module}", error) from None
@@ -120,7 +120,7 @@ def as_builder(what: str, found: Any, wanted: type) -> Callable[..., Any]:
         raise InvalidInput(f"{what} is {of_type(found)}: name a function that returns it, or its class")
     if inspect.isclass(found):
         if not issubclass(found, wanted):
-            raise InvalidInput(f"{what} is a class that is no fedsolve {wanted.__name__}: name one that is")
+            raise InvalidInput(f"{what} is a class but not a fedsolve {wanted.__name__}: name one that is")
         return found
     _check_returned(what, found, wanted)
     return found

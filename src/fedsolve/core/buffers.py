@@ -29,7 +29,7 @@ class Buffers:
         """From a task's buffers.
 
         Raises:
-            InvalidInput: none, or a leaf that is no array of numbers.
+            InvalidInput: none, or a leaf that is not an array of numbers.
         """
         leaves, structure = jax.tree.flatten(given)
         kinds = [np.dtype(getattr(x, "dtype", object)) for x in leaves]

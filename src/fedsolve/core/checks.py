@@ -190,7 +190,7 @@ def as_array(name: str, values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):  # rows of different lengths, a random key
-        raise InvalidInput(f"{name} = {shown(values)} is no array of numbers") from None
+        raise InvalidInput(f"{name} = {shown(values)} is not an array of numbers") from None
     if array.dtype.kind not in "biufcV" or array.dtype.names is not None:
         raise InvalidInput(f"{name} is {shown(values)} of type {array.dtype}: it must be an array of numbers")
     if array.dtype in (np.longdouble, np.clongdouble):

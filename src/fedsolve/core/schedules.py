@@ -251,7 +251,7 @@ def as_rate(name: str, value: Rate) -> Rate:
     if isinstance(value, Schedule):
         if not is_module(value):
             raise InvalidInput(
-                f"{name}: the class {type(value).__name__} is no module: put @module (fedsolve.core.types) above it"
+                f"{name}: the class {type(value).__name__} is not a module: put @module (fedsolve.core.types) above it"
             )
         return value
     if callable(value):

@@ -46,7 +46,7 @@ def read_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[str]]
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(
-            f"{path} is no CSV file in UTF-8 ({type(error).__name__}): save it as one"
+            f"{path} is not a CSV file in UTF-8 ({type(error).__name__}): save it as one"
         ) from None
     if not lines:
         raise InvalidInput(f"{path} has no row below its first line: give at least one example")

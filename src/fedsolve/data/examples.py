@@ -53,7 +53,7 @@ class SparseRows(NamedTuple):
         try:
             indptr, columns, data = (np.asarray(getattr(matrix, n)) for n in ("indptr", "indices", "data"))
         except AttributeError as error:
-            raise InvalidInput(f"matrix is no CSR matrix ({error}): give SciPy's csr_matrix") from None
+            raise InvalidInput(f"matrix is not a CSR matrix ({error}): give SciPy's csr_matrix") from None
         lengths = np.diff(indptr)
         if len(lengths) and lengths.max() > entries:
             row = int(np.argmax(lengths > entries))

@@ -216,4 +216,4 @@ def _array(columns: Columns, found: dict[str, Any], where: str) -> np.ndarray:
 
 
 def _changed(where: object) -> InvalidInput:
-    return InvalidInput(f"{where} has other rows than a moment ago: read files that nobody writes to")
+    return InvalidInput(f"{where} changed while it was read: read files that no process writes to")

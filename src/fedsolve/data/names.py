@@ -103,7 +103,7 @@ def check_column(name: str, values: Any) -> np.ndarray:
     try:
         column = np.asarray(values)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{name} = {shown(values)} are no array: give one for each example") from None
+        raise InvalidInput(f"{name} = {shown(values)} is not an array: give one for each example") from None
     if column.ndim != 1 or len(column) == 0:
         raise InvalidInput(f"{name} have shape {column.shape}: give one for each example, shape (examples,)")
     return column

@@ -89,7 +89,7 @@ class Schema:
         except OSError as error:
             raise InvalidInput(f"cannot read the schema {file}: {error.strerror}") from None
         except ValueError as error:
-            raise InvalidInput(f"the schema {file} is no TOML: {error}") from None
+            raise InvalidInput(f"the schema {file} is not TOML: {error}") from None
         try:
             return _schema(content)
         except InvalidInput as error:

@@ -136,7 +136,7 @@ def _named(state: Path) -> list[Path]:
         ) from None
     for name in names:
         if Path(name).name != name or not (state.parent / name).is_file():
-            raise InvalidInput(f"{state} names the file {name!r}, which is not beside it: bring back a copy")
+            raise InvalidInput(f"{state} names the file {name!r}, which is not beside it: restore a copy")
     if not names:
         raise InvalidInput(f"{state} names no file: there are no rows")
     return [state.parent / name for name in names]
@@ -144,7 +144,7 @@ def _named(state: Path) -> list[Path]:
 
 def _not_whole(path: Path, error: Exception) -> InvalidInput:
     line = (str(error).splitlines() or [""])[0]
-    return InvalidInput(f"{path} is no whole Parquet or Arrow file ({line}): write it again")
+    return InvalidInput(f"{path} is not a complete Parquet or Arrow file ({line}): write it again")
 
 
 def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str]) -> None:

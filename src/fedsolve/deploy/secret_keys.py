@@ -48,7 +48,7 @@ def load_or_create_secret(folder: Path) -> bytes:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
     if len(secret) != _BYTES:
         raise InvalidInput(
-            f"{path} has {len(secret)} bytes, not {_BYTES}: remove it, cohorts are then drawn anew"
+            f"{path} has {len(secret)} bytes, not {_BYTES}: remove it; cohorts are then drawn with a new key"
         )
     return secret
 

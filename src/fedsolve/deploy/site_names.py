@@ -27,10 +27,10 @@ def check_site(name: Any) -> str:
     """
     remedy = f'give 1 to {LONGEST} printable characters, such as site="north"'
     if not isinstance(name, str) or not 1 <= len(name) <= LONGEST:
-        raise InvalidInput(f"site = {shown(name)} is no name of a site: {remedy}")
+        raise InvalidInput(f"site = {shown(name)} is not a name of a site: {remedy}")
     if not name.isprintable() or name != name.strip() or _NUMBERED.fullmatch(name):
         raise InvalidInput(
-            f"site = {shown(name)} is no name of a site: it has line breaks, spaces around it, or is a client's "
+            f"site = {shown(name)} is not a name of a site: it has line breaks, spaces around it, or is a client's "
             f"number; {remedy}"
         )
     return name

@@ -150,7 +150,7 @@ def _labelled(algorithms: object) -> dict[str, Algorithm]:
         if not isinstance(label, str) or not label.strip():
             raise InvalidInput(f"a method is called {shown(label)}: a label must be text")
         if not isinstance(method, Algorithm):
-            raise InvalidInput(f"{label}: {shown(method)} is no method such as FedAvg(client_lr=0.1)")
+            raise InvalidInput(f"{label}: {shown(method)} is not a method such as FedAvg(client_lr=0.1)")
     return methods
 
 

@@ -182,10 +182,12 @@ class Result(Records):
             A figure of matplotlib, time in seconds.
 
         Raises:
-            InvalidInput: the run was on no clock, or matplotlib is not installed.
+            InvalidInput: the run has no simulated time, or matplotlib is not installed.
         """
         if self.timeline is None:
-            raise InvalidInput("the run was on no clock: give fs.run systems, such as systems = 'stragglers'")
+            raise InvalidInput(
+                "the run has no simulated time: give fs.run systems, such as systems = 'stragglers'"
+            )
         return waiting(self.timeline)
 
     def save(self, folder: str | Path) -> Path:

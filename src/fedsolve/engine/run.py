@@ -178,7 +178,7 @@ def callbacks_by_seed(callbacks: object, several: bool) -> CallbacksOfSeed:
     checked = check_callbacks(callbacks)
     if several and checked:
         raise InvalidInput(
-            "with seeds each run has callbacks of its own: give a function of the seed that makes them, such as "
+            "with seeds each run needs its own callbacks: give a function of the seed that makes them, such as "
             "callbacks=lambda seed: [...]"
         )
     return lambda seed: checked

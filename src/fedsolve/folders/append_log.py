@@ -50,7 +50,7 @@ class AppendLog:
         Raises:
             InvalidInput: the file is missing, cut short or damaged.
         """
-        remedy = "bring back a copy, or start a new run"
+        remedy = "restore a copy, or start a new run"
         try:
             with open(self.path, "rb") as file:
                 content = file.read(self.bytes)

@@ -38,7 +38,7 @@ class Hold:
             here = None
         if here is None or self.file is None or not os.path.samestat(here, self.file):
             raise InvalidInput(
-                f"{self.folder} was removed or replaced while it was written to: nothing more is saved; start anew"
+                f"{self.folder} was removed or replaced while it was written to: nothing more is saved; start again"
             )
 
 

@@ -91,8 +91,8 @@ class RowFile:
             size = os.fstat(self._file.fileno()).st_size
         if size < (needed := (int(self.rows.max()) + 1) * len(self._first)):
             raise InvalidInput(
-                f"{self._path} has {size:,} bytes, not {needed:,}: bring back a copy of the whole folder, "
-                "or start anew"
+                f"{self._path} has {size:,} bytes, not {needed:,}: restore a copy of the whole folder, "
+                "or start again"
             )
         self._kept = np.zeros(size // len(self._first), bool)
         self.committed()
@@ -123,7 +123,7 @@ class RowFile:
         if len(wrong):
             raise InvalidInput(
                 f"{self._path} is damaged, or of another checkpoint ({self.ONE} {wrong.min()}): "
-                "bring back a copy of the whole folder, or start anew"
+                "restore a copy of the whole folder, or start again"
             )
         payload[own] = there
         return payload
@@ -192,7 +192,7 @@ class RowFile:
         except OSError as error:
             raise InvalidInput(
                 f"cannot use {self.WHAT} {self._path}: {error.strerror or error}; what the last checkpoint has "
-                "is intact: free space, bring back the file, or choose another folder"
+                "is intact: free space, restore the file, or choose another folder"
             ) from None
 
 

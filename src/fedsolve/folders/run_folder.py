@@ -50,14 +50,14 @@ def check_identity(
     if then is not None and then != now:
         raise InvalidInput(
             f"the checkpoint {path} was written by fedsolve {then}, and this is fedsolve {now}, whose results may "
-            f"differ: resume it with fedsolve {then}, or start anew in another folder"
+            f"differ: resume it with fedsolve {then}, or start again in another folder"
         )
     name = first_difference(there, here, free)
     if name is not None:
         before, now = from_where_they_differ(str(there.get(name)), str(here[name]))
         raise InvalidInput(
             f"the checkpoint {path} has {name} = {before}, this run {now}: "
-            "resume as it was, or start anew in another folder"
+            "resume as it was, or start again in another folder"
         )
 
 
@@ -211,6 +211,6 @@ def check_rounds(what: str, done: int, rounds: int) -> None:
     """Raise `InvalidInput` if what is gone on with has done more rounds than are asked for."""
     if done > rounds:
         raise InvalidInput(
-            f"{what} has done {done} rounds, rounds = {rounds} are asked for: ask for at least {done}, or start anew "
+            f"{what} has done {done} rounds, rounds = {rounds} are asked for: ask for at least {done}, or start again "
             "in another folder"
         )

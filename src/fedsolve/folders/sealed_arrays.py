@@ -131,7 +131,7 @@ def mapped_arrays(path: Path, kind: str) -> tuple[Header, dict[str, np.ndarray]]
 
 def corrupt(path: Path, kind: str, what: str) -> InvalidInput:
     """An error for a damaged file that was asked for as a `kind`."""
-    return InvalidInput(f"the {kind} {path} is corrupt ({what}): bring back a copy, or start a new run")
+    return InvalidInput(f"the {kind} {path} is corrupt ({what}): restore a copy, or start a new run")
 
 
 def checksum(data: bytes | memoryview) -> str:

@@ -83,7 +83,7 @@ def check_file(path: Path, files: Mapping[str, str] | None) -> bytes:
 
 def damaged(where: object, what: str) -> InvalidInput:
     """An error for a file of a result."""
-    return InvalidInput(f"{where} is damaged ({what}): bring back a copy")
+    return InvalidInput(f"{where} is damaged ({what}): restore a copy")
 
 
 def without_checksum(names: list[str]) -> str:

@@ -160,7 +160,7 @@ class OlderCheckpoints:
         older = self.by_round()
         good = next((path for done, path in older.items() if done < round), None)
         if good is None:
-            return "no checkpoint is older: start anew without that client"
+            return "no checkpoint is older: start again without that client"
         newer = [self._newest, self._previous, *(path for done, path in older.items() if done >= round)]
         names = ", ".join(path.name for path in newer)
         return f"to go on from {good.name}, which is older, remove {names} and resume without that client"

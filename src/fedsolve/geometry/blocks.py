@@ -340,7 +340,9 @@ def as_blocks(psi: Any) -> Blocks:
         return psi
     if isinstance(psi, ArrayFunction):
         return Blocks((Block(psi),))
-    raise InvalidInput(f"{psi!r} is no penalty or set: give one of fedsolve.geometry, such as L1Ball(10.0)")
+    raise InvalidInput(
+        f"{psi!r} is not a penalty or a set: give one of fedsolve.geometry, such as L1Ball(10.0)"
+    )
 
 
 def _total(values: list[Any], like: Params) -> Scalar:

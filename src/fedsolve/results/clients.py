@@ -121,6 +121,6 @@ def read_client_metrics(
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InvalidInput(
                 f"{path}, line {number}: no metrics of clients as fedsolve writes them, or damaged: "
-                "bring back a copy, or remove the line"
+                "restore a copy, or remove the line"
             ) from None
     return by_round

@@ -68,7 +68,7 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
     except FileNotFoundError:
         raise InvalidInput(f"{path} does not exist: give the folder of a finished run") from None
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
-        raise InvalidInput(f"{path} is no model that fedsolve wrote, or is damaged: {error}") from None
+        raise InvalidInput(f"{path} is not a model that fedsolve wrote, or is damaged: {error}") from None
     if not both:
         return arrays, None
     parts: dict[str, dict[str, np.ndarray]] = {part: {} for part in _PARTS}
@@ -271,5 +271,5 @@ def _read_rounds(path: Path, files: dict[str, str] | None) -> Columns:
             return dict(arrays)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInput(
-            f"the log of its rounds, {path}, is missing or damaged ({error}): bring back a copy"
+            f"the log of its rounds, {path}, is missing or damaged ({error}): restore a copy"
         ) from None

@@ -39,7 +39,7 @@ def read_part(folder: Path, name: str) -> dict[str, np.ndarray] | None:
         data = _archive(source, source.stat().st_mtime_ns).get(name) if source.exists() else None
         return None if data is None else _arrays(data)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"{source} is damaged: remove it to compute it anew ({error})") from None
+        raise InvalidInput(f"{source} is damaged: remove it to compute it again ({error})") from None
 
 
 def write_part(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> None:

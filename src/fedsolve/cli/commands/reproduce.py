@@ -141,7 +141,7 @@ def _run(
             )
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(
-            f"interrupted; finished parts are kept: the same command goes on, {command(name)}"
+            f"interrupted; finished parts are saved: continue with the same command, {command(name)}"
             + (" --quick" if quick else "")
             + (" --full" if full else "")
             + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")

@@ -75,7 +75,7 @@ def _admit(kind: str, reference: str, origin: Path, trusted: Sequence[str]) -> N
     if file is None and not _is_below(module, trusted):
         top = module.partition(".")[0]
         raise InvalidInput(
-            f"{origin} names the {kind} {reference}, and no {module.replace('.', '/')}.py lies beside it: "
+            f"{origin} names the {kind} {reference}, and no {module.replace('.', '/')}.py is beside it: "
             f"give --trust {top} if you trust what that module runs"
         )
     if module not in sys.modules:

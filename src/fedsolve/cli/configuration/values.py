@@ -120,7 +120,7 @@ def _from_text(where: str, text: str) -> list[Any]:
     count = int(match["count"])
     if not 1 <= count <= _MOST or (count == 1) != (low == high):
         raise InvalidInput(
-            f"{where}={text}: {count} values from {low:g} to {high:g} is no range: write {_FORMS}"
+            f"{where}={text}: {count} values from {low:g} to {high:g} is not a range: write {_FORMS}"
         )
     if match["kind"] == "log":
         if low <= 0 or high <= 0:

@@ -68,7 +68,7 @@ def _certificate(option: str, path: Path) -> x509.Certificate:
     try:
         parsed = x509.load_pem_x509_certificate(data)
     except ValueError:
-        raise InvalidInput(f"{option} {path} is no certificate in PEM") from None
+        raise InvalidInput(f"{option} {path} is not a certificate in PEM") from None
     now = datetime.datetime.now(datetime.UTC)
     if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
         raise InvalidInput(
@@ -86,7 +86,7 @@ def _private(option: str, path: Path) -> Any:
     try:
         return load(data, password=None)
     except (ValueError, TypeError):
-        raise InvalidInput(f"{option} {path} is no private key without a password") from None
+        raise InvalidInput(f"{option} {path} is not a private key without a password") from None
 
 
 def _public(holder: Any) -> bytes:

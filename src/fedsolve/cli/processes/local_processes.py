@@ -44,7 +44,7 @@ def run_locally(arguments: Sequence[str], count: int) -> int:
         words = Path(logs, f"{lost}.log").read_text(errors="replace").strip().splitlines()
     why = f": {words[-1]}" if words else ""
     raise Unavailable(
-        f"process {lost} of {count} {_how(children[lost].returncode)}{why}; the last checkpoint is kept: go on with "
+        f"process {lost} of {count} {_how(children[lost].returncode)}{why}; the last checkpoint is kept: continue with "
         "--resume FOLDER"
     )
 

@@ -97,7 +97,7 @@ def read_description(folder: Path) -> Description:
     except FileNotFoundError:
         raise InvalidInput(
             f"{folder} holds no data: there is no {DESCRIPTION}, which fs.data.write writes last; write the folder, or "
-            "go on with an interrupted writing by resume=True"
+            "continue an interrupted one with resume=True"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(path, str(error)) from None
@@ -115,7 +115,7 @@ def read_description(folder: Path) -> Description:
 
 def damaged(path: Path, what: str) -> InvalidInput:
     """The error for a file of a data folder that is not what was written."""
-    return InvalidInput(f"{path} is damaged ({what}): bring back a copy, or write the folder anew")
+    return InvalidInput(f"{path} is damaged ({what}): restore a copy, or write the folder again")
 
 
 def _checked(given: dict[str, Any]) -> Description:

@@ -91,7 +91,7 @@ class Progress:
             parts = [Part(**{**part, "shape": tuple(part["shape"])}) for part in found["parts"]]
             return cls(found["clients"], found["structure"], parts)
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidInput(f"{path} is damaged ({error}): remove {folder} and write it anew") from None
+            raise InvalidInput(f"{path} is damaged ({error}): remove {folder} and write it again") from None
 
     def note(self, folder: Path, files: Sequence[BinaryIO]) -> None:
         """Bring the files to the disk, and then say so."""

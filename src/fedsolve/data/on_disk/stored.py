@@ -147,7 +147,7 @@ def _mapped(folder: Path, column: Column) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise InvalidInput(
-            f"{path} does not exist, but {DESCRIPTION} beside it names it: bring back a copy, or write the folder anew"
+            f"{path} does not exist, but {DESCRIPTION} beside it names it: restore a copy, or write the folder again"
         ) from None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}): check the file") from None

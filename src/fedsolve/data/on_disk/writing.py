@@ -80,13 +80,13 @@ def write(
             raise InvalidInput(f"{folder} holds data already: open it, or choose another folder")
         if (folder / PROGRESS).exists() and not resume:
             raise InvalidInput(
-                f"{folder} holds an unfinished writing: go on with resume=True, or choose another folder"
+                f"{folder} holds unfinished data: continue with resume=True, or choose another folder"
             )
         try:
             _write(clients, iter(names) if names else None, folder)
         except OSError as error:
             raise InvalidInput(
-                f"cannot write to {folder}: {error.strerror or error}; what was written stays: free space and go on "
+                f"cannot write to {folder}: {error.strerror or error}; written data are kept: free space and continue "
                 "with resume=True"
             ) from None
     return open_stored(folder)

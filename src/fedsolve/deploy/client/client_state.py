@@ -28,7 +28,9 @@ class ClientState:
 
     def __init__(self, folder: Path, experiment: str, client: int) -> None:
         if slug(experiment) != experiment:  # it becomes a path here, and comes from elsewhere
-            raise InvalidInput(f"{experiment!r} is no name of an experiment: letters, digits and _.+- alone")
+            raise InvalidInput(
+                f"{experiment!r} is not a name of an experiment: use letters, digits and _.+- only"
+            )
         self._folder = folder / experiment
         self._facts = {"experiment": experiment, "client": client}
 
@@ -58,7 +60,7 @@ class ClientState:
         if first_difference(manifest, self._facts | {"round": last_used_round}):
             raise InvalidInput(
                 f"{path} holds client {manifest.get('client')} of experiment {manifest.get('experiment')} after "
-                f"round {manifest.get('round', -1) + 1}: move it away and bring the right file back"
+                f"round {manifest.get('round', -1) + 1}: move it away and restore the right file"
             )
         return state
 

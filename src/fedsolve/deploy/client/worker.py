@@ -155,7 +155,7 @@ class Worker:
             self.log(f"{lost}: it goes on from the state that the server tracks")
             return wire.decode(request.tracked_state, initial)
         if algorithm.traits.only_mean:
-            raise StateLost(f"{lost}: bring it back; a new one will not do, {algorithm.traits.only_mean}")
+            raise StateLost(f"{lost}: restore it; a new file cannot replace it, {algorithm.traits.only_mean}")
         self.log(f"{lost}: it starts with a new one")
         return algorithm.enrol(broadcast, jax.tree.map(jnp.asarray, self.problem.params))
 

@@ -68,7 +68,7 @@ def check_fields(cls: type, given: Mapping[str, Any]) -> None:
         kind = kinds.get(name)
         if (ours or is_known(kind)) and not fits(value, kind):
             raise InvalidInput(
-                f"{cls.__name__} of the server has {name} of type {type(value).__name__}, ours takes "
+                f"{cls.__name__} of the server has {name} of type {type(value).__name__}, this client's takes "
                 f"{fields[name].type}: same version?"
             )
 
@@ -107,7 +107,7 @@ def name_of(value: Any) -> str:
 def optimiser(name: Any) -> Callable[..., Any]:
     """The optimiser of optax with this name; `InvalidInput` if it is none."""
     if name not in OPTIMISERS:
-        raise InvalidInput(f"{str(name)[:80]!r} is no optimiser of optax that clients know")
+        raise InvalidInput(f"{str(name)[:80]!r} is not an optax optimiser that clients know")
     import optax
 
     return getattr(optax, name)
@@ -125,7 +125,7 @@ def check_arguments(factory: Callable[..., Any], values: Any, options: Any) -> N
     known = inspect.signature(factory).parameters
     pairs = options if isinstance(options, tuple) else None
     if not isinstance(values, Mapping) or pairs is None or any(not _is_option(pair) for pair in pairs):
-        raise InvalidInput("the server's optimiser has arguments that are no plain values")
+        raise InvalidInput("the server's optimiser has arguments that are not plain values")
     for name in (*values, *(name for name, _ in pairs)):
         if name not in known:
             raise InvalidInput(f"the server's optimiser has no argument {str(name)[:80]!r}")

@@ -182,7 +182,7 @@ def _record_to_sums(names: list[Any], kinds: list[Any], values: list[Any]) -> di
     if len(names) != len(kinds) or len(set(names)) < len(names):
         raise InvalidInput(f"it has sums of {sanitize(names, 80)} and {len(kinds)} kinds of metrics")
     if not all(type(value) is float for value in values):
-        raise InvalidInput("its sums are no floating-point numbers")
+        raise InvalidInput("its sums are not floating-point numbers")
     metrics = [described(json.loads(kind)) for kind in kinds]
     ends = np.cumsum([metric.width for metric in metrics])
     if not len(ends) or ends[-1] != len(values):

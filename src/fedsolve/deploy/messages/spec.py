@@ -70,7 +70,9 @@ def to_spec(value: Any) -> Any:
     if callable(value):
         name = name_of(value)
         if name.startswith("optax."):
-            raise InvalidInput(f"{name} is no optimiser that clients know: wrap it in a function of your own")
+            raise InvalidInput(
+                f"{name} is not an optimiser that clients know: wrap it in a function of your own"
+            )
         return {"function": name}
     raise InvalidInput(
         f"{value!r} cannot be sent to clients: build the method from numbers, arrays and classes"

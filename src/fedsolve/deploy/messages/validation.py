@@ -133,4 +133,4 @@ def check_buffer_values(known: Mapping[str, np.ndarray], buffers: Mapping[str, n
                 f"{known[name].shape}"
             )
         if not np.isfinite(value).all():
-            raise InvalidInput(f"its {name}, averaged beside the model, is not finite")
+            raise InvalidInput(f"its buffer {name} is not finite")

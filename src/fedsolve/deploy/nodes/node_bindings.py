@@ -48,7 +48,7 @@ class NodeBindings:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(
-                f"{path} cannot be read ({type(error).__name__}): bring it back, or delete it, and each client number "
+                f"{path} cannot be read ({type(error).__name__}): restore it, or delete it, and each client number "
                 "belongs to the next node that claims it"
             ) from None
         self._saved = dict(self._keys)

@@ -165,8 +165,8 @@ def _class_weights(estimator: Any, labels: np.ndarray | None) -> tuple[float, ..
         return None
     if not isinstance(given, Mapping):
         raise InvalidInput(
-            f"{type(estimator).__name__}(class_weight={given!r}) is another weight at each site: give numbers that all "
-            "sites share, such as class_weight={0: 1.0, 1: 9.0}"
+            f"{type(estimator).__name__}(class_weight={given!r}) gives different weights at each site: give numbers "
+            "that all sites share, such as class_weight={0: 1.0, 1: 9.0}"
         )
     known = labels.tolist()
     for label in given:

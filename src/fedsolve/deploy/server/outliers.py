@@ -84,7 +84,7 @@ def check_usual(given: Any) -> dict[str, float]:
     if not isinstance(usual, dict) or not all(
         isinstance(x, float) and 0 <= x < math.inf for x in usual.values()
     ):
-        raise InvalidInput("its usual norms are not numbers by field: bring back a copy, or start a new run")
+        raise InvalidInput("its usual norms are not numbers by field: restore a copy, or start a new run")
     return usual
 
 

@@ -36,7 +36,7 @@ def check_method(algorithm: Any) -> None:
         raise InvalidInput(f"algorithm must be one such as FedAvg(client_lr=0.1), not {shown(algorithm)}")
     if not is_module(algorithm):
         raise InvalidInput(
-            f"the class {type(algorithm).__name__} is no module: put @module (fedsolve.core.types) above it"
+            f"the class {type(algorithm).__name__} is not a module: put @module (fedsolve.core.types) above it"
         )
     check_weighting(getattr(algorithm, "weighting", None))
 

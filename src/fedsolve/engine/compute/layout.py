@@ -180,8 +180,8 @@ def mesh_of(devices: int | None, table: Mapping[str, int] | None) -> Mesh:
     own = len(jax.local_devices())
     if several() and own % table[MODEL_AXIS]:
         raise InvalidInput(
-            f"mesh.model = {table[MODEL_AXIS]} and a process has {own} devices: a model lies in one process, so that "
-            "it can evaluate and save it; give each a multiple of as many devices"
+            f"mesh.model = {table[MODEL_AXIS]} and a process has {own} devices: a model must be within one process, "
+            "which evaluates and saves it; give each a multiple of as many devices"
         )
     row = first_devices(table[CLIENT_AXIS] * table[MODEL_AXIS])
     return Mesh(row.devices.reshape(table[CLIENT_AXIS], table[MODEL_AXIS]), (CLIENT_AXIS, MODEL_AXIS))

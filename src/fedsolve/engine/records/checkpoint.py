@@ -103,7 +103,7 @@ class Checkpoints:
             there, here = ("stream", "device") if "states" in manifest else ("device", "stream")
             raise InvalidInput(
                 f"the checkpoint {folder.path} has the clients' states of residency = '{there}', this run '{here}': "
-                f"give residency = '{there}', or start anew in another folder"
+                f"give residency = '{there}', or start again in another folder"
             )
         state = self._open_states(state)
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)

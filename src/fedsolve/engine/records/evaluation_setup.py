@@ -64,7 +64,7 @@ class EvaluationSetup:
             if follows:
                 raise InvalidInput(
                     f"the checkpoint {path} has eval_every = {before['eval_every']}, this run {self.eval_every}, and "
-                    f"{follows}: give eval_every = {before['eval_every']}, or start anew in another folder"
+                    f"{follows}: give eval_every = {before['eval_every']}, or start again in another folder"
                 )
             notes.append(
                 f"evaluated every {before['eval_every']} rounds up to round {done}, from there on every "

@@ -71,9 +71,7 @@ def place_clients(
     if not streamed:
         return pack(task.data, task.loss, dtype, **options.local_work, frozen=frozen)[0], None, remark
     if MODEL_AXIS in mesh.shape:
-        raise InvalidInput(
-            "mesh: models that lie in parts train clients on the device: give residency = 'device'"
-        )
+        raise InvalidInput("mesh: sharded models train clients on the device: give residency = 'device'")
     population = Population(task.data, requested.steps, dtype, frozen, mesh)
     return first_clients(population), population, remark
 

@@ -200,7 +200,7 @@ class Sweep(SweepRecord):
         raise InvalidInput(self._no_models())
 
     def _no_models(self) -> str:
-        return f"a sweep keeps no models: run its best setting, {self.best_settings}, with fs.run, which returns one"
+        return f"a sweep stores no models: run its best setting, {self.best_settings}, with fs.run, which returns one"
 
     def _repr_html_(self) -> str:
         """The ten best settings as a table."""

@@ -135,7 +135,8 @@ def refuse_stateful(name: str, local: LocalSolver) -> None:
     """Raise `InvalidInput` if this solver keeps a state, for a method that starts solvers anew in every round."""
     if local.keeps_state:
         raise InvalidInput(
-            f"{name} starts its clients' solver anew in every round: give local without keep=True, or take FedOpt"
+            f"{name} starts its clients' solver from a new state in every round: "
+            "give local without keep=True, or take FedOpt"
         )
 
 

@@ -58,7 +58,7 @@ class Model:
         values = {name: array_of(t) for name, t in everything.items() if self._first[name] == name}
         written = {self._first[name] for name in self._training.written}
         for name in sorted(written - buffer_tensors(module).keys()):
-            raise InvalidInput(f"the module writes to '{name}', which is no buffer that it saves")
+            raise InvalidInput(f"the module writes to '{name}', which is not a buffer that it saves")
         self.params = {name: values.pop(name) for name in trainable(module)}
         self.buffers = {name: values.pop(name) for name in sorted(written)}
         self.frozen = {name: values.pop(name) for name, p in module.named_parameters() if not p.requires_grad}

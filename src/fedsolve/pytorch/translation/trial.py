@@ -36,7 +36,7 @@ def _check_tensors(module: nn.Module, outputs: Any) -> None:
     leaves = pytree.tree_leaves(outputs)
     if not any(isinstance(t, Tensor) for t in leaves):
         raise InvalidInput(
-            f"{type(module).__name__} gives {of_type(outputs)}, in which no tensors are found: give a tensor, or a "
+            f"{type(module).__name__} gives {of_type(outputs)} without tensors: give a tensor, or a "
             "tuple, list, dictionary or dataclass of tensors"
         )
 

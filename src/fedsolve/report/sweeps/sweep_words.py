@@ -167,5 +167,7 @@ def as_list(sweeps: SweepRecord | Sequence[SweepRecord]) -> list[SweepRecord]:
         raise InvalidInput("no sweeps to show: give at least one")
     rules = dict.fromkeys(repr(s.selection) for s in several)
     if len(rules) > 1:
-        raise InvalidInput(f"sweeps chosen by different rules cannot share an axis: {'; '.join(rules)}")
+        raise InvalidInput(
+            f"sweeps with different selection criteria cannot share an axis: {'; '.join(rules)}"
+        )
     return several

@@ -95,7 +95,7 @@ def word_pieces(words: Sequence[str]) -> tuple[list[list[int]], int, int]:
         known = Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises bare Exceptions
         raise InvalidInput(
-            f"{path} is no tokenizer ({type(error).__name__}): install the package again"
+            f"{path} is not a tokenizer ({type(error).__name__}): install the package again"
         ) from None
     known.no_truncation()
     known.no_padding()
