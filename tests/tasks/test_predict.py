@@ -218,3 +218,12 @@ def test_personal_models_are_those_of_their_clients(method, tmp_path):
     shared = fs.run(fs.FedAvg(0.3), task, rounds=1)
     with pytest.raises(InvalidInput, match="FedAvg has one model for all clients, leave client out"):
         shared.predict(task.test.x, client=1)
+
+
+def test_an_equinox_model_predicts_by_its_call():
+    equinox = pytest.importorskip("equinox")
+    model, x = equinox.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)), RNG.normal(size=(20, 3)).astype(np.float32)
+    loss = fs.tasks.CrossEntropy(lambda model, x: jax.vmap(model)(x))
+    task = fs.Task.from_arrays(loss, model, [(x, (x[:, 0] > 0).astype(int))])
+    result = fs.run(fs.FedAvg(0.3), task, rounds=1)
+    np.testing.assert_array_equal(result.predict(x), np.argmax(jax.vmap(result.params)(x), axis=1))
