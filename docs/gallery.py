@@ -135,10 +135,9 @@ tried["SCAFFOLD"] = fs.SCAFFOLD(0.1)
 losses = {name: [] for name in tried}
 for alpha in (0.1, 0.3, 1.0, 10.0):
     problem = fs.tasks.digits(20, fs.data.Dirichlet(alpha), "softmax")
-    for name, values in (
-        fs.compare(tried, problem, rounds=20, clients_per_round=10).final("test_loss").items()
-    ):
-        losses[name].append(values.mean())
+    found = fs.compare(tried, problem, rounds=20, clients_per_round=10)
+    for name, value in found.final("test_loss").items():
+        losses[name].append(value)
 ranks = rank(losses)
 
 figure, axes = plt.subplots(figsize=(6.4, 2.2), layout="constrained")

@@ -80,7 +80,7 @@ rates.best_settings
 # What a round logged, by name:
 
 # %%
-found["signs"].runs[0].rounds["step_length"][:5]
+found["signs"][0].rounds["step_length"][:5]
 
 # %% [markdown]
 # ## Check it against NumPy

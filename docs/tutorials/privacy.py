@@ -24,7 +24,7 @@ runs = {
     "private": fs.run(private, task, rounds=ROUNDS, sampling=cohorts, label="private"),
     "not private": fs.run(inner, task, rounds=ROUNDS, sampling=cohorts, label="not private"),
 }
-fs.Results(tuple(runs.values())).plot("test_accuracy")
+fs.Results(list(runs.values())).plot("test_accuracy")
 
 # %%
 log = runs["private"].rounds

@@ -55,7 +55,7 @@ found = fs.compare(methods, task, rounds=200, clients_per_round=10)
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for name in methods:
-    run = found[name].runs[0]
+    run = found[name]
     axes[0].plot(run.metrics["round"], run.metrics["density"], label=name)
     axes[1].plot(run.metrics["round"], run.metrics["f1"])
 axes[0].set(xlabel="round", ylabel="share of weights that are not 0", yscale="log")
@@ -71,7 +71,7 @@ plt.show()
 # %%
 exact = fs.baselines.fista(task, psi)
 w = np.asarray(exact.params["w"])
-dual = found["FedDualAvg"].runs[0]
+dual = found["FedDualAvg"]
 print(f"{np.sum(w != 0)} weights are not 0, among them {np.sum(w[:10] != 0)} of the 10 true ones")
 print(
     f"F + psi: {exact.value:.4f} gathered, {dual.metrics['objective'][-1]:.4f} by FedDualAvg after 200 rounds"

@@ -27,8 +27,8 @@ found.plot("train_loss")
 # remains. FedLiLS searches every client step and logs the largest of the cohort.
 
 # %%
-print("FedDuAdam's server steps:", found["FedDuAdam"].runs[0].rounds["server_lr"][:6].round(2))
-searched = found["FedLiLS"].runs[0].rounds
+print("FedDuAdam's server steps:", found["FedDuAdam"][0].rounds["server_lr"][:6].round(2))
+searched = found["FedLiLS"][0].rounds
 print("FedLiLS's client steps:", searched["client_step"][:6].round(2))
 print("losses evaluated a participant and round:", searched["loss_evaluations"].mean().round(1))
 

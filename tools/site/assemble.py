@@ -39,7 +39,7 @@ AUTHORS = (
     "Algorithm", "Cohort", "Oracle", "WrappedOracle", "Wrapper", "build", "catalogue", "client", "server", "wire",
 )  # fmt: skip
 """Names that an author of methods needs: their reference stands apart from that of users."""
-FIRST = ("run", "compare", "sweep", "load", "Result", "Results", "Task")
+FIRST = ("run", "compare", "sweep", "load", "Result", "Seeds", "Results", "Sweep", "Task")
 """Names that a page of the reference begins with."""
 
 TYPES = (
