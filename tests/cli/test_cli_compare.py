@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config)
     assert note in page
     assert "FedExP / slow" in ended.out
     assert call("show", "c").out.count("FedExP / slow") == 1
+    assert "Rounds to" not in ended.out
+    chosen = call("show", "c", "--metrics", "loss,accuracy", "--target", "1.5").out
+    heads = next(line for line in chosen.splitlines() if "Method" in line)
+    assert re.split(" {2,}", heads.strip()) == ["Method", "Final test loss", "Final test accuracy (%)", "Rounds to 1.5"]
+    document = call("show", "c", "--metrics", "loss", "--target", "100", "--json").document
+    assert [m["result"]["rounds_to_target"] for m in document["methods"]] == [0, 0]
+    wrong = call("compare", "--config", config, "--metrics", "acuracy", "--out", "none")
+    assert (wrong.code, Path("none").exists()) == (2, False)
+    assert wrong.err.startswith("error: unknown metric 'acuracy': did you mean 'accuracy'?")
     alone = call("run", "--config", "c/FedExP-slow/config.toml", "--out", "alone")
     assert alone.code == 0
     assert (
