@@ -21,7 +21,8 @@ from fedsolve.studies import names, reproduce
 
 PAGES = [
     (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("study",), ("verdict",), ("list",), ("show",), ("cite",),
-    ("federate",), ("federate", "new"), ("federate", "demo"), ("federate", "check"), ("doctor",), ("watch",), ("predict",),
+    ("federate",), ("federate", "new"), ("federate", "demo"), ("federate", "check"), ("doctor",), ("watch",),
+    ("predict",),
 ]  # fmt: skip
 
 
