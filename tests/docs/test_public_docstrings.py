@@ -117,6 +117,23 @@ def test_a_method_does_too(name):
     assert section(text, "Raises") or not refuses(METHODS[name])
 
 
+PRONOUN = re.compile(r"(As|How|No|Of|Refused|Such|Those|What|Where|Who|Whom|Whose|Yes)\b")
+
+
+def begins_plainly(text):
+    """Whether a summary begins with a verb or a noun, and has more than a word."""
+    return PRONOUN.match(text) is None and len(text.partition("\n")[0].split()) > 1
+
+
+def test_first_sentences_have_a_subject_or_a_verb():
+    """`Return the model.` and `The model of a client.`, not `What a client sends.` or `v_i.`."""
+    named = {n: inspect.getdoc(x) or "" for n, x in (PUBLIC | METHODS).items()}
+    assert [n for n, text in named.items() if not begins_plainly(text)] == []
+    assert not any(
+        map(begins_plainly, ("What a client sends.", "Who takes part in a round.", "v_i.\n\nArgs:"))
+    )
+
+
 def test_a_silence_is_found():
     """An argument that only the summary names, a result and a refusal that no section tells."""
 

@@ -171,7 +171,7 @@ def _notes(histories: Sequence[History]) -> list[str]:
     drawn = [len(m.history.evaluations["round"]) * (3 if m.several else 1) for m in methods]
     if max(drawn) * len(methods) > _MOST_POINTS:
         notes.append(
-            "Curves are drawn with the least and largest values of every stretch; history.json has all."
+            "Long curves show the minimum and maximum of each interval; history.json has every value."
         )
     return notes
 
