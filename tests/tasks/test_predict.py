@@ -127,8 +127,9 @@ def test_own_function_frozen_leaves_and_leaves_that_are_no_arrays():
     result = fs.run(fs.FedAvg(0.3), task, rounds=2, dtype="float64")
     expected = np.tanh(x @ model["a"] + np.asarray(result.params["b"]))
     np.testing.assert_allclose(result.predict(x)["out"], expected, atol=1e-14)
-    narrow = fs.run(fs.FedAvg(0.3), task, rounds=2).predict(x)["out"]
-    assert narrow.dtype == np.float32
+    seeds = fs.run(fs.FedAvg(0.3), task, rounds=2, seeds=2)
+    assert seeds.predict(x)["out"].shape == (2, 9, 2)
+    assert seeds[0].predict(x)["out"].dtype == np.float32
     without = fs.Task.from_arrays(loss, model, [(x, y)])
     with pytest.raises(InvalidInput, match=r"the task custom does not say how .* predict=f"):
         without.predict(model, x)

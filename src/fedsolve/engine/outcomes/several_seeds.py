@@ -153,7 +153,7 @@ class Seeds(Several):
                 )
         return stacked_leaves(trees)
 
-    def predict(self, x: Any, *, scores: bool = False) -> np.ndarray:
+    def predict(self, x: Any, *, scores: bool = False) -> Any:
         """Predict inputs with the final models of all seeds.
 
         Args:
@@ -166,7 +166,7 @@ class Seeds(Several):
         Raises:
             InvalidInput: as in `Result.predict`, also for methods whose clients have personal models.
         """
-        return np.stack([run.predict(x, scores=scores) for run in self.runs])
+        return stacked_leaves([run.predict(x, scores=scores) for run in self.runs])
 
     def save(self, folder: str | Path) -> Path:
         """Save each run to a subfolder `seed-S`; `fedsolve.load` reads all of them, or one.
