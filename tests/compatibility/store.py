@@ -17,7 +17,6 @@ import numpy as np
 import fedsolve as fs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 LEAVE_OUT = ("*.html", "*.png", "*.lock")
 METHOD = fs.SCAFFOLD(0.05, server_lr=0.5)
 
