@@ -111,7 +111,7 @@ def markdown() -> str:
             f"{n} {words}" + ("" if not weak else "†" if weak == n else f" ({weak}†)")
             for words, (n, weak) in verdicts.items()
         )
-        return f"[`{kept.name}`](../experiments/{kept.page}): " + (", ".join(listed) or DRAWN)
+        return f"[`{kept.name}`](../experiments/{kept.page}) " + (", ".join(listed) or DRAWN)
 
     intro = "\n\n".join(INTRO).replace("docs/studies.md", "`docs/studies.md`")
     lines = [
@@ -122,16 +122,16 @@ def markdown() -> str:
         "`fedsolve reproduce NAME` runs an experiment. "
         "A dagger (†) marks provisional verdicts: 2 reproduced (1†) are two, one "
         "of them provisional. The experiments without verdicts have not been run. "
-        "[The same list as one page](../experiments/index.html).",
+        "[The list with notes](../experiments/index.html).",
     ]
     for heading, rows in _sections(shown):
-        lines += ["", f"## {heading}", "", "| subject, size | verdicts |", "|---|---|"]
+        lines += ["", f"## {heading}", ""]
         rest = []
         for name, subject, size, experiments in rows:
             if any("](" in text for text in experiments):
-                named = f"{name}: {subject}" if name not in experiments[0] else subject
+                named = f"**{name}**, {subject}" if name not in experiments[0] else subject
                 about = f"{named} ({size})" if size else named
-                lines.append(f"| {about} | {'<br>'.join(experiments)} |")
+                lines.append(f"* {about}: {'; '.join(text for text in experiments if '`' in text)}.")
             else:
                 rest.append(f"{name} ({', '.join(text for text in experiments if text != NO_EXPERIMENT)})")
         if rest:
