@@ -115,7 +115,7 @@ def test_what_looks_at_all_examples_is_refused():
 
 def test_sizes_are_foreseen(monkeypatch):
     """Clients are streamed where they take more than a quarter of the memory; what does not fit is refused."""
-    from fedsolve.engine.streaming import placement as residency
+    from fedsolve.engine.streaming import population as residency
 
     assert not fs.run(fs.FedAvg(0.1), task(UNEVEN), rounds=1).history.notes
     with monkeypatch.context() as patch:
