@@ -11,7 +11,7 @@ import sys
 import urllib.request
 
 import pytest
-from watch_made_up import finish, write_run
+from watch_made_up import CONFIG, finish, write_run
 
 import fedsolve as fs
 from fedsolve.cli.terminal.progress_file import ProgressFile
@@ -48,15 +48,57 @@ def test_runs_are_told_as_they_stand(tmp_path, follow):
 
 
 def test_a_comparison_is_its_methods(tmp_path):
+    """With a row of its own, which has the rounds of all and the page that its methods link to, too."""
     two = '[[method]]\nname = "FedAdam"\n'
     write_run(tmp_path / "both" / "FedAvg", 10, [0.5, 0.4])
     config = tmp_path / "both" / "FedAvg" / "config.toml"
     (tmp_path / "both" / "config.toml").write_text(config.read_text() + two)
+    (tmp_path / "both" / "page.html").write_text("the page")
     runs = Folder(tmp_path).look()
-    assert [(n, r.label, r.status) for n, r in runs.items()] == [
-        ("both/FedAvg", "FedAvg", "stopped"),
-        ("both/FedAdam", "FedAdam", "waiting"),
+    assert [(n, r.label, r.status, r.done, r.total) for n, r in runs.items()] == [
+        ("both", "2 methods", "stopped", 10, 200),
+        ("both/FedAvg", "FedAvg", "stopped", 10, 100),
+        ("both/FedAdam", "FedAdam", "waiting", 0, 100),
     ]
+    assert {run.page for run in runs.values()} == {tmp_path / "both"}
+    now = state(Folder(tmp_path), View(chosen=("both",)))
+    assert [r["name"] for r in now["data"]["runs"]] == ["both/FedAvg"]
+    assert "10 of 200" in now["table"]
+    assert now["table"].count('href="page?run=both') == 3
+
+
+def test_seeds_of_a_method_are_one_row_and_one_line(tmp_path):
+    """Losses of 0.2 and 0.4 after 40 rounds: a row with 0.3 and 80 of 200 rounds, and a line with a band."""
+    for seed, loss in ((0, 0.2), (1, 0.4)):
+        write_run(tmp_path / "a" / f"seed-{seed}", 40, [0.9, loss], seed)
+    (tmp_path / "a" / "config.toml").write_text("seeds = 2\n" + CONFIG)
+    folder = Folder(tmp_path)
+    (run,) = folder.look().values()
+    assert (run.name, run.label, run.status, run.done, run.total) == ("a", "FedAvg", "stopped", 80, 200)
+    now = state(folder, View())
+    (line,) = now["data"]["runs"]
+    assert line["columns"]["train_loss"][-1] == pytest.approx(0.3)
+    assert (line["low"]["train_loss"][-1], line["high"]["train_loss"][-1]) == (0.2, 0.4)
+    assert "80 of 200" in now["table"]
+    assert "0.3000" in now["table"]
+
+
+def test_runs_of_other_lengths_are_drawn_where_they_are_chosen(tmp_path):
+    write_run(tmp_path / "a", 40, [0.9, 0.5])
+    write_run(tmp_path / "b", 10, [0.9, 0.5])
+    config = tmp_path / "b" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 100", "rounds = 1000"))
+    folder = Folder(tmp_path)
+    assert [r["name"] for r in state(folder, View())["data"]["runs"]] == ["FedAvg, a"]
+    assert len(state(folder, View(chosen=("a", "b")))["data"]["runs"]) == 2
+
+
+def test_what_has_no_rounds_has_none_told(tmp_path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "results.json").write_text("{}")
+    table = state(Folder(tmp_path), View())["table"]
+    assert "<td>all</td>" in table
+    assert "<td>0</td>" not in table
 
 
 def test_filters_and_a_choice(tmp_path):

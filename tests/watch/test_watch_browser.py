@@ -11,7 +11,7 @@ import time
 
 import pytest
 from browser import Browser, chromium
-from watch_made_up import finish, write_run
+from watch_made_up import CONFIG, finish, write_run
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(chromium() is None, reason="there is no Chromium here")]
 
@@ -69,7 +69,7 @@ def test_a_page_follows_its_runs(runs, follow, browser):
     browser.until(shows("line", "Live."))
     write_run(runs / "a", 80, [0.9, 0.5, 0.3, 0.2])
     browser.until(shows("runs", "80 of 100"))
-    browser.until("document.querySelector('.legend').innerText.includes('80 %')")
+    browser.until("document.querySelector('.legend').innerText.includes('0.2')")
     browser.ask(SEEN.format("true"))
     write_run(runs / "a", 90, [0.9, 0.5, 0.3, 0.2, 0.1])
     time.sleep(2.5)
@@ -84,6 +84,23 @@ def test_a_page_follows_its_runs(runs, follow, browser):
     browser.until(shows("line", "does not answer"))
     assert all(url.startswith((client.address, "data:")) for url in browser.asked_for)
     assert not [text for text in browser.said if "ERR_" not in text]  # none but the server that has gone
+
+
+def test_the_band_of_seeds_follows_them(tmp_path, follow, browser):
+    folder = tmp_path / "runs" / "a"
+    for seed in (0, 1):
+        write_run(folder / f"seed-{seed}", 40, [0.9, 0.4 + seed / 10], seed)
+    (folder / "config.toml").write_text("seeds = 2\n" + CONFIG)
+    _, client = follow(tmp_path / "runs")
+    browser.open(client.address)
+    browser.until(shows("line", "Live."))
+    browser.until("document.querySelector('.legend').innerText.includes('55 %')")
+    before = browser.ask(PICTURE)
+    for seed in (0, 1):
+        write_run(folder / f"seed-{seed}", 80, [0.9, 0.5, 0.2 + seed / 10], seed)
+    browser.until("document.querySelector('.legend').innerText.includes('75 %')")
+    assert browser.ask(PICTURE) != before
+    assert not browser.said
 
 
 def test_a_zoom_stays_and_keys_read_values(runs, follow, browser):

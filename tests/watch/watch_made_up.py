@@ -19,7 +19,7 @@ name = "FedAvg"
 """
 
 
-def write_run(folder, rounds, losses):
+def write_run(folder, rounds, losses, seed=0):
     """A run of 100 rounds that has done so many; evaluated at so many of them as there are losses."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(CONFIG)
@@ -36,7 +36,7 @@ def write_run(folder, rounds, losses):
     (folder / "record.bin").unlink(missing_ok=True)
     facts = RecordFile(folder).append(recorder)
     save_tree(
-        folder / RUN.file, {"x": np.zeros(1)}, {"identity": {"seed": 0}, "round": rounds, "record": facts}
+        folder / RUN.file, {"x": np.zeros(1)}, {"identity": {"seed": seed}, "round": rounds, "record": facts}
     )
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedsolve.cli.configuration.config import CONFIG, Config, load
 from fedsolve.cli.terminal.folders import FLOWER, TRIALS
 from fedsolve.cli.terminal.progress_file import PROGRESS, Progressed, read_progress
 from fedsolve.cli.terminal.run_status import record_so_far, run_folders, standing
+from fedsolve.cli.watch.watched import Watched
 from fedsolve.core.errors import InvalidInput
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.interrupt import STOP
 from fedsolve.folders.lock import held
 from fedsolve.folders.run_folder import RUN
 from fedsolve.report.page import PAGE
-from fedsolve.results.history import History
 from fedsolve.results.record_files import FAILURE, HISTORY, read_history
 from fedsolve.results.sweep_files import SUMMARY
 
@@ -29,72 +27,8 @@ _MOST_BYTES = 2**26
 _SECONDS_BETWEEN = 1.0
 _NOT_RUNS = {FLOWER, TRIALS, "app", "cache", "parts", "followed"}
 RESULTS = "results.json"
+_GOES_ON = {"stopped", "waiting"}
 _TELLING = (CONFIG, HISTORY, RUN.file, FAILURE, PROGRESS, SUMMARY, RESULTS)
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A run as it stands.
-
-    Attributes:
-        name: its folder below the one that is watched, "." for that itself.
-        folder: its folder.
-        label, task: as tables have them.
-        status: running, finished, diverged, waiting, stopped or unreadable.
-        history: its record so far, None if there is none.
-        rounds: how many it shall do, None where that is not known.
-        message: why it diverged or cannot be read, or which part is under way.
-        progress: how far what has no rounds is.
-        page: whether it has left its page.
-    """
-
-    name: str
-    folder: Path
-    label: str
-    task: str = ""
-    status: str = "unreadable"
-    history: History | None = None
-    rounds: int | None = None
-    message: str = ""
-    progress: Progressed | None = None
-    page: bool = False
-
-    @property
-    def shown(self) -> str:
-        """Its name as a reader knows it."""
-        return self.folder.name if self.name == "." else self.name
-
-    @property
-    def done(self) -> int:
-        """Rounds done, or what is done of the part under way."""
-        if self.progress is not None:
-            return self.progress.done
-        return 0 if self.history is None else len(self.history.rounds["round"])
-
-    @property
-    def total(self) -> int | None:
-        """What there is to do, in the same unit."""
-        return self.rounds if self.progress is None else self.progress.total
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Time left at the speed so far; None where it does not run or that is not known."""
-        seconds = self.progress.seconds if self.progress else self.history.seconds if self.history else 0.0
-        left = (self.total or 0) - self.done
-        if self.status != "running" or not self.done or left <= 0 or seconds <= 0:
-            return None
-        return seconds * left / self.done
-
-    def ask_to_stop(self) -> None:
-        """Ask it to save and stop.
-
-        Raises:
-            InvalidInput: it does not run, or its folder cannot be written.
-        """
-        if self.status != "running":
-            raise InvalidInput(f"{self.shown} does not run")
-        trials = self.folder / TRIALS
-        write_atomically((trials if trials.is_dir() else self.folder) / STOP, "")
 
 
 class Folder:
@@ -140,8 +74,8 @@ class Folder:
             for run in self._in(here, files):
                 own |= {
                     run.folder,
-                    run.folder.parent,
-                }  # a method's folder with several seeds has a configuration, too
+                    *(part.folder for part in run.parts),
+                }  # a method's folder has a configuration, too
                 count += 1
                 if count > _MOST:
                     return
@@ -159,9 +93,15 @@ class Folder:
         if config is None or config.sweep is not None:
             yield self._one(here, here, config, ("", ""))
             return
+        methods: list[Watched] = []
         for label, places in run_folders(here, config).items():
-            for name, place in places.items():
-                yield self._one(place, here, config, (name, label))
+            runs = [self._one(place, here, config, (name, label)) for name, place in places.items()]
+            where = runs[0].folder.parent
+            methods.append(runs[0] if config.seeds is None else self._together(where, here, label, runs))
+        if len(methods) > 1:
+            title = config.title or f"{len(methods)} methods"
+            yield replace(self._together(here, here, title, methods), listed=True)
+        yield from methods
 
     def _one(self, place: Path, parent: Path, config: Config | None, names: tuple[str, str]) -> Watched:
         """One run, by its own name and its method's; read again only where its files have changed."""
@@ -171,20 +111,42 @@ class Folder:
         else:
             try:
                 _check_files(place)
-                run = self._read(place, config, names)
+                run = self._read(place, parent, config, names)
             except Exception as error:  # one folder takes the page from no other
                 run = self._unreadable(place, error)
             self._known[place] = (stamp, run)
-        if run.status in ("stopped", "waiting") and (held(place) or held(place / TRIALS)):
+        if run.status in _GOES_ON and (held(place) or held(place / TRIALS)):
             return replace(run, status="running")
         return run
 
-    def _read(self, place: Path, config: Config | None, names: tuple[str, str]) -> Watched:
-        name, page = self._name(place), (place / PAGE).is_file() and not (place / PAGE).is_symlink()
+    def _together(self, place: Path, parent: Path, label: str, parts: Sequence[Watched]) -> Watched:
+        """Several runs as one: the seeds of a method, or the methods of a comparison."""
+        count = len(parts)
+        statuses = {part.status for part in parts}
+        status = next((s for s in ("running", "unreadable") if s in statuses), "")
+        if not status:
+            status = (
+                statuses.pop() if len(statuses) == 1 else "diverged" if not statuses & _GOES_ON else "stopped"
+            )
+        if status in _GOES_ON and held(parent):
+            status = "running"
+        seconds = sum(h.seconds for part in parts for h in part.every_history)
+        done, total = sum(part.done for part in parts), sum(part.total or 0 for part in parts)
+        failed = sum(part.status == "diverged" for part in parts)
+        return Watched(
+            self._name(place), place, label, parts[0].task, status,
+            message=f"{failed} of {count} diverged" if failed else "",
+            progress=Progressed(label, "", done, total, seconds), page=_page_of(place, parent), parts=tuple(parts),
+        )  # fmt: skip
+
+    def _read(self, place: Path, parent: Path, config: Config | None, names: tuple[str, str]) -> Watched:
+        name, page = self._name(place), _page_of(place, parent)
         progress = read_progress(place)
         ended = (place / SUMMARY).exists() or (place / RESULTS).exists()
         if ended or progress is not None or (config is not None and config.sweep is not None):
-            label = progress.title if progress else config.method[0].shown if config else place.name
+            label = (
+                progress.title if progress else f"Sweep of {config.method[0].shown}" if config else place.name
+            )
             return Watched(
                 name, place, label, config.task if config else "", "finished" if ended else "stopped",
                 message=progress.part if progress else "", progress=progress, page=page,
@@ -197,7 +159,7 @@ class Folder:
             name, place, at.label, config.task, status, at.history, config.run.rounds, at.message, page=page
         )
 
-    def _deployed(self, name: str, place: Path, page: bool) -> Watched:
+    def _deployed(self, name: str, place: Path, page: Path | None) -> Watched:
         """A run on a federation, which has no configuration of ours."""
         history = read_history(place)
         if history is not None:
@@ -215,6 +177,11 @@ class Folder:
 
     def _name(self, place: Path) -> str:
         return place.relative_to(self.folder).as_posix()
+
+
+def _page_of(*folders: Path) -> Path | None:
+    """The first of some folders that has a page."""
+    return next((f for f in folders if (f / PAGE).is_file() and not (f / PAGE).is_symlink()), None)
 
 
 def _check_files(folder: Path) -> None:

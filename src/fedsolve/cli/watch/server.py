@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from fedsolve.cli.watch.runs import Folder, Watched
+from fedsolve.cli.watch.runs import Folder
 from fedsolve.cli.watch.watch_page import STATUSES, View, state, whole_page
+from fedsolve.cli.watch.watched import Watched
 from fedsolve.core.errors import InvalidInput
 from fedsolve.folders.untrusted import read_text
 from fedsolve.report.page import PAGE
@@ -186,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         if run is None:
             return
         try:
-            self._send(read_text(run.folder / PAGE, _LARGEST_PAGE, follow=False), _SANDBOX)
+            self._send(read_text((run.page or run.folder) / PAGE, _LARGEST_PAGE, follow=False), _SANDBOX)
         except (OSError, UnicodeDecodeError):
             self._refuse(HTTPStatus.NOT_FOUND, "the run has no page")
 

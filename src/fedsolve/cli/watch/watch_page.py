@@ -5,26 +5,29 @@ Python writes tables and texts, so that the page works without scripts; with the
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 
-from fedsolve.cli.watch.runs import Folder, Watched
+from fedsolve.cli.watch.runs import Folder
+from fedsolve.cli.watch.watched import Watched
 from fedsolve.report.markup import definitions, result_html, section, settings_html, static, text
-from fedsolve.report.number_text import human_bytes, show_number
+from fedsolve.report.number_text import human_bytes, human_time, show_number
 from fedsolve.report.page import curves_html, drawing, page_data
+from fedsolve.report.separation import first_metric
 from fedsolve.report.style import distinct_names
 from fedsolve.report.table import headline
 from fedsolve.results.history import History
 from fedsolve.results.metrics import describe, duration
+from fedsolve.results.seeds import over_seeds
 
 STATUSES = ("running", "finished", "stopped", "waiting", "diverged", "unreadable")
 MOST_DRAWN = 12
+_LONGER = 2.0
 _POINTS = 1000
 """Of a curve: more are not seen on a screen."""
 _HEAD = ("Run", "Method", "Status", "Rounds", "Test metric", "Training loss", "Sent", "Time", "Left")
@@ -55,11 +58,21 @@ class View:
         ]
 
     def drawn(self, runs: Mapping[str, Watched]) -> list[Watched]:
-        """The runs with curves, in the order of the table: those chosen, else those listed, running ones rather."""
-        found = [run for run in runs.values() if run.name in self.chosen] or self.listed(runs)
-        found = [run for run in found if run.history is not None]
+        """The runs with curves, in the order of the table: those chosen, else those listed, running ones rather.
+
+        Of those that are not chosen, runs much longer or shorter than the first are left out.
+        """
+        names = {
+            *self.chosen,
+            *(p.name for name in self.chosen if name in runs for p in _rows_of(runs[name])),
+        }
+        found = [run for run in runs.values() if run.name in names and run.histories]
+        if not found:
+            found = [run for run in self.listed(runs) if run.histories]
+            found.sort(key=lambda run: run.status != "running")
+            found = [run for run in found if 1 / _LONGER <= _rounds(run) / _rounds(found[0]) <= _LONGER]
         first = sorted(found, key=lambda run: run.status != "running")[:MOST_DRAWN]
-        return [run for run in found if run in first]
+        return [run for run in runs.values() if run in first]
 
     def query(self) -> str:
         """As the query of an address."""
@@ -81,7 +94,7 @@ def whole_page(folder: Folder, view: View) -> str:
         "standing": now["standing"],
         "table": now["table"],
         "details": now["details"],
-        "chart": curves_html([run.history for run in folder.look().values() if run.history is not None]),
+        "chart": curves_html([history for run in folder.look().values() for history in run.histories]),
         **drawing(now["data"]),
         "plotting": static("plotting.js"),
         "curves": static("curves.js"),
@@ -95,12 +108,12 @@ def state(folder: Folder, view: View) -> dict[str, Any]:
     """What the page shows, in parts: HTML, and the data of its curves (None where there are none)."""
     runs = folder.look()
     listed, drawn = view.listed(runs), view.drawn(runs)
-    histories = [_thin(_named(run)) for run in drawn if run.history is not None]
+    histories = [_thin(replace(h, label=_name(run))) for run in drawn for h in run.histories]
     return {
         "standing": text(_standing(folder, runs, listed)),
         "table": _table(listed, view),
         "details": _details(drawn, histories, view),
-        "data": page_data(histories, headline(histories)) if histories else None,
+        "data": page_data(histories, first_metric(histories)) if histories else None,
     }
 
 
@@ -128,22 +141,23 @@ def _table(listed: Sequence[Watched], view: View) -> str:
 
 
 def _row(run: Watched, view: View) -> str:
-    history, name, shown = run.history, text(run.name), text(run.shown)
+    name, shown = text(run.name), text(run.shown)
     checked = " checked" if run.name in view.chosen else ""
     box = f'<input type="checkbox" name="run" value="{name}" form="view" aria-label="Draw {shown}"{checked}>'
     cells = [
         f"{text(run.label)}{f' on {text(run.task)}' if run.task else ''}",
         f'<span class="status" data-status="{run.status}">{run.status}</span>',
         _done(run),
-        *(_metrics(history) if history is not None else ("", "", "", "")),
+        *(_metrics(run.histories) if run.histories else ("", "", "", "")),
         "" if run.seconds_left is None else text(f"about {duration(run.seconds_left)}"),
         _actions(run),
     ]
     if run.page:
         shown = f'<a href="page?{text(urlencode({"run": run.name}))}">{shown}</a>'
     message = f'<div class="message">{text(run.message)}</div>' if run.message else ""
+    part = ' class="part"' if "/" in run.name else ""
     return (
-        f'<tr><td>{box}</td><th scope="row">{shown}{message}</th>'
+        f'<tr{part}><td>{box if run.every_history else ""}</td><th scope="row">{shown}{message}</th>'
         + "".join(f"<td>{cell}</td>" for cell in cells)
         + "</tr>"
     )
@@ -151,6 +165,10 @@ def _row(run: Watched, view: View) -> str:
 
 def _done(run: Watched) -> str:
     """Rounds of all, with a bar."""
+    if (
+        run.history is None and run.progress is None
+    ):  # a sweep or a study, which tells how far it is while it runs
+        return "all" if run.status == "finished" else ""
     if run.total is None:
         return str(run.done)
     return (
@@ -159,16 +177,16 @@ def _done(run: Watched) -> str:
     )
 
 
-def _metrics(history: History) -> tuple[str, str, str, str]:
-    """The test metric, the training loss, what was sent and the time, as text."""
-    key = headline([history])
+def _metrics(histories: Sequence[History]) -> tuple[str, str, str, str]:
+    """The test metric, the training loss, what was sent and the time, as text: of several seeds their means."""
+    history, key = over_seeds(histories)[0].history, headline(histories)
     shown = "" if key == "train_loss" else text(_value(key, history.final(key)))
     sent = history.total("bytes_up") + history.total("bytes_down")
     return (
         shown,
         text(_value("train_loss", history.final("train_loss"))),
         human_bytes(sent),
-        duration(history.seconds),
+        human_time(history.seconds),
     )
 
 
@@ -178,7 +196,7 @@ def _value(key: str, value: float) -> str:
 
 
 def _actions(run: Watched) -> str:
-    if run.status != "running" or (run.progress is None and run.history is None):
+    if run.status != "running" or (run.progress is None and run.history is None):  # nothing to save yet
         return ""
     return (
         f'<form method="post" action="stop"><input type="hidden" name="run" value="{text(run.name)}">'
@@ -216,13 +234,28 @@ def _cohorts(history: History) -> str:
     return f"{words}; {lost} updates dropped" if lost else words
 
 
-def _named(run: Watched) -> History:
-    """The record under the name of its folder, by which runs are distinguished."""
-    assert run.history is not None
+def _name(run: Watched) -> str:
+    """The name of a run's curve, with its folder, by which runs are distinguished."""
     where = "" if run.name == "." else run.name
     told = where.rpartition("/")[2] == run.label  # the folder's name tells the method already
-    label = where if told else f"{run.label}, {where}" if where else run.label
-    return dataclasses.replace(run.history, label=label)
+    return where if told else f"{run.label}, {where}" if where else run.label
+
+
+def _rows_of(run: Watched) -> tuple[Watched, ...]:
+    """The methods of a comparison."""
+    return run.parts if run.listed else ()
+
+
+def _rounds(run: Watched) -> int:
+    """How many rounds a run has, or will have."""
+    return max(
+        [
+            run.rounds or 0,
+            1,
+            *(part.rounds or 0 for part in run.parts),
+            *(len(h.rounds["round"]) for h in run.histories),
+        ]
+    )
 
 
 def _thin(history: History) -> History:
@@ -231,4 +264,4 @@ def _thin(history: History) -> History:
     if count <= _POINTS:
         return history
     kept = np.unique(np.linspace(0, count - 1, _POINTS).round().astype(int))
-    return dataclasses.replace(history, evaluations={k: v[kept] for k, v in history.evaluations.items()})
+    return replace(history, evaluations={k: v[kept] for k, v in history.evaluations.items()})

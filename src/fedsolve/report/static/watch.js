@@ -33,7 +33,7 @@ function show(now) {
 
 // Draw other data: of the same runs where they are now, the zoom kept; of other runs anew.
 function showCurves(data) {
-  const names = (d) => JSON.stringify([d.runs.map((r) => r.name), d.metrics.map((m) => m.key)]);
+  const names = (d) => JSON.stringify([d.runs.map((r) => [r.name, !!r.low]), d.metrics.map((m) => m.key).sort()]);
   const before = page;
   const section = document.getElementById("drawn");
   const away = section.hidden;
@@ -53,8 +53,10 @@ function showCurves(data) {
     const xs = curvePlot.data[0];
     const { min, max } = curvePlot.scales.x;
     const zoomed = min > xs[0] || max < xs[xs.length - 1];
-    drawn = curveTables(chosenMetric(), curveForm.x.value, curveForm.log.checked);
-    curvePlot.setData(uPlot.join(drawn), !zoomed);
+    const shown = [chosenMetric(), curveForm.x.value, curveForm.log.checked];
+    drawn = curveTables(...shown);
+    const sides = edgeTables(...shown).map(({ table }) => table);
+    curvePlot.setData(uPlot.join([...drawn, ...sides]), !zoomed);
     if (zoomed) curvePlot.redraw();
     else frameCurves(chosenMetric(), curveForm.log.checked);
     showValues(curvePlot);
