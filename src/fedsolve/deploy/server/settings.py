@@ -59,46 +59,45 @@ def _shortfall(name: str, value: Any) -> Any:
 class Settings:
     """The options of `server_app`: see there what each means."""
 
-    rounds: int = option("communication rounds in all, >= 1.", _whole(1))
+    rounds: int = option("number of communication rounds, >= 1.", _whole(1))
     population: int = option(
         "number of clients, >= 1; they are numbered from 0 by their nodes' `client-id`.", _whole(1)
     )
     clients_per_round: int | None = option(
-        "clients drawn uniformly for a round, 1 .. population; None for all.",
+        "number of clients in a round, drawn uniformly, 1 .. population; None for all.",
         _whole(1, none="all"),
         default=None,
     )
     sampling: Sampling | None = option(
-        "how cohorts are drawn otherwise, in place of `clients_per_round`.", default=None, configurable=False
+        "client sampling (`fedsolve.sampling`), in place of `clients_per_round`.",
+        default=None,
+        configurable=False,
     )
-    seed: int = option(">= 0; cohorts and the clients' shuffles follow from it.", _whole(0), default=0)
+    seed: int = option("random seed of cohorts and shuffles, >= 0.", _whole(0), default=0)
     buffers: Mapping[str, np.ndarray] | None = option(
-        "tensors that are averaged plainly beside the model, by name, such as BatchNorm's "
-        "statistics: `torch_buffers(module)`.",
+        "buffers of the model by name, such as BatchNorm's statistics, which are averaged: `torch_buffers(module)`.",
         default=None,
         configurable=False,
     )
     evaluate: Evaluate | None = option(
-        '(model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for what '
-        "clients measure, or the losses of their local steps.",
+        'function (model, buffers) -> metrics on the server, such as {"test_accuracy": 0.9}; None for the '
+        "clients' metrics, or the losses of their local steps.",
         default=None,
         configurable=False,
     )
-    eval_every: int = option("rounds between evaluations, >= 1.", _whole(1), default=1)
+    eval_every: int = option("number of rounds between evaluations, >= 1.", _whole(1), default=1)
     client_metrics: str | Sequence[str] = option(
-        "what all connected clients measure the model by at each evaluation, on the examples that "
-        "they train on and on those that they hold out: names of metrics of their oracles, such "
-        'as ("loss", "accuracy") or "loss, accuracy"; () asks them nothing. Evaluations then have '
-        "the columns that simulations have: train_NAME, client_NAME_mean, _p10, _p90 and _worst, "
-        "validation_NAME, and `clients_measured`, how many answered. Refused with private "
-        "methods.",
+        "names of metrics of the clients' oracles, which all connected clients compute at each evaluation on "
+        'their training and validation examples, such as ("loss", "accuracy") or "loss, accuracy"; () for '
+        "none. Evaluations then have the columns of simulations: train_NAME, client_NAME_mean, _p10, _p90 and "
+        "_worst, validation_NAME, and `clients_measured`, the number of clients that reported. Refused with "
+        "private methods.",
         lambda _, names: check_metric_names(names),
         default=(),
     )
     callbacks: Sequence[Callback] = option(
-        "called after each evaluation, as those of `fs.run`: `fs.callbacks.EarlyStopping`, "
-        "`KeepBest`, with `client_metrics` also `EachClient` and `FineTuning`, functions of an "
-        "`fs.callbacks.Evaluated`.",
+        "called after each evaluation, as in `fs.run`: `fs.callbacks.EarlyStopping`, `KeepBest`, functions of "
+        "an `fs.callbacks.Evaluated`, and with `client_metrics` also `EachClient` and `FineTuning`.",
         lambda _, callbacks: tuple(check_callbacks(callbacks)),
         default=(),
         configurable=False,
@@ -107,22 +106,22 @@ class Settings:
         "the method's name in tables; default its own.", default=None, configurable=False
     )
     out: str = option(
-        "the run's folder; a relative one is below the folder that the SuperLink was started in.",
+        "output folder; a relative path starts at the folder in which the SuperLink was started.",
         _folder,
         default="fedsolve-run",
     )
     resume: bool = option(
-        "whether to go on from the checkpoint in `out`; without it a folder that holds a run is refused.",
+        "whether to continue from the checkpoint in `out`; without it a folder that holds a run is refused.",
         _flag,
         default=False,
     )
     quorum: int | None = option(
-        "clients that must be connected before the first round, 1 .. population; None for all.",
+        "number of clients that must be connected before the first round, 1 .. population; None for all.",
         _whole(1, none="all"),
         default=None,
     )
     connect_seconds: float = option(
-        "seconds to wait for them, and in a round for those of its cohort, > 0.",
+        "seconds to wait for these clients, and in a round for its cohort, to connect, > 0.",
         _number(above=0),
         default=120.0,
     )
@@ -130,48 +129,46 @@ class Settings:
         "seconds to wait for the replies of a round, > 0.", _number(above=0), default=600.0
     )
     min_replies: int | None = option(
-        "replies that must count for a round to be used, 1 .. population; None for half of its "
-        "cohort, rounded up, or what a robust reduction needs where that is more.",
+        "number of valid replies that a round needs, 1 .. population; None for half of its cohort, rounded "
+        "up, or the number that a robust reduction needs if it is larger.",
         _whole(1, none="half of a cohort"),
         default=None,
     )
     grace: float | None = option(
-        "seconds that a round stays open once `min_replies` count, >= 0; None for all of `round_seconds`.",
+        "seconds that a round stays open after `min_replies` valid replies, >= 0; None for `round_seconds`.",
         _number(at_least=0, infinite=True),
         default=None,
     )
     shortfall: Literal["repeat", "skip"] = option(
-        'what becomes of a round of fewer: "repeat" asks again those whose reply is missing or '
-        'did not count, "skip" leaves the model as it is and goes on to the next round.',
+        'handling of a round with fewer valid replies: "repeat" asks the clients without a valid reply again, '
+        '"skip" leaves the model unchanged and continues with the next round.',
         _shortfall,
         default="repeat",
     )
     repeats: int = option(
-        "how often one round is asked for again before the run ends, >= 0.", _whole(0), default=3
+        "number of times that a round is repeated before the run ends, >= 0.", _whole(0), default=3
     )
     over_select: float = option(
-        "share of clients asked beyond `clients_per_round`, >= 0: of 0.3 three tenths more, of "
-        "which the first replies count.",
+        "fraction of clients asked in addition to `clients_per_round`, >= 0: 0.3 asks 30 % more, and the first "
+        "replies count.",
         _number(at_least=0),
         default=0.0,
     )
     takeover: bool = option(
-        "whether a client's number may go to another node once the node that had it is no longer "
-        "connected. A node without a key of its own (`--auth-supernode-private-key`) is another "
-        "one after each start.",
+        "whether another node may take a client's number when the node that had it is no longer connected. "
+        "A node without its own key (`--auth-supernode-private-key`) is a new node after each start.",
         _flag,
         default=True,
     )
     norm_bound: float | None = option(
-        "largest Euclidean norm of a message that counts, > 0; None leaves out messages with a "
-        "norm that is more than 100,000 times what is usual in this round and in earlier ones "
-        "(docs/deployment.md).",
+        "largest Euclidean norm of a valid message, > 0; None rejects messages whose norm is more than 100,000 "
+        "times the usual norm of this and earlier rounds (docs/deployment.md).",
         _number(above=0, infinite=True),
         default=None,
     )
     max_share: float | None = option(
-        "largest share of a round's weights that one client may have, in (0, 1], where a method "
-        "weighs by examples; None for any.",
+        "largest fraction of a round's weights for one client, in (0, 1], if a method weighs by examples; "
+        "None for no limit.",
         _number(above=0, at_most=1, optional=True),
         default=None,
     )
