@@ -71,7 +71,7 @@ def compare(
     callbacks: CallbacksOfMethod | CallbacksOfMethodAndSeed | None = None,
     **options: Unpack[RunKeywords],
 ) -> Results:
-    """Run several methods on one task, one after another, each with the same seeds.
+    """Run several methods on one task, one after another, with the same seeds.
 
     Args:
         algorithms: the methods, under the labels that tables show, or as a list under their names.

@@ -248,7 +248,7 @@ class PNorm(Mirror):
         return _p_map(w, self.p)
 
     def inverse(self, theta: Params) -> Params:
-        """The same map with the conjugate exponent q = p / (p - 1)."""
+        """The model: the forward map with the conjugate exponent q = p / (p - 1)."""
         return _p_map(theta, self.p / (self.p - 1))
 
     def composes(self) -> tuple[str, ...]:

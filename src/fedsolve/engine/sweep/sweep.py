@@ -40,7 +40,7 @@ def sweep(
     progress: Callable[[SweepProgress], None] | bool | None = None,
     **options: Unpack[SweepKeywords],
 ) -> Sweep:
-    """Run every setting of a grid with every seed, and choose the best.
+    """Run every setting of a grid with every seed, and select the best setting.
 
     Each trial (a setting with a seed) is the run that `fedsolve.run` would do alone, to rounding. Settings see the
     same cohorts, shuffles and start; seeds do not. A trial that diverges is marked, and changes no other.
