@@ -17,6 +17,7 @@ import fedsolve as fs
 from fedsolve.cli.terminal.progress_file import ProgressFile
 from fedsolve.cli.watch.runs import Folder
 from fedsolve.cli.watch.watch_page import View, state
+from fedsolve.engine.records.record import Recorder
 from fedsolve.folders.lock import held, locked
 
 
@@ -249,3 +250,13 @@ def test_the_command_says_where(tmp_path):
         assert b"No runs yet." in answer.read()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 0
+
+
+def test_rounds_before_the_next_evaluation_are_counted():
+    """A long run that was evaluated at its start alone: what it sent is told all the same."""
+    recorder = Recorder()
+    recorder.evaluation(0, 0.0, {"train_loss": 1.0})
+    for number in (1, 2):
+        recorder.entry({"round": number, "bytes_up": 10, "bytes_down": 20, "participants": 2, "dropped": 0})
+    history = recorder.history("FedAvg", "digits", {}, 0.0, ())
+    assert (history.total("bytes_up"), history.total("bytes_down")) == (20, 40)

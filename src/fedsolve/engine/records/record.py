@@ -160,7 +160,8 @@ class Recorder:
         totals = self.totals.arrays()
         if self.sums and (not totals or totals["round"][-1] != rounds["round"][-1]):
             after = Rows()
-            after.add(totals)
+            if totals:  # none before the second evaluation
+                after.add(totals)
             after.add({"round": rounds["round"][-1], **self.sums})
             totals = after.arrays()
         if "epsilon" in rounds:
