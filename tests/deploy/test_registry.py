@@ -170,7 +170,7 @@ def test_a_damaged_file_of_claims(tmp_path):
     for text in ("{", "[]", '{"experiment": "one"}', '{"experiment": "one", "keys": {"a": 1}}', "\0" * 40):
         (tmp_path / BINDINGS).write_text(text)
         with pytest.raises(
-            fs.InvalidInput, match=r"clients\.json cannot be read .*: bring it back, or delete it"
+            fs.InvalidInput, match=r"clients\.json cannot be read .*: restore it, or delete it"
         ):
             NodeBindings(tmp_path / BINDINGS, "one")
 
