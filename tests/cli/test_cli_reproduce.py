@@ -56,7 +56,7 @@ def _experiment(monkeypatch):
 def test_interrupted_then_finished(call):
     ended = call("reproduce", "made", "--out", "m")
     assert ended.code == 130
-    assert "the same command goes on, fedsolve reproduce made --out m" in ended.err
+    assert "continue with the same command, fedsolve reproduce made --out m" in ended.err
     ended = call("reproduce", "made", "--out", "m")
     assert ended.code == 0
     assert COMPUTED == ["first", "second", "second"]  # the first part was kept
@@ -92,7 +92,7 @@ def test_page_and_files(call):
 def test_a_quick_run_has_no_verdict(call):
     """Neither in the terminal, on the page, nor in the files: its numbers mean nothing, and that is said."""
     ended = call("reproduce", "made", "--out", "m", "--quick", "--data-dir", "my data")
-    assert "goes on, fedsolve reproduce made --quick --data-dir 'my data' --out m" in ended.err
+    assert "the same command, fedsolve reproduce made --quick --data-dir 'my data' --out m" in ended.err
     ended = call("reproduce", "made", "--out", "m", "--quick")
     assert ended.code == 0
     assert "numbers mean nothing" in " ".join(ended.err.split())

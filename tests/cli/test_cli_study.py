@@ -78,7 +78,7 @@ def test_a_study_is_interrupted_goes_on_and_is_judged_again(call, monkeypatch):
     monkeypatch.setattr(runner.fs, "sweep", interrupted)
     ended = call("study", "mine.toml")
     assert ended.code == 130
-    assert "the same command goes on, fedsolve study mine.toml" in ended.err
+    assert "continue with the same command, fedsolve study mine.toml" in ended.err
     (kept,) = Path("runs/mine/parts").iterdir()
     before = kept.stat().st_mtime_ns
     monkeypatch.setattr(runner.fs, "sweep", sweep)

@@ -36,7 +36,7 @@ def refused(path, content, read=read):
         read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert "bring back a copy, or start a new run" in str(caught.value)
+    assert "restore a copy, or start a new run" in str(caught.value)
 
 
 def test_what_is_written_is_read(path):

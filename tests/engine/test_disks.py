@@ -44,7 +44,7 @@ def test_a_population_goes_on_where_its_disk_was_full(disk, tmp_path, monkeypatc
     place, again = disk
     monkeypatch.setattr("fedsolve.data.on_disk.writing._BETWEEN", 2**16)
     whole = fs.data.write(clients(80), tmp_path / "whole")
-    with pytest.raises(fs.InvalidInput, match="No space left on device; what was written stays"):
+    with pytest.raises(fs.InvalidInput, match="No space left on device; written data are kept"):
         fs.data.write(clients(80), place / "d")
     with pytest.raises(fs.InvalidInput, match="holds no data"):
         fs.data.open(place / "d")

@@ -115,7 +115,7 @@ def test_a_method_without_slips():
     [
         (Own(weighting="exampels"), "weighting = 'exampels'"),
         (Own(weighting=None), "weighting = None"),
-        (Forgotten(), "Forgotten is no module"),
+        (Forgotten(), "Forgotten is not a module"),
         (Own, "algorithm must be one"),
         ("FedAvg", "algorithm must be one"),
     ],

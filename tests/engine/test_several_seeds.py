@@ -197,7 +197,7 @@ def test_if_all_diverge_it_is_said(tmp_path):
     [
         (lambda: run(seeds=2, seed=1), "give seed or seeds, not both"),
         (lambda: run(seeds=0), "seeds = 0 must be how many"),
-        (lambda: run(seeds=2, callbacks=[print]), "with seeds each run has callbacks of its own"),
+        (lambda: run(seeds=2, callbacks=[print]), "with seeds each run needs its own callbacks"),
         (lambda: run(seeds=2, resume=True), "resume needs the folder of the run: give out"),
         (lambda: fs.compare([fs.FedAvg(0.1)], TASK, rounds=1), "nothing to compare"),
         (
