@@ -61,7 +61,12 @@ def test_a_comparison_leaves_a_folder_for_each_method_and_one_page(call, config)
     assert "Rounds to" not in ended.out
     chosen = call("show", "c", "--metrics", "loss,accuracy", "--target", "1.5").out
     heads = next(line for line in chosen.splitlines() if "Method" in line)
-    assert re.split(" {2,}", heads.strip()) == ["Method", "Final test loss", "Final test accuracy (%)", "Rounds to 1.5"]
+    assert re.split(" {2,}", heads.strip()) == [
+        "Method",
+        "Final test loss",
+        "Final test accuracy (%)",
+        "Rounds to 1.5",
+    ]
     document = call("show", "c", "--metrics", "loss", "--target", "100", "--json").document
     assert [m["result"]["rounds_to_target"] for m in document["methods"]] == [0, 0]
     wrong = call("compare", "--config", config, "--metrics", "acuracy", "--out", "none")

@@ -106,7 +106,12 @@ def test_seeds_of_one_method_are_one_row_of_means_and_deviations():
 
 def test_the_users_own_metrics_have_columns_and_can_be_chosen():
     """AUC and F1 of the test set, not the bound of the AUC, not the training set's; of seven the first five."""
-    own = {"test_auc": [0.5, 0.7, 0.75], "test_auc_error": [0.1] * 3, "test_f1": [0.2] * 3, "train_auc": [0.9] * 3}
+    own = {
+        "test_auc": [0.5, 0.7, 0.75],
+        "test_auc_error": [0.1] * 3,
+        "test_f1": [0.2] * 3,
+        "train_auc": [0.9] * 3,
+    }
     other = {name: [x / 2 for x in values] for name, values in own.items()}
     runs = [run(evaluations=own), run(seed=1, evaluations=other), run("X")]
     shown = printed(runs)
@@ -120,7 +125,11 @@ def test_the_users_own_metrics_have_columns_and_can_be_chosen():
     assert result_rows(runs[:1], 0.7, ["auc"])[0]["rounds_to_target"] == 1
     held = run(evaluations={"test_accuracy": None, "validation_f1": [0.1] * 3, "validation_loss": [1.0] * 3})
     assert "final_validation_f1" in result_rows([held])[0]
-    for wrong, words in ((["test_au"], "unknown metric .test_au.: did you mean"), ("auc", "must be a list"), ([], "must be")):
+    for wrong, words in (
+        (["test_au"], "unknown metric .test_au.: did you mean"),
+        ("auc", "must be a list"),
+        ([], "must be"),
+    ):
         with pytest.raises(InvalidInput, match=words):
             result_rows(runs, metrics=wrong)
 
