@@ -250,7 +250,7 @@ AXES = [
     ("client_lr=1,1.0", "the value 1.0 comes twice"),
     ("client_lr=0.1,0", "client_lr = 0.0 must be finite and > 0"),
     ("client_lr=0.1,fast", "client_lr = 'fast' must be a number"),
-    ("client_lr=0.1,none", "none is no value of it"),
+    ("client_lr=0.1,none", "none is not allowed"),
     ("weighting=uniform,all", "weighting = 'all' must be one of uniform, examples"),
     ("client_lr.initial=0.1,1", "needs client_lr as a table"),
 ]
