@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,17 @@ def facts_of(inference: Any, personal: bool) -> dict[str, Any]:
         return facts
     if inference.to_module is not None and inference.labels is not None:
         facts[_PREDICTS] = _CLASSES
-    unnamed: dict[str, str] = {}
-    table = None if inference.made_by is None else task_table(inference.made_by, unnamed)
-    return facts if table is None or unnamed else {**facts, _TASK: table}
+    made, unnamed = inference.made_by, dict[str, str]()
+    if made is None or made.name not in TASKS:
+        return facts
+    table = task_table(replace(made, options={**_defaults(made.name), **made.options}), unnamed)
+    return facts if unnamed else {**facts, _TASK: table}
+
+
+def _defaults(task: str) -> dict[str, Any]:
+    """The options of a ready task that are not given: a file says the same whether they were typed or not."""
+    options = inspect.signature(TASKS[task].builder).parameters.values()
+    return {o.name: o.default for o in options if o.default is not o.empty}
 
 
 @dataclass(frozen=True, eq=False)
