@@ -2,6 +2,7 @@
 
     make bench            all works
     python benchmarks/bench.py w1 w3
+    python benchmarks/bench.py --store      all works, and their tables in benchmarks/results/ (docs/benchmarks.md)
 
 Each repetition times every program of a work once, in turn, so that a drift of the machine's speed hits all
 alike; the ratio is the median over repetitions of time / time of the hand-written program beside it. The
@@ -15,16 +16,17 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import fedsolve as fs
 import handwritten
@@ -33,6 +35,7 @@ from fedsolve.engine.options import RunOptions
 from fedsolve.engine.prepare import prepare
 from fedsolve.geometry import L1, L1Ball, L2Ball
 from fedsolve.tasks import CNN, MLP, CrossEntropy, Examples, Softmax
+from stored import collect, store, table
 
 RATE = handwritten.RATE
 METHODS = {
@@ -101,14 +104,12 @@ def interleave(
 
 
 def show(title: str, times: dict[str, list[float]], base: str, notes: dict[str, str] | None = None) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in ("program", "ms a round (median)", "minimum", f"ratio to {base}", "bound"):
-        table.add_column(column, justify="left" if column == "program" else "right")
+    rows = []
     for name, values in times.items():
         ratio = statistics.median(v / b for v, b in zip(values, times[base], strict=True))
         bound = (notes or {}).get(name, "")
-        table.add_row(name, f"{statistics.median(values):.3f}", f"{min(values):.3f}", f"{ratio:.2f}", bound)
-    console.print(table)
+        rows.append((name, f"{statistics.median(values):.3f}", f"{min(values):.3f}", f"{ratio:.2f}", bound))
+    table(title, ("program", "ms a round (median)", "minimum", f"ratio to {base}", "bound"), rows)
 
 
 def small(
@@ -118,7 +119,8 @@ def small(
     programs |= {name: library(a(), work, cohort, rounds, **local) for name, a in METHODS.items()}
     times = interleave(programs, rounds, 15)
     show(title, times, "by hand", {"FedAvg": "<= 1.2"})
-    show("the same, against FedAvg", times, "FedAvg", {"FedDuAdam": "<= 1.3", "SCAFFOLD": "<= 1.5"})
+    bounds = {"FedDuAdam": "<= 1.3", "SCAFFOLD": "<= 1.5"}
+    show(f"{title.split()[0]}  against FedAvg, {jax.device_count()} device(s)", times, "FedAvg", bounds)
 
 
 def w1() -> None:
@@ -342,21 +344,14 @@ def one_sweep(
     programs = {"sweep": sweep, "runs in a row": in_a_row, "rounds alone": lambda: [run() for run in alone]}
     times = interleave(programs, 1, 3)
     scale = len(lanes) / some
-    table = Table(title=title, title_justify="left")
-    for column in ("program", "s", "times the sweep", "bound"):
-        table.add_column(column, justify="left" if column == "program" else "right")
-    table.add_row("sweep, with its compilation", f"{first:.1f}", "", "")
+    rows = [("sweep, with its compilation", f"{first:.1f}", "", "")]
     for name, values in times.items():
         many = 1 if name == "sweep" else scale
         ratio = statistics.median(many * v / s for v, s in zip(values, times["sweep"], strict=True))
         text = "" if name == "sweep" else f"{ratio:.1f}"
-        table.add_row(
-            name,
-            f"{many * statistics.median(values) / 1e3:.1f}",
-            text,
-            bound if name == "runs in a row" else "",
-        )
-    console.print(table)
+        seconds = f"{many * statistics.median(values) / 1e3:.1f}"
+        rows.append((name, seconds, text, bound if name == "runs in a row" else ""))
+    table(title, ("program", "s", "times the sweep", "bound"), rows)
 
 
 def federation() -> None:
@@ -391,6 +386,17 @@ WORKS = {
     "federation": federation,
 }
 
+
+def main(words: list[str]) -> None:
+    """The works that are named, or all; with `--store` their tables are kept."""
+    works = [word for word in words if word != "--store"]
+    with tempfile.TemporaryDirectory() as folder:
+        lines = collect(Path(folder)) if "--store" in words else None
+        for name in works or WORKS:
+            WORKS[name]()
+        if lines is not None:
+            console.print(f"stored in {store(lines, works)}")
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:] or WORKS:
-        WORKS[name]()
+    main(sys.argv[1:])

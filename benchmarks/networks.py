@@ -16,12 +16,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import fedsolve as fs
 import networks_jax as jax_by_hand
 from fedsolve.tasks import CNN, LSTM, CrossEntropy, Examples, NextToken, ResNet18
+from stored import table
 
 WRITERS = [
     157,
@@ -74,27 +73,19 @@ def compare(
             run()
             wall[name].append(1e6 * (time.perf_counter() - begun[0]) / examples)
             processor[name].append(1e6 * (time.process_time() - begun[1]) / examples)
-    table = Table(title=title, title_justify="left")
-    for column in (
-        "program",
-        "ms (median)",
-        "minimum",
-        f"ratio to {base}",
-        "processor (min)",
-        "ratio",
-        "bound",
-    ):
-        table.add_column(column, justify="left" if column == "program" else "right")
 
     def ratio(times: dict[str, list[float]], name: str) -> str:
         return f"{statistics.median(a / b for a, b in zip(times[name], times[base], strict=True)):.2f}"
 
-    for name in programs:
-        table.add_row(
+    rows = [
+        (
             name, f"{statistics.median(wall[name]):,.1f}", f"{min(wall[name]):,.1f}", ratio(wall, name),
             f"{min(processor[name]):,.1f}", ratio(processor, name), bounds.get(name, ""),
-        )  # fmt: skip
-    Console(width=120).print(table)
+        )
+        for name in programs
+    ]  # fmt: skip
+    columns = ("program", "ms (median)", "minimum", f"ratio to {base}", "processor (min)", "ratio", "bound")
+    table(title, columns, rows)
 
 
 def fedavg(

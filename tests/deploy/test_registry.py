@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 import pytest
-from deploy_small import deploy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedsolve as fs
+from deploy_small import deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.nodes.client_registry import ClientRegistry

@@ -132,7 +132,9 @@ def test_one_that_refuses_is_waited_for(tmp_path):
 
     with pytest.raises(Unavailable, match=r"1 of 6 clients connected within 0\.2 s"):
         deploy(fs.FedAvg(0.1), tmp_path / "a", tamper=refuse)
-    with pytest.raises(Unavailable, match=r"0 of 6 clients connected within 0\.2 s"):  # five are not there yet
+    with pytest.raises(
+        Unavailable, match=r"0 of 6 clients connected within 0\.2 s"
+    ):  # five are not there yet
         deploy(fs.FedAvg(0.1), tmp_path / "b", clients=[7])
 
 

@@ -125,9 +125,7 @@ def test_a_flipped_bit_is_found(tmp_path):
         damaged = bytearray(content)
         damaged[i] ^= 1 << (i % 8)
         (tmp_path / RECORD).write_bytes(damaged)
-        with pytest.raises(
-            fs.InvalidInput, match=r"corrupt.*restore a copy, or start a new run"
-        ) as caught:
+        with pytest.raises(fs.InvalidInput, match=r"corrupt.*restore a copy, or start a new run") as caught:
             file.restore(facts)
         assert str(tmp_path / RECORD) in str(caught.value)
     (tmp_path / RECORD).unlink()

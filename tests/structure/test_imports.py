@@ -73,7 +73,9 @@ def test_programs_beside_the_package_import_what_is_there():
                 if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsolve.")):
                     continue
                 home = known.get(node.module)
-                if home is not None and home.with_suffix(".pyi").is_file():  # names are loaded when first used
+                if (
+                    home is not None and home.with_suffix(".pyi").is_file()
+                ):  # names are loaded when first used
                     home = home.with_suffix(".pyi")
                 there = set(names_of(home)) if home is not None and home.is_file() else set()
                 missing += [
