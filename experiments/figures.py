@@ -87,7 +87,10 @@ ITEMS = (
     ),
     Item(_FEDOPT, "Figure 2", "maps of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA),
     Item(_FEDOPT, "Figure 3", "sensitivity to tau", "stand-in", ("fedopt-tuning",), _NO_DATA),
-    Item(_FEDOPT, "Appendix E.4", "inverse relation of client and server rate", "stand-in", ("fedopt-tuning",), _NO_DATA),
+    Item(
+        _FEDOPT, "Appendix E.4", "inverse relation of client and server rate", "stand-in", ("fedopt-tuning",),
+        _NO_DATA,
+    ),
     Item(
         _FEDOPT, "Appendices E.1 to E.3, E.6", "more curves and maps, full test sets, learning rate decay", "none",
         note="not implemented",

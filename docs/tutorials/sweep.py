@@ -13,8 +13,8 @@ found = fs.sweep("FedAdam", task, grid, seeds=2, rounds=40, clients_per_round=10
 found
 
 # %% [markdown]
-# `found` knows its selection criterion (here the mean training loss of the last 4 of 40 rounds), the best setting by it,
-# and how much of the grid is about as good, which is how easy the method is to tune.
+# `found` knows its selection criterion (here the mean training loss of the last 4 of 40 rounds), the best setting by
+# it, and how much of the grid is about as good, which is how easy the method is to tune.
 
 # %%
 print(found.best_settings, f"{100 * found.share_within(0.05):.0f} % of the grid within 5 % of the best")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import fedsolve as fs
-from fedsolve.geometry import Geometry
+from fedsolve.geometry import ProjectableSet
 from fedsolve.studies.author import DouglasRachford, Scalar, module, replace, trees
 
 CLIENT_LR, PENALTY = 0.05, 0.01
@@ -39,7 +39,7 @@ class AccumulatedDouglasRachford(DouglasRachford):
         return replace(server, params=model, mean=model)
 
 
-def public_feddr(psi: Geometry, client_lr: float = CLIENT_LR) -> AccumulatedDouglasRachford:
+def public_feddr(psi: ProjectableSet, client_lr: float = CLIENT_LR) -> AccumulatedDouglasRachford:
     """The public code's FedDR: one gradient step a round at its rate, its one penalty for 1 / eta and for alpha.
 
     Args:

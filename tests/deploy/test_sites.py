@@ -7,10 +7,10 @@ import re
 import jax
 import numpy as np
 import pytest
-from deploy_small import PROBLEM, deploy, start
 from flwr.app import ConfigRecord, Context, RecordDict
 
 import fedsolve as fs
+from deploy_small import PROBLEM, deploy, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import run_log
