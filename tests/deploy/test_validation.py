@@ -74,12 +74,12 @@ def test_what_is_sent_beside_the_model():
     good = np.ones(2, np.float32)
     check_buffer_values(known, {"mean": good})
     for sent, said in (
-        ({"mean": np.array([1.0, np.nan], np.float32)}, "its mean, averaged beside the model, is not finite"),
+        ({"mean": np.array([1.0, np.nan], np.float32)}, "its buffer mean is not finite"),
         ({"mean": np.array([np.inf, 1.0], np.float32)}, "is not finite"),
         ({"mean": good.astype(np.float64)}, "its mean is float64"),
         ({"mean": np.ones(3, np.float32)}, r"of shape \(3,\)"),
-        ({}, "it lacks mean"),
-        ({"mean": good, "more": good}, "it has more"),
+        ({}, "it lacks the buffer mean"),
+        ({"mean": good, "more": good}, "it has the buffer more"),
     ):
         with pytest.raises(InvalidInput, match=said):
             check_buffer_values(known, sent)

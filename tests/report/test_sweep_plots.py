@@ -171,7 +171,7 @@ def test_pairs_put_the_server_rate_along_x_and_leave_out_axes_of_one_value():
         (lambda s: sensitivity(s, "test_acuracy"), "did you mean 'test_accuracy'"),
         (
             lambda s: share_within([s, make_sweep(selection=Selection("train_loss", 5))]),
-            "different rules",
+            "different selection criteria",
         ),
     ],
 )

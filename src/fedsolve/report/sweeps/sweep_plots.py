@@ -120,7 +120,7 @@ def best_over_grid(sweeps: SweepRecord | Sequence[SweepRecord], axis: str, bands
     Where all settings at a value diverged, the line has a gap, marked in words.
 
     Raises:
-        InvalidInput: an unknown axis, sweeps chosen by different rules, or matplotlib is absent.
+        InvalidInput: an unknown axis, sweeps with different selection criteria, or matplotlib is absent.
     """
     several = as_list(sweeps)
     figure = new_figure(8.6, 4.6)

@@ -160,7 +160,7 @@ def as_list(sweeps: SweepRecord | Sequence[SweepRecord]) -> list[SweepRecord]:
     """The sweeps, which must have one selection criterion.
 
     Raises:
-        InvalidInput: no sweeps, or sweeps chosen by different rules.
+        InvalidInput: no sweeps, or sweeps with different selection criteria.
     """
     several = [sweeps] if isinstance(sweeps, SweepRecord) else list(sweeps)
     if not several:
