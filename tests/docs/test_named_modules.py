@@ -21,7 +21,7 @@ def ids(paths):
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
 def test_files_exist(page):
-    """Below the repository, the package or the folder of the page; `NAME` stands for any, `runs` and `sites` are new."""
+    """Below the repository, the package or the folder of the page; `NAME` stands for any, others are made."""
     named = FILE.findall(page.read_text())
     named = {name for name in named if "NAME" not in name and not name.startswith(("runs/", "sites/"))}
     homes = (ROOT, SOURCE, page.parent)
