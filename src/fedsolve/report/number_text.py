@@ -46,12 +46,12 @@ def power_of_ten(text: str) -> str:
 def plus_minus(mean: float, deviation: float) -> str:
     """A mean with a deviation, both to the second significant digit of the deviation.
 
-    The mean has six significant digits at most: of a smaller deviation no digit is left.
+    The mean has six significant digits at most; where no digit of the deviation is left, it has four.
 
     >>> plus_minus(0.43127, 0.0213), plus_minus(96.1, 1.96), plus_minus(1234.0, 87.1)
     ('0.431 ± 0.021', '96.1 ± 2.0', '1,234 ± 87')
-    >>> plus_minus(8.74e-10, 2.1e-11), plus_minus(0.25, 0.0), plus_minus(1.0768, 3e-12)
-    ('(8.74 ± 0.21)e-10', '0.25 ± 0', '1.0768 ± 0')
+    >>> plus_minus(8.74e-10, 2.1e-11), plus_minus(0.25, 0.0), plus_minus(98.3287, 3e-12)
+    ('(8.74 ± 0.21)e-10', '0.25 ± 0', '98.33 ± 0')
     """
     if not math.isfinite(mean):
         return show_number(mean)
@@ -62,7 +62,8 @@ def plus_minus(mean: float, deviation: float) -> str:
     most = _DIGITS - 1 - (math.floor(math.log10(size)) if size else 0)
     decimals = 1 - math.floor(math.log10(float(f"{deviation:.1e}"))) if deviation else most + 1
     if decimals > most and deviation < 0.5 * 10.0**-most:
-        return f"{f'{mean:,.{max(0, most)}f}'.rstrip('0').rstrip('.')} ± 0"
+        text = f"{mean:,.{max(0, most - 2)}f}"
+        return f"{text.rstrip('0').rstrip('.') if '.' in text else text} ± 0"
     decimals = max(0, min(decimals, most))
     return f"{mean:,.{decimals}f} ± {deviation:,.{decimals}f}"
 
