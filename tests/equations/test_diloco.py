@@ -160,8 +160,8 @@ KEPT = fs.client.Optax(optax.adamw, keep=True, learning_rate=0.1)
         (lambda: fs.DiLoCo(weight_decay=-0.1), "weight_decay = -0.1 must be"),
         (lambda: fs.DiLoCo(server_optimizer=SGD(0.1)), "must be one such as server.ServerSGD"),
         (lambda: fs.ControlVariates(fs.DiLoCo()), "OptaxSolver is not: use option='I'"),
-        (lambda: DouglasRachford(L1(0.1), KEPT), "FedDR starts its clients' solver anew"),
-        (lambda: DynamicRegularization(KEPT), "FedDyn starts its clients' solver anew"),
+        (lambda: DouglasRachford(L1(0.1), KEPT), "FedDR starts its clients' solver from a new state"),
+        (lambda: DynamicRegularization(KEPT), "FedDyn starts its clients' solver from a new state"),
     ],
 )
 def test_refused(make, words):

@@ -67,8 +67,8 @@ FACES = {
     ),
     "gap of a penalty": (lambda: FrankWolfeGap(L1(0.1)), ["FrankWolfeGap", "lmo", "L1Ball"]),
     "prox gradient without prox": (lambda: ProxGradient(LpBall(2.0, 1.5)), ["ProxGradient", "prox", "L1("]),
-    "no penalty at all": (lambda: fs.FedMiD(0.1), ["0.1", "no penalty or set", "L1Ball"]),
-    "a number as a set": (lambda: fs.FedFW(10.0), ["10.0", "no penalty or set", "L1Ball"]),
+    "no penalty at all": (lambda: fs.FedMiD(0.1), ["0.1", "not a penalty or a set", "L1Ball"]),
+    "a number as a set": (lambda: fs.FedFW(10.0), ["10.0", "not a penalty or a set", "L1Ball"]),
 }
 
 

@@ -99,7 +99,7 @@ def test_an_index_outside_is_seen(index):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((np.eye(2), 2), "no CSR matrix"),
+        ((np.eye(2), 2), "not a CSR matrix"),
         (
             (SimpleNamespace(indptr=[0, 1, 4], indices=[0, 1, 2, 3], data=np.ones(4)), 2),
             "row 1 has 3 entries",

@@ -124,7 +124,7 @@ def test_local_composition_is_exact():
         ({"cohort": 2.5}, "integer where sampling = 'fixed'"),
         ({"delta": 0.0}, "delta = 0.0"),
         ({"sampling": "posson"}, "did you mean 'poisson'"),
-        ({"accountant": "pld"}, "no sampling without replacement"),
+        ({"accountant": "pld"}, "not support sampling without replacement"),
         ({"accountant": "moments"}, "unknown accountant"),
         ({"population": 10.5}, "population = 10.5"),
     ],

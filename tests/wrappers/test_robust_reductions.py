@@ -314,7 +314,7 @@ def test_cohorts_that_are_too_small_are_refused(name):
         assert float(method.reduction.fewest) == fewest
         if fewest > 1:
             with pytest.raises(
-                fs.InvalidInput, match=f"from n = {fewest} clients a round on.*has {fewest - 1}: "
+                fs.InvalidInput, match=f"at least n = {fewest} clients a round.*has {fewest - 1}: "
             ):
                 method.check(Uniform(fewest - 1), 20)
 
@@ -341,7 +341,7 @@ def test_cohorts_of_random_size():
         Trace(there[:1], 8),
         Scheduled(np.zeros((1, 8), int), there[:1]),
     ):
-        with pytest.raises(fs.InvalidInput, match="from n = 5"):
+        with pytest.raises(fs.InvalidInput, match="at least n = 5"):
             method.check(sampling, 8)
 
 

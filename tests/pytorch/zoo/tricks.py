@@ -457,7 +457,7 @@ ENTRIES = [
         lambda: two(lambda m, x: SimpleNamespace(scores=m.o(m.a(x).tanh()))),
         vectors,
         of("scores"),
-        refused("gives a SimpleNamespace, in which no tensors"),
+        refused("gives a SimpleNamespace without tensors"),
         gate=True,
     ),
     Entry(
