@@ -5,12 +5,12 @@ import json
 import jax
 import numpy as np
 import pytest
-from deploy_small import CLIENTS, POPULATION, PROBLEM, deploy, simulated, start
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedsolve as fs
 from conformance.entries import BALL
 from conformance.properties import SAMPLING
+from deploy_small import CLIENTS, POPULATION, PROBLEM, deploy, simulated, start
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.flower import client_app
 from fedsolve.deploy.messages import records

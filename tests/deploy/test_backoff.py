@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from deploy_small import POPULATION, deploy
 from flwr.app import RecordDict
 
 import fedsolve as fs
+from deploy_small import POPULATION, deploy
 from fedsolve.deploy.client.client_state import ClientState
 from fedsolve.deploy.nodes import exchange
 from fedsolve.deploy.nodes.exchange import Backoff

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from deploy_small import deploy
 from flwr.app import Array, ArrayRecord
 
 import fedsolve as fs
+from deploy_small import deploy
 from fedsolve.deploy.flower import client_app
 
 torch = pytest.importorskip("torch")

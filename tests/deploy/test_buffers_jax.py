@@ -1,9 +1,9 @@
 """A task with buffers on the fake grid: parameters and statistics are the compiled engine's."""
 
 import numpy as np
-from deploy_small import clients_of, deploy
 
 import fedsolve as fs
+from deploy_small import clients_of, deploy
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.results.callbacks import FineTuning

@@ -4,9 +4,9 @@ import errno
 
 import numpy as np
 import pytest
-from deploy_small import deploy
 
 import fedsolve as fs
+from deploy_small import deploy
 from fedsolve.deploy import checkpoint
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle

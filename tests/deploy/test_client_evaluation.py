@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import malformed
 import numpy as np
 import pytest
-from deploy_small import ask, clients_of, deploy
 from flwr.app import ConfigRecord
 
 import fedsolve as fs
+from deploy_small import ask, clients_of, deploy
 from fake_grid import over_the_wire
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.codec import to_record

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from deploy_small import deploy
 from safetensors.numpy import load_file
 
 import fedsolve as fs
+from deploy_small import deploy
 from fedsolve.core.types import module
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.client_state import ClientState, StateLost

@@ -9,11 +9,11 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from deploy_small import deploy
 from flwr.app import ConfigRecord
 from sklearn import metrics as theirs
 
 import fedsolve as fs
+from deploy_small import deploy
 from fake_grid import over_the_wire
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.codec import Expected, record_to_reply, to_record

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from deploy_small import deploy
 from test_reply_outliers import APPS, CLIENTS
 
 import fedsolve as fs
+from deploy_small import deploy
 from fedsolve.deploy.messages.message import PartMetrics
 from fedsolve.deploy.server.evaluation_result import find_metric_outliers
 from fedsolve.methods.robust.outliers import FACTOR

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from deploy_small import ask
 
 import fedsolve as fs
+from deploy_small import ask
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.ledger import LEDGER
 from fedsolve.deploy.messages.codec import to_record

@@ -5,9 +5,9 @@ import json
 import jax.numpy as jnp
 import malformed
 import numpy as np
-from deploy_small import ask
 
 import fedsolve as fs
+from deploy_small import ask
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.messages.codec import to_record
 from fedsolve.deploy.messages.spec import to_spec

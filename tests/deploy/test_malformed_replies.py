@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import malformed
 import numpy as np
 import pytest
-from deploy_small import deploy
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import fedsolve as fs
+from deploy_small import deploy
 from fake_grid import over_the_wire
 from fedsolve import wire
 from fedsolve.core.checks import check_same

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from deploy_small import clients_of, deploy
 
 from conformance.entries import EVERY, METHODS, OF_EACH_KIND
 from conformance.properties import COHORTS, SAMPLING, START, close, compiled, model, task
+from deploy_small import clients_of, deploy
 from fedsolve import wire
 from fedsolve.core import introspect
 from fedsolve.core.algorithm import Cohort

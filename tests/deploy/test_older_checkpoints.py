@@ -7,10 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
-from deploy_small import deploy
 from test_reply_outliers import sends
 
 import fedsolve as fs
+from deploy_small import deploy
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy import checkpoint, retention
 from fedsolve.deploy.client.client import client_app

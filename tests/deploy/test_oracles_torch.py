@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from deploy_small import ask
 from flwr.app import RecordDict
 from oracle_small import far, key, local_work, same
 
 import fedsolve as fs
 from conformance.entries import METHODS
+from deploy_small import ask
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.oracles.jax import JaxOracle

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from deploy_small import POPULATION, deploy, simulated, start
 
 import fedsolve as fs
 from conformance.properties import close
+from deploy_small import POPULATION, deploy, simulated, start
 from fedsolve.deploy.messages.fact_checks import check_buffers
 from fedsolve.deploy.secret_keys import load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator

@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from deploy_small import clients_of, deploy
 from malformed import with_bytes
 
 import fedsolve as fs
 from conformance.properties import task
+from deploy_small import clients_of, deploy
 from fedsolve.deploy.client.client import client_app
 from fedsolve.deploy.oracles.jax import JaxOracle
 from fedsolve.deploy.run_log import ROUNDS

@@ -7,10 +7,10 @@ import weakref
 import jax
 import numpy as np
 import pytest
-from deploy_small import deploy
 from malformed import with_bytes
 
 import fedsolve as fs
+from deploy_small import deploy
 from fake_grid import over_the_wire
 from fedsolve import wire
 from fedsolve.core import trees

@@ -4,9 +4,9 @@ import logging
 import time
 
 import pytest
-from deploy_small import CLIENTS, start
 
 import fedsolve as fs
+from deploy_small import CLIENTS, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.messages.signature import signature

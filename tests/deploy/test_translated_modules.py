@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from deploy_small import clients_of, deploy  # noqa: E402
 from torch import nn  # noqa: E402
 
 import fedsolve as fs  # noqa: E402
+from deploy_small import clients_of, deploy  # noqa: E402
 from fedsolve.deploy.oracles.jax import JaxOracle  # noqa: E402
 from harness import Listed  # noqa: E402
 
