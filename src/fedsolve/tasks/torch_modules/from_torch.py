@@ -91,15 +91,12 @@ def from_torch(
     classes = are_classes(outputs, y)
     if metrics is None:
         metrics = {"accuracy": _accuracy} if classes else {}
-    functions: dict[str, Any] = {}
     from_sums = {what: metric for what, metric in metrics.items() if isinstance(metric, SumMetric)}
     refuse_weighted(from_sums)
-    for what, function in {"loss": loss, **metrics}.items():
-        if what in from_sums:
-            continue
-        is_loss = what == "loss"
-        said = "the loss" if is_loss else f"metric {what}"
-        functions[what] = judged(said, function, outputs, y, _dtype(module), only_means=is_loss)
+    functions = {"loss": judged("the loss", loss, outputs, y, _dtype(module), only_means=True)}
+    for what, metric in metrics.items():
+        if what not in from_sums:
+            functions[what] = judged(f"metric {what}", metric, outputs, y, _dtype(module), only_means=False)
     parts, notes = parts_of(module, functions, data.examples, x, outputs, y, translate)
     notes += tuple(_WHOLE.format(name, f.no_mean) for name, f in functions.items() if f.no_mean)
     return Task(
