@@ -55,7 +55,7 @@ class NormalizedAveraging(ServerOptimizer):
     """
 
     needs: ClassVar[Needs] = "sums_gradients"
-    sends_displacement: ClassVar[bool] = False
+    sends_client_update: ClassVar[bool] = False
 
     lr: Rate = 1.0
 

@@ -30,13 +30,13 @@ class ServerOptimizer(ABC):
         needs: what the clients' solver must tell beside its update: `sums_gradients` the sum of the rates that
             its steps applied (`Solution.rate_sum`), `searches` what its line search did (`Solution.search`); None for
             nothing. FedOpt refuses other solvers.
-        sends_displacement: whether what clients send as `delta` is D_i; another `direction` if not.
+        sends_client_update: whether what clients send as `delta` is D_i; another `direction` if not.
         weighting: how clients count in D where `FedOpt` is not told: as in the paper of the step, by `examples` where
             none says.
     """
 
     needs: ClassVar[Needs] = None
-    sends_displacement: ClassVar[bool] = True
+    sends_client_update: ClassVar[bool] = True
     weighting: ClassVar[Weighting] = "examples"
 
     def check(self, local: LocalSolver) -> None:

@@ -133,7 +133,7 @@ class ControlVariates(Wrapper):
                 f"SCAFFOLD cannot wrap {name_of(self.inner)}: clients would send their control variates unprotected"
             )
         if self.option == "II":
-            if not getattr(getattr(inner, "server_optimizer", None), "sends_displacement", True):
+            if not getattr(getattr(inner, "server_optimizer", None), "sends_client_update", True):
                 raise InvalidInput(
                     f"SCAFFOLD option II needs the clients' updates, which {name_of(self.inner)} does not send: "
                     "use option='I'"
