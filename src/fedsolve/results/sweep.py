@@ -115,21 +115,7 @@ SENT = "bytes_up"
 class SweepRecord:
     """A finished sweep of one method.
 
-    Settings are the product of the grid's axes, the last axis fastest. A trial is a setting with a seed.
-
-    Attributes:
-        label: the method's name.
-        task: the task's name.
-        grid: axis -> its values, in order.
-        seeds: of the trials, shape (seeds,).
-        rounds: rounds done at each evaluation, shape (evaluations,), 0 first.
-        metrics: name -> values, shape (settings, seeds, evaluations), NaN once a trial has diverged. Among them is
-            what the server reports of the last round before an evaluation, such as `server_lr`: NaN at the first one.
-        diverged: the round in which a trial diverged, -1 if it did not, shape (settings, seeds).
-        selection: how the best setting is chosen.
-        settings: what else the runs had, as plain data.
-        seconds: wall time of the whole sweep, compilation included.
-        notes: remarks, such as that the grid ran in parts.
+    `fs.sweep` returns it as `Sweep`, which documents the attributes and adds tables and plots.
     """
 
     label: str
