@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
@@ -28,33 +31,69 @@ def numpy_view(x: Array, wide: bool) -> np.ndarray:
     return array.view(np.float64)[..., 0] if wide else array
 
 
-@dataclass(frozen=True, eq=False)
 class Host:
-    """A function of the host as part of compiled programs.
+    """Functions of the host that compiled programs call by name.
 
-    Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches;
-    never do two run at once. So the function may keep a state, if it does not mind in which order it is asked for
-    what does not depend on one another.
+    A program holds this object's number alone, and looks it up at each call (`HostFunction`): so one program serves
+    every `Host` whose arrays have the same shapes, and keeps none of them in memory. Whoever runs a program holds on to
+    the `Host` meanwhile.
+
+    Args:
+        functions: (params, words) -> result, by name. What they are given lies in the program's memory, to be read
+            until they return; they give back NumPy arrays.
+        failed: told of an exception of a function before it goes on through the program.
 
     Attributes:
-        function: (params, words) -> result. What it is given lies in the program's memory, to be read until it
-            returns; it gives back NumPy arrays.
-        view: how the program's arrays become those of a framework (see `numpy_view`).
-        lock: shared by functions that share a state.
-        failed: told of an exception of the function before it goes on through the program.
+        number: what programs call it by, an array of shape (1,).
     """
 
-    function: Callable[[Any, np.ndarray], Any]
+    def __init__(
+        self,
+        functions: Mapping[str, Callable[[Any, np.ndarray], Any]],
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        number = next(_NUMBERS)
+        self.number = np.full(1, number, np.uint32)
+        self._functions, self._failed, self._lock = functions, failed, Lock()
+        _HOSTS[number] = self
+
+    @contextmanager
+    def running(self) -> Iterator[Mapping[str, Callable[[Any, np.ndarray], Any]]]:
+        """The functions, for one thread at a time."""
+        try:
+            with self._lock:
+                yield self._functions
+        except Exception as error:
+            self._failed(error)
+            raise
+
+
+_NUMBERS = count()
+_HOSTS: WeakValueDictionary[int, Host] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class HostFunction:
+    """A function of any `Host` as part of compiled programs.
+
+    Each call happens exactly once, after the calls that its arguments depend on, also in loops and branches;
+    never do two of one `Host` run at once. So its functions may keep a state, if they do not mind in which order they
+    are asked for what does not depend on one another.
+
+    Attributes:
+        name: of the function.
+        view: how the program's arrays become those of a framework (see `numpy_view`).
+    """
+
+    name: str
     view: Callable[[Array, bool], Any] = numpy_view
-    lock: Lock = field(default_factory=Lock)
-    failed: Callable[[Exception], None] = lambda error: None
 
     def value(self, params: Params, words: Array) -> Scalar:
-        """The function's result, a number of the parameters' type."""
+        """The function's result, a number of the parameters' type; `words` begin with the number of the `Host`."""
         return self._call(params, words, lambda packing, loss: [loss])[0]
 
     def value_and_grad(self, params: Params, words: Array) -> tuple[Scalar, Params]:
-        """The function's result, a number and arrays like the parameters."""
+        """The function's result, a number and arrays like the parameters; `words` as for `value`."""
         leaves, tree = jax.tree.flatten(params)
 
         def results(packing: Packing, result: Any) -> list[Any]:
@@ -74,16 +113,14 @@ class Host:
         packing = Packing.of(leaves)
         flat = packing.pack(leaves, jnp.concatenate)
         shapes = [jax.ShapeDtypeStruct((), trees.dtype_of(params)), *(flat if gradient else [])]
+        wide = [is_wide(x) for x in flat]
 
         def host(sent: list[Array], words: Array) -> list[np.ndarray]:
-            try:
-                with self.lock:
-                    views = [self.view(x, is_wide(old)) for x, old in zip(sent, flat, strict=True)]
-                    result = self.function(tree.unflatten(packing.unpack(views)), np.asarray(words))
-                    return [to_words(x) for x in results(packing, result)]
-            except Exception as error:
-                self.failed(error)
-                raise
+            given = np.asarray(words)
+            with _HOSTS[int(given[0])].running() as functions:
+                views = [self.view(x, was) for x, was in zip(sent, wide, strict=True)]
+                result = functions[self.name](tree.unflatten(packing.unpack(views)), given[1:])
+                return [to_words(x) for x in results(packing, result)]
 
         words_back = io_callback(host, [shape_of_words(s) for s in shapes], [narrow(x) for x in flat], words)
         return [widen(x, s) for x, s in zip(words_back, shapes, strict=True)]

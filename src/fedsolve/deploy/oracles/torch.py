@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from threading import Lock
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from fedsolve.core.errors import InvalidInput
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar
 from fedsolve.deploy.messages.message import PartMetrics, Sums
-from fedsolve.deploy.oracles.callback import Host
+from fedsolve.deploy.oracles.callback import Host, HostFunction
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.oracles.torch_batches import Loader, Minibatches
 from fedsolve.deploy.oracles.torch_host import Evaluations, tensor_view
@@ -71,6 +70,8 @@ class TorchOracle(LocalProblem):
             scalar, a module with nothing to train or that writes to its own weights, epochs or steps below 1.
     """
 
+    framework = "torch"
+
     def __init__(
         self,
         module: nn.Module,
@@ -97,10 +98,8 @@ class TorchOracle(LocalProblem):
         self._sets = {"train": batches} | (
             {} if validation is None else {"validation": Minibatches(validation)}
         )
-        host = partial(Host, view=tensor_view, lock=Lock(), failed=self._failed)
-        self._step, self._trial, self._full = map(
-            host, (self._module.step, self._module.trial, self._module.full)
-        )
+        functions = {"step": self._module.step, "trial": self._module.trial, "full": self._module.full}
+        self._host = Host(functions, self._failed)
 
     @property
     def metrics(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -128,9 +127,9 @@ class TorchOracle(LocalProblem):
             raise InvalidInput(f"dtype = {jnp.dtype(dtype)} must be float32 or float64 for a PyTorch module")
         torch_key = jax.random.fold_in(jax.random.fold_in(key, _STREAM), client)
         noise = own_key(key, client) if noise is None else noise
-        return TorchRound(
-            self, self.steps, jax.random.key_data(torch_key), jnp.asarray(client, jnp.int32), noise
-        )
+        words = jnp.concatenate([self._host.number, jax.random.key_data(torch_key)])
+        client = jnp.asarray(client, jnp.int32)
+        return TorchRound(self.steps, self.num_examples, self.batch_size, words, client, noise, self)
 
     def begin_steps(self, key: Array, client: Scalar, dtype: Any, steps: int) -> TorchRound:
         """The oracle of a number of local steps (see `LocalProblem.begin_steps`), each on the loader's next batch."""
@@ -150,49 +149,50 @@ class TorchOracle(LocalProblem):
         return measured
 
 
+_STEP, _TRIAL, _FULL = (HostFunction(name, tensor_view) for name in ("step", "trial", "full"))
+
+
 @dataclass(frozen=True, eq=False)
 class TorchRound(Oracle):
-    """A `TorchOracle` in one round of so many steps: a pytree of its words, the client's number and its key."""
+    """A `TorchOracle` in one round of so many steps: a pytree of words, the client's number and its key.
 
-    problem: TorchOracle
+    The words are the number of the oracle's `Host` and the round's key, so that a program of this round serves other
+    rounds and other oracles of the same sizes. What `begin` returned keeps its oracle alive; a copy of it does not.
+    """
+
     steps: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    num_examples: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    batch_size: int  # pyright: ignore[reportIncompatibleVariableOverride]
     words: Array
     client: Any
     key: Any
+    problem: TorchOracle | None = None
 
     @property
     def bound(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The same."""
+        """The same as `steps`."""
         return self.steps
-
-    @property
-    def num_examples(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Examples of the client."""
-        return self.problem.num_examples
-
-    @property
-    def batch_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Examples of the largest minibatch."""
-        return self.problem.batch_size
 
     def __call__(self, params: Params, step: Scalar) -> tuple[Scalar, Params]:
         """Loss and gradient on the minibatch of a local step."""
-        return self.problem._step.value_and_grad(params, self._at(step))
+        return _STEP.value_and_grad(params, self._at(step))
 
     def loss(self, params: Params, step: Scalar) -> Scalar:
         """Loss alone on the same minibatch, with the same dropout."""
-        return self.problem._trial.value(params, self._at(step))
+        return _TRIAL.value(params, self._at(step))
 
     def full(self, params: Params) -> tuple[Scalar, Params]:
         """Loss and gradient on all of the client's examples, in evaluation mode."""
-        return self.problem._full.value_and_grad(params, self.words)
+        return _FULL.value_and_grad(params, self.words)
 
     def _at(self, step: Scalar) -> Array:
         """What names the step to the host: the round's words and its number, as one array."""
         return jnp.append(self.words, jnp.asarray(step, jnp.uint32))
 
 
-jax.tree_util.register_dataclass(TorchRound, ["words", "client", "key"], ["problem", "steps"])
+jax.tree_util.register_dataclass(
+    TorchRound, ["words", "client", "key"], ["steps", "num_examples", "batch_size"], drop_fields=["problem"]
+)
 
 
 def _steps(epochs: int | None, steps: int | None, batches: int) -> int:
