@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,19 +72,21 @@ class _Clock:
         self._last = now
 
 
-def measure(say: Callable[[str], None], count: int = 12) -> None:
-    """Print the median of every part, compilation of the first two rounds left out."""
-    say(
-        f"A1  the adapter's own milliseconds a round: {CLIENTS} clients x {PARAMETERS:,} parameters (bound 50)"
-    )
+def measure(table: Callable[[str, Sequence[str], Sequence[Sequence[str]]], None], count: int = 12) -> None:
+    """Make a table of the median of every part, compilation of the first two rounds left out."""
+    rows, parts = [], []
     for name, method in METHODS.items():
         with tempfile.TemporaryDirectory() as folder:
             spent = rounds(method, Path(folder) / "run", count)
-        parts = {part: float(np.median(times[2:])) for part, times in spent.items()}
+        parts = [*spent]
+        medians = [f"{np.median(times[2:]):.1f}" for times in spent.values()]
         whole = float(np.median(np.sum([times[2:] for times in spent.values()], axis=0)))
-        words = ", ".join(f"{part} {time:.1f}" for part, time in parts.items())
-        say(f"    {name:10} {whole:6.1f}   ({words})")
+        rows.append((name, f"{whole:.1f}", *medians, "<= 50"))
+    title = f"A1  the adapter's own milliseconds a round: {CLIENTS} clients x {PARAMETERS:,} parameters"
+    table(title, ("method", "in all", *parts, "bound"), rows)
 
 
 if __name__ == "__main__":
-    measure(print)
+    from stored import table
+
+    measure(table)

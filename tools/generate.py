@@ -9,7 +9,8 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-import communication_page  # beside this file
+import benchmark_page  # beside this file
+import communication_page
 import figures
 import package_graph
 
@@ -27,6 +28,7 @@ def generated() -> dict[str, str]:
         "src/fedsolve/tasks/__init__.pyi": stub_of_tasks(),
         "docs/methods.md": methods(),
         "docs/communication.md": communication_page.page(),
+        "docs/benchmarks.md": benchmark_page.page(),
     }
     pages |= {"docs/figures.md": figures.markdown(), "experiments/index.html": figures.page()}
     pages["docs/architecture.md"] = package_graph.with_graph((ROOT / "docs/architecture.md").read_text())

@@ -28,6 +28,26 @@ def test_the_stub_and_the_page_of_methods():
     assert all(f"`{name}+X`" in page for name in WRAPPERS)
 
 
+def test_the_page_of_benchmarks():
+    """It is of the results as they are stored: which processor, when, and every program's ratio."""
+    made = generate.benchmark_page.page
+    text = (ROOT / "docs/benchmarks.md").read_text()
+    assert text == made(), "run: make generate"
+    about = {"date": "2026-01-02", "versions": {"jax": "0.9"}}
+    tables = [
+        {"title": "X1  work", "columns": ["program", "ms", "minimum", "ratio to A", "bound"],
+         "rows": [["A", "2.0", "1.9", "1.00", ""], ["B", "3.0", "2.9", "1.50", "<= 2"]]},
+        {"title": "X1  against B", "columns": ["program", "ms"], "rows": [["never shown", "9"]]},
+    ]  # fmt: skip
+    small = made([{"processor": "Some CPU", "cores": 4, "tables": [about | table for table in tables]}])
+    assert "## Some CPU, 4 cores" in small
+    assert "2026-01-02 with jax 0.9" in small
+    assert "**X1**: work" in small
+    assert "| B | 3.0 | 1.50 | <= 2 |" in small
+    assert "2.9" not in small
+    assert "never shown" not in small
+
+
 def test_the_index_of_figures():
     """It is of the results as they are kept; it names every experiment, and its links lead to pages."""
     from experiments.figures import BESIDE, ITEMS
