@@ -13,6 +13,7 @@ from flwr.app import RecordDict
 import fedsolve as fs
 from deploy_small import POPULATION, deploy
 from fedsolve.deploy.client.client_state import ClientState
+from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.nodes import exchange
 from fedsolve.deploy.nodes.exchange import Backoff
 from fedsolve.deploy.run_log import ROUNDS
@@ -202,7 +203,7 @@ def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
     now = iter([3.0, 4.0, 7.0])
     monkeypatch.setattr(exchange.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(exchange.records, "record_bytes", lambda answer: 0)
-    asked = exchange.Exchange(None, "train", 60.0, 5.0, lambda *given: object(), str, print)
+    asked = exchange.Exchange(None, "train", 60.0, 5.0, lambda *given: object(), ClientStatuses(4), print)
     replies = exchange.Replies("round 1", needed=2, wanted=6)
     ends = []
     for client in range(4):

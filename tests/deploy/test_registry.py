@@ -11,10 +11,18 @@ import fedsolve as fs
 from deploy_small import deploy
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
+from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
 
 SIGNATURE = "['w'] float32[2]"
+VERSIONS = {"fedsolve": fs.__version__, "flwr": "1.41.0", "python": "3.11.9", "framework": "torch 2.13.0+cpu"}
+
+
+def says(versions=VERSIONS, **facts):
+    """An answer to who a client is; versions of None are what nodes older than 0.2 reported."""
+    known = {"client": ConfigRecord({"client": 1, "signature": SIGNATURE} | facts)}
+    return RecordDict(known if versions is None else known | {"versions": ConfigRecord(versions)})
 
 
 def teller() -> ClientApp:
@@ -23,8 +31,7 @@ def teller() -> ClientApp:
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        facts = {"client": context.node_config["client-id"], "signature": SIGNATURE}
-        return Message(RecordDict({"client": ConfigRecord(facts)}), reply_to=message)
+        return Message(says(client=context.node_config["client-id"]), reply_to=message)
 
     return app
 
@@ -41,7 +48,10 @@ class Meeting:
 
     def again(self, takeover=True, experiment="one"):
         claims = NodeBindings(self.path, experiment)
-        self.registry = ClientRegistry(self.grid, 6, SIGNATURE, claims, takeover, self.log.append)
+        self.clients = ClientStatuses(6)
+        self.registry = ClientRegistry(
+            self.grid, 6, SIGNATURE, claims, takeover, self.clients, self.log.append
+        )
 
     def here(self):
         return self.registry.poll()
@@ -110,10 +120,6 @@ def test_a_node_that_is_started_again(tmp_path):
     assert meeting.here() == {0: 101, 1: 103}
 
 
-def says(**facts):
-    return RecordDict({"client": ConfigRecord({"client": 1, "signature": SIGNATURE} | facts)})
-
-
 NUMBERS = ArrayRecord({"client": Array(np.ones(3)), "signature": Array(np.ones(3))})
 STRANGE = {
     "negative": says(client=-1),
@@ -126,10 +132,17 @@ STRANGE = {
     "bytes": says(client=b"1"),
     "another model": says(signature="['w'] float32[3]"),
     "a number for a model": says(signature=3),
-    "no model": RecordDict({"client": ConfigRecord({"client": 1})}),
+    "no model": RecordDict({"client": ConfigRecord({"client": 1}), "versions": ConfigRecord(VERSIONS)}),
     "nothing": RecordDict({}),
-    "arrays": RecordDict({"client": NUMBERS}),
-    "metrics": RecordDict({"client": MetricRecord({"client": 1})}),
+    "arrays": RecordDict({"client": NUMBERS, "versions": ConfigRecord(VERSIONS)}),
+    "metrics": RecordDict({"client": MetricRecord({"client": 1}), "versions": ConfigRecord(VERSIONS)}),
+    "no versions": says(None),
+    "one version": says({"fedsolve": fs.__version__}),
+    "a version more": says(VERSIONS | {"cuda": "13"}),
+    "a number for a version": says(VERSIONS | {"python": 3}),
+    "versions in arrays": RecordDict(dict(says(None)) | {"versions": NUMBERS}),
+    "a version that forges a log": says(VERSIONS | {"fedsolve": "9\n\x1b[31mfedsolve: done" + "c" * 9999}),
+    "a framework that forges a label": says(VERSIONS | {"framework": 'torch"} 1\n'}),
     "refusal without reason": RecordDict({"refused": ConfigRecord({})}),
     "refusal in arrays": RecordDict({"refused": NUMBERS}),
     "refusal that forges a log": RecordDict(

@@ -10,6 +10,7 @@ from deploy_small import CLIENTS, start
 from fake_grid import FakeGrid
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.messages.signature import signature
+from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
 from fedsolve.deploy.run_log import FAILED
@@ -45,5 +46,5 @@ def test_the_end_of_flowers_simulation_engine_is_told_at_once(tmp_path):
     with simulated:
         ClientRegistry(
             type("InMemoryGrid", (FakeGrid,), {})(CLIENTS, [0, 1], tmp_path), 3, signature(start()),
-            NodeBindings(tmp_path / BINDINGS, "one"), True, print,
+            NodeBindings(tmp_path / BINDINGS, "one"), True, ClientStatuses(3), print,
         ).wait_for_quorum(3, 0.01)  # fmt: skip

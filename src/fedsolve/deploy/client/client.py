@@ -22,6 +22,8 @@ from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_rec
 from fedsolve.deploy.messages.message import EvaluateRequest, Reply, TrainRequest
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
+from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
+from fedsolve.deploy.monitoring.versions import own_versions
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.site_names import numbered, site_of
 from fedsolve.deploy.threads import share_threads
@@ -119,7 +121,7 @@ def client_app(
             problem = _problem(oracle_for, node)
             facts: dict[str, Any] = {"client": node.client, "signature": signature(problem.params)}
             facts |= {"site": node.site} if node.site else {}
-            return RecordDict({"client": ConfigRecord(facts)})
+            return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(problem.framework)})
         except Exception as error:  # no number is claimed yet by which the server could name it
             _print(error)
             return records.refusal(

@@ -16,6 +16,10 @@ from fedsolve.deploy.messages.sanitize import reading, sanitize, without_folders
 _BYTES = "bytes"
 
 
+class Refused(InvalidInput):
+    """A client refused what it was asked."""
+
+
 def refusal(error: Exception, who: str = "", folder: str = "") -> RecordDict:
     """A client's refusal: `who`, and the reason in one line if it is ours, of any other exception its type alone.
 
@@ -35,7 +39,7 @@ def check_refusal(record: RecordDict) -> None:
         with reading("the refusal"):
             facts = record.config_records["refused"]
         why = facts.get("why")
-        kind = StateLost if facts.get("lost") is True else InvalidInput
+        kind = StateLost if facts.get("lost") is True else Refused
         raise kind(f"refused: {sanitize(why) if isinstance(why, str) else 'without a reason'}")
 
 

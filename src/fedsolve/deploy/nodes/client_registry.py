@@ -15,9 +15,11 @@ from flwr.serverapp import Grid
 from fedsolve.core.errors import InvalidInput, Unavailable
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.deploy.messages.signature import compare_signatures
+from fedsolve.deploy.monitoring.client_status import ClientStatuses
+from fedsolve.deploy.monitoring.versions import read_versions
 from fedsolve.deploy.nodes.node_bindings import NodeBindings, key_digest
 from fedsolve.deploy.nodes.transport import Mailbox, missing_clients_advice
-from fedsolve.deploy.site_names import SiteNames, check_site
+from fedsolve.deploy.site_names import check_site
 
 _QUERY_SECONDS = 120.0
 _POLL_SECONDS = 0.5
@@ -25,10 +27,11 @@ _SHOWN = 3  # of the reasons why all have refused
 
 
 class _Claim(NamedTuple):
-    """What a node says of itself: its client's number, and what its site is called, '' if it does not say."""
+    """What a node says of itself: its client's number, its site's name ('' if it does not say), its versions."""
 
     client: int
     site: str
+    versions: dict[str, str]
 
 
 class ClientRegistry:
@@ -42,9 +45,11 @@ class ClientRegistry:
         population: number of clients; a number outside 0 .. population - 1 is refused.
         signature: of the server's model; a client with another model is refused.
         bindings, takeover: which node each number belongs to, and whether it may go to another once that is gone.
+        clients: told who is connected, with which versions, and why nodes are refused.
         log: told in one line what happens.
 
     Attributes:
+        clients: as it was given.
         names: what each client is called.
     """
 
@@ -55,6 +60,7 @@ class ClientRegistry:
         signature: str,
         bindings: NodeBindings,
         takeover: bool,
+        clients: ClientStatuses,
         log: Callable[[str], None],
     ) -> None:
         self._grid, self._population, self._signature, self._log = grid, population, signature, log
@@ -62,7 +68,7 @@ class ClientRegistry:
         self._claimed: dict[int, _Claim | None] = {}  # by node; None for one that was refused
         self._connected: dict[int, int] = {}  # client -> node
         self._refusals: dict[int, str] = {}
-        self._mailbox, self.names = Mailbox(grid), SiteNames()
+        self._mailbox, self.clients, self.names = Mailbox(grid), clients, clients.names
 
     def poll(self) -> dict[int, int]:
         """Clients that are connected now, each with its node; nodes that are new are asked who they are.
@@ -82,6 +88,7 @@ class ClientRegistry:
                 self._claimed[node] = None
                 self._refuse(node, str(error))
         self._connected = self._resolve_claims(keys)
+        self.clients.looked_for(self._connected, self._refusals.values())
         return dict(self._connected)
 
     def wait(self, clients: Iterable[int] | int, seconds: float) -> dict[int, int]:
@@ -167,6 +174,7 @@ class ClientRegistry:
             connected[client] = node
             self._refusals.pop(node, None)
             if self._connected.get(client) != node:
+                self.clients.introduced(client, claim.versions)
                 conflict = self.names.assign(client, claim.site)
                 self._log(
                     f"client {client} is connected{f': {claim.site}' * bool(claim.site and not conflict)}"
@@ -191,6 +199,7 @@ class ClientRegistry:
         """What a node answers, if its model is the server's."""
         if "refused" in answer:
             raise InvalidInput(str(answer.config_records["refused"]["why"]))
+        versions = read_versions(answer)
         facts: dict[str, Any] = dict(answer.config_records["client"])
         client, signature = facts["client"], facts["signature"]
         if type(client) is not int or not 0 <= client < self._population:
@@ -200,7 +209,7 @@ class ClientRegistry:
         if not isinstance(signature, str):
             raise InvalidInput(f"client {client} does not say which model it has")
         compare_signatures(signature, self._signature, client)
-        return _Claim(client, check_site(facts["site"]) if "site" in facts else "")
+        return _Claim(client, check_site(facts["site"]) if "site" in facts else "", versions)
 
     def _refuse(self, node: int, reason: str) -> None:
         reason = sanitize(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -12,9 +13,12 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.client.client_state import StateLost
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.codec import AnyRequest, to_record
+from fedsolve.deploy.messages.records import Refused
 from fedsolve.deploy.messages.validation import TooLarge
+from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
 from fedsolve.deploy.nodes.transport import MARGIN, Mailbox
 
 T = TypeVar("T")
@@ -60,7 +64,9 @@ class Replies(Generic[T]):
         needed: replies that must count for them to be used.
         wanted: replies that end the wait at once.
         accepted: what the replies that count say, by client.
+        asked: requests that were sent.
         rejected: clients that do not count, each with the reason, in the order in which that was found.
+        causes: how many of these for each cause.
         too_large: whether a reply did not count because its numbers are not finite or too large (`TooLarge`).
         bytes_down, bytes_up: of all messages.
     """
@@ -69,7 +75,9 @@ class Replies(Generic[T]):
     needed: int
     wanted: int
     accepted: dict[int, T] = field(default_factory=dict)
+    asked: int = 0
     rejected: list[tuple[int, str]] = field(default_factory=list)
+    causes: Counter[Cause] = field(default_factory=Counter)
     too_large: bool = False
     bytes_down: int = 0
     bytes_up: int = 0
@@ -97,7 +105,7 @@ class Exchange(Generic[AnyRequest, T]):
         seconds: to wait for replies.
         grace: seconds to wait once enough count, None for all of `seconds`.
         read: what the reply to a request says; it raises `InvalidInput` where that does not count.
-        names: what a client is called.
+        clients: told who answers and who fails; it knows what a client is called.
         log: told in one line what happens.
 
     Attributes:
@@ -111,11 +119,12 @@ class Exchange(Generic[AnyRequest, T]):
         seconds: float,
         grace: float | None,
         read: Callable[[AnyRequest, RecordDict], T],
-        names: Callable[[int], str],
+        clients: ClientStatuses,
         log: Callable[[str], None],
     ) -> None:
         self._kind, self._seconds, self._grace = kind, seconds, grace
-        self._read, self._names, self._log = read, names, log
+        self._read, self._clients, self._log = read, clients, log
+        self._names = clients.names
         self._mailbox, self.backoff = Mailbox(grid), Backoff()
         self._closes = math.inf
 
@@ -137,9 +146,11 @@ class Exchange(Generic[AnyRequest, T]):
             messages[node] = Message(
                 record, node, self._kind, group_id=str(group), ttl=self._seconds + MARGIN
             )
-        for node in self._mailbox.send(messages):
+        unsent = self._mailbox.send(messages)
+        replies.asked += len(messages) - len(unsent)
+        for node in unsent:
             reason = "the message could not be sent: Flower's log says why"
-            self.reject(replies, requests[node].client, reason)
+            self.reject(replies, requests[node].client, Cause.NOT_SENT, reason)
         deadline = time.monotonic() + self._seconds
         while self._mailbox.waiting:
             for node, answer in self._mailbox.collect():
@@ -158,9 +169,10 @@ class Exchange(Generic[AnyRequest, T]):
         """Accept or reject one answer; when the wait ends follows from how many count then."""
         client = request.client
         if isinstance(answer, str):
-            self.reject(replies, client, answer)
+            self.reject(replies, client, Cause.FAILED, answer)
             return
         self.backoff.record_answer(client)
+        self._clients.heard(client)
         replies.bytes_up += records.record_bytes(answer)
         if replies.is_complete:
             return
@@ -168,7 +180,7 @@ class Exchange(Generic[AnyRequest, T]):
             replies.accepted[client] = self._read(request, answer)
         except InvalidInput as error:
             replies.too_large |= isinstance(error, TooLarge)
-            self.reject(replies, client, str(error))
+            self.reject(replies, client, _cause_of(error), str(error))
         if replies.is_complete:
             self._closes = -math.inf
         elif self._grace is not None and replies.is_enough:
@@ -181,9 +193,11 @@ class Exchange(Generic[AnyRequest, T]):
             return f"{self._seconds:g} s"
         return f"{self._grace:g} s of grace after enough others"
 
-    def reject(self, replies: Replies[T], client: int, reason: str) -> None:
+    def reject(self, replies: Replies[T], client: int, cause: Cause, reason: str) -> None:
         """Note, in the log too, that a client does not count."""
         replies.rejected.append((client, reason))
+        replies.causes[cause] += 1
+        self._clients.failed(client, cause, reason)
         self._log(f"{replies.title}: {self._names(client)} does not count: {reason}")
 
     def take_late(self) -> list[int]:
@@ -191,3 +205,9 @@ class Exchange(Generic[AnyRequest, T]):
         nodes = [node for node, _ in self._mailbox.late]
         self._mailbox.late.clear()
         return nodes
+
+
+def _cause_of(error: InvalidInput) -> Cause:
+    """The category of a reply that does not count."""
+    kinds = {StateLost: Cause.STATE_LOST, Refused: Cause.REFUSED, TooLarge: Cause.TOO_LARGE}
+    return next((cause for kind, cause in kinds.items() if isinstance(error, kind)), Cause.INVALID)

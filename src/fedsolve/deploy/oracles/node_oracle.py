@@ -29,6 +29,7 @@ class LocalProblem(ABC):
         exact_loss: whether `loss` and `full` of its oracles evaluate the loss itself, the same at the same
             parameters and step; a line search compares such losses.
         metrics: names of what it can measure a model by.
+        framework: the distribution that its own code runs on, as the server is told it.
         beside: buffers that local work writes inside the compiled program; None where there are none, or where the
             problem's own code keeps them.
     """
@@ -37,6 +38,7 @@ class LocalProblem(ABC):
     num_examples: int
     exact_loss: bool = True
     metrics: Collection[str] = ()
+    framework: str = "jax"
     beside: Buffers | None = None
     _failure: Exception | None = None
 
@@ -55,6 +57,18 @@ class LocalProblem(ABC):
             InvalidInput: a name or a shape that is not this problem's.
         """
         check_same("buffer", {n: b.shape for n, b in buffers.items()}, {})
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """After this block the buffers, and whatever else its work has written to this problem, are as before it."""
+        beside, buffers = self.beside, {name: np.array(x) for name, x in self.buffers.items()}
+        try:
+            yield
+        finally:
+            if beside is not None:
+                self.beside = beside
+            elif buffers:
+                self.load_buffers(buffers)
 
     @contextmanager
     def failing_plainly(self) -> Iterator[None]:

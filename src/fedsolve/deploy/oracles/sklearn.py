@@ -65,6 +65,8 @@ class SklearnOracle(JaxOracle):
             with a step that is not fitted.
     """
 
+    framework = "scikit-learn"
+
     def __init__(
         self,
         estimator: Any,

@@ -12,6 +12,7 @@ from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.codec import Expected, record_to_reply
 from fedsolve.deploy.messages.message import TrainReply, TrainRequest
 from fedsolve.deploy.messages.sanitize import reading
+from fedsolve.deploy.monitoring.client_status import Cause
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Exchange, Replies
 from fedsolve.deploy.server.coordinator import Coordinator
@@ -32,7 +33,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
         super().__init__(
-            grid, "train", settings.round_seconds, settings.grace, self._read, registry.names, log
+            grid, "train", settings.round_seconds, settings.grace, self._read, registry.clients, log
         )
 
     def collect(self, clients: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
@@ -48,14 +49,15 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         for client in clients:
             if client not in connected:
                 self.backoff.record_miss(client, None, self._round)
-                self.reject(replies, client, f"not connected within {self._settings.connect_seconds:g} s")
+                reason = f"not connected within {self._settings.connect_seconds:g} s"
+                self.reject(replies, client, Cause.NOT_CONNECTED, reason)
         requests = {
             connected[client]: self._coordinator.train_request(client)
             for client in clients
             if client in connected
         }
         for client in self.run(requests, replies, turn=self._round, group=self._round):
-            self.reject(replies, client, f"no answer within {self.waited}")
+            self.reject(replies, client, Cause.NO_ANSWER, f"no answer within {self.waited}")
         self._note_late_answers(connected)
 
     def _without_backoff(
@@ -70,7 +72,8 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         if len(clients) - len(skipped) < replies.needed:
             return clients
         for client in sorted(skipped):
-            self.reject(replies, client, "not asked: it left an earlier round without an answer")
+            reason = "not asked: it left an earlier round without an answer"
+            self.reject(replies, client, Cause.NOT_ASKED, reason)
         return [client for client in clients if client not in skipped]
 
     def _note_late_answers(self, connected: dict[int, int]) -> None:
@@ -79,6 +82,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         for node in self.take_late():
             if node in clients:
                 self.backoff.record_answer(clients[node])
+                self._clients.heard(clients[node])
                 self._log(
                     f"{self._names(clients[node])} answers, too late for the round that it was asked for"
                 )

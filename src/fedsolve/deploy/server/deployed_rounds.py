@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
+from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
@@ -35,11 +37,15 @@ class Reports:
         round: told of every round as plain data.
         client_metrics: told what clients measured, each time that they are asked.
         log: told in one line.
+        clients: told who answers and who fails.
+        status: told of the rounds done, and by client of the last one in which its update was used, after every round.
     """
 
     round: Callable[[dict[str, Any]], None]
     client_metrics: Callable[[EvaluationResult], None]
     log: Callable[[str], None]
+    clients: ClientStatuses
+    status: Callable[[int, np.ndarray], None]
 
 
 class DeployedRounds(RecordedRounds):
@@ -81,6 +87,7 @@ class DeployedRounds(RecordedRounds):
             coordinator.signature,
             NodeBindings(Path(settings.out) / BINDINGS, checkpoint.experiment),
             settings.takeover,
+            reports.clients,
             self._log,
         )
         self._names = coordinator.names = self._registry.names
@@ -121,6 +128,7 @@ class DeployedRounds(RecordedRounds):
         if self.done < self.rounds:
             quorum = self._settings.quorum or self._coordinator.population
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
+            self.save_status()
         if self.recorder.evaluated:
             return self._react()
         return self.evaluate() if self._evaluation.measures else ""
@@ -148,9 +156,12 @@ class DeployedRounds(RecordedRounds):
         self._last = {
             "round": self.done,
             "rounds": self.rounds,
+            "asked": replies.asked,
             "replies": len(replies.accepted),
             **traffic,
+            "causes": {cause.value: n for cause, n in sorted(replies.causes.items())},
             "loss": entry.get("client_loss"),
+            "epsilon": entry.get("epsilon"),
             LARGEST: entry.get(LARGEST),
             WHOSE: entry.get(WHOSE),
             "reasons": [f"{self._names(client)}: {reason}" for client, reason in replies.rejected],
@@ -185,6 +196,12 @@ class DeployedRounds(RecordedRounds):
         """Save state and record."""
         self.recorder.seconds = self._watch.seconds
         self._checkpoint.save(self._coordinator, self.recorder)
+        self.save_status()
+
+    def save_status(self) -> None:
+        """Write down what is known of the clients."""
+        state = self._coordinator.state
+        self._reports.status(state.round, state.last_used_round)
 
     def report(self) -> None:
         """Tell of the last round."""
@@ -204,7 +221,8 @@ class DeployedRounds(RecordedRounds):
             missing = [client for client in cohort if client not in replies.accepted]
             self._collector.collect(missing, replies, is_retry=attempt > 0)
             for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
-                self._collector.reject(replies, client, reason)
+                self._collector.reject(replies, client, Cause.OUTLIER, reason)
+            self._reports.clients.succeeded(replies.accepted)
             if replies.is_enough:
                 break
             count = f"{len(replies.accepted)} of {wanted} replies count, {replies.needed} are needed"

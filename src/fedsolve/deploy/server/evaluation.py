@@ -16,6 +16,7 @@ from fedsolve.deploy.messages.codec import Expected, record_to_reply
 from fedsolve.deploy.messages.fact_checks import check_evaluate_reply
 from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics
 from fedsolve.deploy.messages.sanitize import reading, sanitize
+from fedsolve.deploy.monitoring.client_status import Cause
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Exchange, Replies
 from fedsolve.deploy.server.coordinator import Coordinator
@@ -52,7 +53,7 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
         super().__init__(
-            grid, "evaluate", settings.round_seconds, settings.grace, self._read, registry.names, log
+            grid, "evaluate", settings.round_seconds, settings.grace, self._read, registry.clients, log
         )
         self._first, self._save = first, save
         self._times = 0
@@ -86,11 +87,12 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         needed = self._settings.replies_needed(len(requests))
         replies: Replies[Metrics] = Replies(title, needed, len(requests))
         for client in self.run(requests, replies, turn=self._times, group=done):
-            self.reject(replies, client, "no answer in time")
+            self.reject(replies, client, Cause.NO_ANSWER, "no answer in time")
         self.take_late()
         for client, reason in find_metric_outliers(replies.accepted, self._first()).items():
             del replies.accepted[client]
-            self.reject(replies, client, reason)
+            self.reject(replies, client, Cause.OUTLIER, reason)
+        self._clients.succeeded(replies.accepted)
         self._log(
             f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
             f"{replies.bytes_down:,} down, {human_time(time.perf_counter() - begun)}"

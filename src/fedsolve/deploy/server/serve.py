@@ -18,6 +18,7 @@ from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
+from fedsolve.deploy.monitoring.client_status import StatusFile
 from fedsolve.deploy.nodes.transport import watched_engine
 from fedsolve.deploy.run_log import FAILED, round_reporter, save_client_metrics, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
@@ -154,6 +155,15 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
     if is_secret:
         say(_SECRET)
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
+    status = StatusFile(
+        folder,
+        checkpoint.experiment,
+        deployment.label,
+        settings.rounds,
+        coordinator.method.is_stateful,
+        say,
+    )
+    clients = status.restore(settings.population)
     rounds = DeployedRounds(
         grid,
         coordinator,
@@ -161,7 +171,13 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         checkpoint,
         recorder,
         lambda: result(),
-        Reports(round_reporter(folder), partial(save_client_metrics, folder / CLIENT_METRICS), say),
+        Reports(
+            round_reporter(folder),
+            partial(save_client_metrics, folder / CLIENT_METRICS),
+            say,
+            clients,
+            partial(status.save, clients),
+        ),
     )
 
     def result(ended: str = "") -> Result:
@@ -178,7 +194,10 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         history = recorder.history(deployment.label, FEDERATION, options, 0.0, notes)
         return Result(coordinator.model, history, dict(coordinator.state.buffers) or None)
 
-    ended = loop(rounds, CompileClock(), interrupted=lambda: False)  # each round has been saved
+    try:
+        ended = loop(rounds, CompileClock(), interrupted=lambda: False)  # each round has been saved
+    finally:
+        rounds.save_status()
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
     write_record(folder, final.history, final.params, coordinator.state.buffers)
