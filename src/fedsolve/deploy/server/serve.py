@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.monitoring.client_status import StatusFile
+from fedsolve.deploy.monitoring.metrics import RunMetrics, metrics_server
 from fedsolve.deploy.nodes.transport import watched_engine
 from fedsolve.deploy.run_log import FAILED, round_reporter, save_client_metrics, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
@@ -122,13 +124,14 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
     checkpoint: DeploymentCheckpoint | None = None
     try:
         with (
+            metrics_server(settings.metrics_address, say) as publish,
             watched_engine(grid),
             DeploymentCheckpoint.at(
                 folder, deployment.identity, deployment.label, settings.resume
             ) as checkpoint,
         ):
             (folder / FAILED).unlink(missing_ok=True)
-            result = _run(grid, deployment, checkpoint)
+            result = _run(grid, deployment, checkpoint, publish)
     except Exception as error:
         is_ours = isinstance(error, FedsolveError)
         reason = str(error) if is_ours else sanitize(f"{type(error).__name__}: {error}")
@@ -141,7 +144,12 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
     return result.params, result.history
 
 
-def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -> Result:
+def _run(
+    grid: Grid,
+    deployment: Deployment,
+    checkpoint: DeploymentCheckpoint,
+    publish: Callable[[RunMetrics], None],
+) -> Result:
     """All rounds that are left, and what a run ends with."""
     folder, settings = deployment.folder, deployment.settings
     is_secret = deployment.algorithm.traits.secret_cohorts
@@ -164,6 +172,8 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         say,
     )
     clients = status.restore(settings.population)
+    metrics = RunMetrics(clients, deployment.label, coordinator.state.round, settings.rounds)
+    publish(metrics)
     rounds = DeployedRounds(
         grid,
         coordinator,
@@ -172,7 +182,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         recorder,
         lambda: result(),
         Reports(
-            round_reporter(folder),
+            _told((round_reporter(folder), metrics.round)),
             partial(save_client_metrics, folder / CLIENT_METRICS),
             say,
             clients,
@@ -188,7 +198,7 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (ended,) if ended else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
-        del options["out"]  # the record may be shown, and it is a folder of this machine
+        del options["out"], options["metrics_address"]  # of this machine, and the record may be shown
         if rounds.sites:
             options["sites"] = ", ".join(map(coordinator.names, range(settings.population)))
         history = recorder.history(deployment.label, FEDERATION, options, 0.0, notes)
@@ -207,3 +217,13 @@ def _run(grid: Grid, deployment: Deployment, checkpoint: DeploymentCheckpoint) -
         folder / "page.html", [final.history], title=f"{deployment.label} on a federation", clients=last
     )
     return final
+
+
+def _told(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
+    """Tells each of some listeners of a round."""
+
+    def tell(entry: dict[str, Any]) -> None:
+        for listener in listeners:
+            listener(entry)
+
+    return tell

@@ -16,6 +16,7 @@ from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import option, options_class, spec_of
 from fedsolve.deploy.messages.fact_checks import check_metric_names, check_unprotected
+from fedsolve.deploy.monitoring.metrics import check_address
 from fedsolve.methods.robust.wrapper import fewest_messages
 from fedsolve.results.callbacks import Callback, check_callbacks
 
@@ -170,6 +171,13 @@ class Settings:
         "largest fraction of a round's weights for one client, in (0, 1], if a method weighs by examples; "
         "None for no limit.",
         _number(above=0, at_most=1, optional=True),
+        default=None,
+    )
+
+    metrics_address: str | None = option(
+        'where Prometheus can scrape the run while it goes on: a port of this machine, such as "9464", or a host '
+        'and a port, such as "0.0.0.0:9464", with `fedsolve[monitor]`; None or "" for nowhere.',
+        check_address,
         default=None,
     )
 
