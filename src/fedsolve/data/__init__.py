@@ -1,5 +1,7 @@
 """Federated data sets: packed clients in memory and on disk, partitions and file readers."""
 
+from fedsolve.data.column_statistics.report import Statistics
+from fedsolve.data.column_statistics.statistics import statistics
 from fedsolve.data.federated import FederatedData
 from fedsolve.data.grouping import from_table
 from fedsolve.data.on_disk.stored import open
@@ -31,6 +33,7 @@ __all__ = [
     "Partition",
     "Schema",
     "Shards",
+    "Statistics",
     "as_partition",
     "checksum",
     "data_dir",
@@ -38,6 +41,7 @@ __all__ = [
     "open",
     "read_idx",
     "read_npz",
+    "statistics",
     "write",
 ]
 

@@ -92,6 +92,30 @@ def as_floats(cells: list[str], name: str, where: Callable[[int], str]) -> np.nd
     raise InvalidTable(f"{where(row)}: column {name}", cells[row], "is not a finite number", "fix the cell")
 
 
+def numbers_of(
+    cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
+) -> np.ndarray:
+    """The place of each cell among the categories or classes of a column, shape (rows,)."""
+    places = {text: i for i, text in enumerate(known)}
+    numbers = [places.get(cell, -1) for cell in cells]
+    if -1 in numbers:
+        row = numbers.index(-1)
+        problem = f"is none of its {what} {', '.join(known)}"
+        remedy = "fix the cell, or the schema of all sites"
+        raise InvalidTable(f"{where(row)}: column {name}", cells[row], problem, remedy)
+    return np.array(numbers, np.int64)
+
+
+def numbers_or_texts(cells: list[str], name: str, where: Callable[[int], str]) -> np.ndarray | list[str]:
+    """The cells of a column as numbers, NaN for an empty one, unless most are none; then as they are."""
+    rows = [row for row, cell in enumerate(cells) if cell]
+    if sum(_is_number(cells[row]) for row in rows) <= len(rows) / 2:
+        return cells
+    numbers = np.full(len(cells), np.nan)
+    numbers[rows] = as_floats([cells[row] for row in rows], name, lambda i: where(rows[i]))
+    return numbers
+
+
 def _is_number(cell: str) -> bool:
     try:
         return bool(np.isfinite(np.array(cell, float)))

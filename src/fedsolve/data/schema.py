@@ -16,7 +16,14 @@ import numpy as np
 
 from fedsolve.core.checks import as_array, check_path
 from fedsolve.core.errors import InvalidInput, shown, unknown
-from fedsolve.data.csv_cells import InvalidTable, as_floats, filled, read_columns
+from fedsolve.data.csv_cells import (
+    InvalidTable,
+    as_floats,
+    filled,
+    numbers_of,
+    numbers_or_texts,
+    read_columns,
+)
 from fedsolve.data.examples import Examples
 
 _KEYS = ("shape", "target", "classes", "columns")
@@ -130,6 +137,28 @@ class Schema:
         y = numbers_of(targets, tuple(map(str, self.classes)), self.target, "classes", where)
         return Examples(x.astype(np.float32), y.astype(np.int32))
 
+    def raw_columns(self, path: str | Path) -> dict[str, np.ndarray | list[str]]:
+        """The columns of a CSV file as they stand there, for `fs.data.statistics` and a client's `statistics`.
+
+        Args:
+            path: the file.
+
+        Returns:
+            Of each input and of the target its cells, length (rows,): numbers, NaN for an empty cell, or texts, ''
+            for one. Texts are those with categories or classes here, and those of which most are no numbers.
+
+        Raises:
+            InvalidInput: a file that cannot be read, a column that is missing, a cell among numbers that is none.
+        """
+        categorical = {column.name for column in self.columns if column.categories}
+        categorical |= {self.target} if self.classes else set()
+        names = [*(column.name for column in self.columns), self.target]
+        cells, where = read_columns(check_path("path", path), names)
+        return {
+            name: column if name in categorical else numbers_or_texts(column, name, where)
+            for name, column in cells.items()
+        }
+
     def check(self, x: Any, y: Any) -> Examples:
         """Examples as arrays, held against the schema.
 
@@ -163,20 +192,6 @@ class Schema:
                 "y holds a label", unknown_label, f"that is none of the classes {listed}", remedy
             )
         return Examples(inputs.astype(np.float32), order[places].astype(np.int32))
-
-
-def numbers_of(
-    cells: list[str], known: tuple[str, ...], name: str, what: str, where: Callable[[int], str]
-) -> np.ndarray:
-    """The place of each cell among the categories or classes of a column, shape (rows,)."""
-    places = {text: i for i, text in enumerate(known)}
-    numbers = [places.get(cell, -1) for cell in cells]
-    if -1 in numbers:
-        row = numbers.index(-1)
-        problem = f"is none of its {what} {', '.join(known)}"
-        remedy = "fix the cell, or the schema of all sites"
-        raise InvalidTable(f"{where(row)}: column {name}", cells[row], problem, remedy)
-    return np.array(numbers, np.int64)
 
 
 def _schema(content: Mapping[str, Any]) -> Schema:

@@ -1,0 +1,161 @@
+"""The statistics of columns over all clients, as they are reported: nothing of fewer rows than the minimum."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsolve.core.checks import check_number
+from fedsolve.core.errors import InvalidInput, check_known
+
+
+class Quantile(NamedTuple):
+    """A quantile from a histogram: the quantile of the rows lies within `error` of `value`."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True)
+class NumberStatistics:
+    """Statistics of a column of numbers over the rows that have one.
+
+    Attributes:
+        clients: that have enough rows.
+        rows, missing: with a number, and without.
+        mean, variance: exact to rounding; the variance is divided by rows - 1, NaN for one row.
+        minimum, maximum: each as the bin in which it lies, (low, high).
+        edges: of the histogram's bins, shape (bins + 1,); bins with too few rows are merged with those beside them, and
+            the first edge is -inf and the last inf where rows lie outside a range that was given.
+        counts: rows of each bin, shape (bins,): 0, or at least the minimum.
+    """
+
+    clients: int
+    rows: int
+    missing: int
+    mean: float
+    variance: float
+    minimum: tuple[float, float]
+    maximum: tuple[float, float]
+    edges: tuple[float, ...] = field(repr=False)
+    counts: tuple[int, ...] = field(repr=False)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation, the root of the variance."""
+        return math.sqrt(self.variance)
+
+    def quantile(self, probability: float) -> Quantile:
+        """A quantile with a bound on its error.
+
+        Args:
+            probability: in [0, 1]; 0.5 is the median.
+
+        Returns:
+            The value, interpolated inside a bin of the histogram, and how far the quantile of the rows (that of
+            `numpy.quantile`) can be from it: inf where it lies outside a range that was given.
+
+        Raises:
+            InvalidInput: a probability outside [0, 1].
+        """
+        check_number("probability", probability, at_least=0, at_most=1)
+        at, ends = probability * (self.rows - 1), np.cumsum(self.counts)
+        first, last = (int(np.searchsorted(ends, k, side="right")) for k in (math.floor(at), math.ceil(at)))
+        low, high = self.edges[first], self.edges[last + 1]
+        if not math.isfinite(low) or not math.isfinite(high):
+            return Quantile(high if math.isfinite(high) else low, math.inf)
+        start, width = self.edges[first], self.edges[first + 1] - self.edges[first]
+        inside = (at - (ends[first] - self.counts[first]) + 0.5) / self.counts[first]
+        value = min(max(start + float(inside) * width, low), high)
+        return Quantile(value, max(value - low, high - value))
+
+
+@dataclass(frozen=True)
+class CategoryStatistics:
+    """Rows of each category of a column.
+
+    Attributes:
+        clients: that have enough rows.
+        rows, missing: with a category, and without.
+        counts: rows of each category that has enough of them, by name, at the clients where it has enough.
+        other: rows of all others together.
+    """
+
+    clients: int
+    rows: int
+    missing: int
+    counts: Mapping[str, int]
+    other: int
+
+
+ColumnStatistics = NumberStatistics | CategoryStatistics
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of columns over all clients.
+
+    Attributes:
+        columns: of each column that is reported, by name.
+        unreported: why a column is not, by name.
+        notes: replies that do not count, each with its reason.
+    """
+
+    columns: Mapping[str, ColumnStatistics]
+    unreported: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, column: str) -> Any:
+        """The `NumberStatistics` or `CategoryStatistics` of a column; `InvalidInput` says why there are none."""
+        if column in self.unreported:
+            raise InvalidInput(f"column {column} is not reported: {self.unreported[column]}")
+        check_known("column", column, self.columns)
+        return self.columns[column]
+
+    def schema(self) -> str:
+        """The constants of the columns for a file that `fs.data.Schema.read` reads.
+
+        Returns:
+            TOML: of each column a section with `mean` and `deviation`, 1 for that of a constant, or `categories`.
+        """
+        return "\n".join(_section(name, column) for name, column in self.columns.items())
+
+
+def _section(name: str, column: ColumnStatistics) -> str:
+    key = name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
+    head = f"[columns.{key}]\n"
+    if isinstance(column, CategoryStatistics):
+        return f"{head}categories = {json.dumps(list(column.counts), ensure_ascii=False)}\n"
+    deviation = column.deviation if column.variance > 0 else 1.0
+    return f"{head}mean = {column.mean!r}\ndeviation = {deviation!r}\n"
+
+
+def merge_bins(
+    edges: np.ndarray, counts: np.ndarray, fewest: int
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Bins in place of these, each without rows or with at least `fewest`: those with fewer join the next one above.
+
+    Empty bins at both ends go. What is left over at the end joins the last bin that has rows.
+
+    >>> merge_bins(np.arange(7.0), np.array([0, 2, 1, 0, 3, 1]), 3)
+    ((1.0, 3.0, 4.0, 6.0), (3, 0, 4))
+    """
+    held = np.flatnonzero(counts)
+    merged: list[tuple[float, int]] = []  # (upper edge, rows)
+    rows = 0
+    for i in range(held[0], held[-1] + 1):
+        rows += int(counts[i])
+        if rows >= fewest or rows == 0:
+            merged.append((float(edges[i + 1]), rows))
+            rows = 0
+    if rows:
+        while merged and not merged[-1][1]:
+            merged.pop()
+        rows += merged.pop()[1] if merged else 0
+        merged.append((float(edges[held[-1] + 1]), rows))
+    return (float(edges[held[0]]), *(edge for edge, _ in merged)), tuple(rows for _, rows in merged)

@@ -1,0 +1,272 @@
+"""Statistics of columns over clients: those of the pooled rows, from sums alone, and nothing of few rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedsolve as fs
+from fedsolve.data.column_statistics.messages import (
+    MAGNITUDE_EDGES,
+    CategoryCounts,
+    CategoryNames,
+    CountCategories,
+    FindRange,
+    Measure,
+    Sums,
+)
+from fedsolve.data.column_statistics.protocol import Asked, Minimum, Rounds
+from fedsolve.data.column_statistics.replies import replies_to
+from fedsolve.data.column_statistics.reply_checks import check_reply
+from fedsolve.data.column_statistics.report import merge_bins
+from fedsolve.data.csv_cells import InvalidTable
+
+
+def sites(seed=0):
+    """Five sites: ages with gaps, a pressure far from 0, a text with gaps and a rare value, labels as numbers."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "age": np.where(rng.random(n) < 0.1, np.nan, rng.normal(50, 10, n)),
+            "pressure": 1e9 + rng.normal(0, 1e-3, n),
+            "balance": rng.normal(0, 1, n) * 10.0 ** rng.integers(-6, 6, n),
+            "smoker": rng.choice(["no", "yes", "", "rarely"], n, p=[0.5, 0.38, 0.1, 0.02]),
+            "ill": rng.integers(0, 2, n).astype("int8"),
+        }
+        for n in (40, 60, 90, 120, 300)
+    ]
+
+
+SITES = sites()
+POOLED = pd.concat([pd.DataFrame(site) for site in SITES], ignore_index=True)
+COLUMNS = {"age": None, "pressure": None, "balance": None, "smoker": None, "ill": "categories"}
+
+
+def test_they_are_those_of_the_pooled_rows():
+    """Means and variances to rounding, also where the mean is 10^12 deviations; each quantile within its bound."""
+    found = fs.data.statistics(SITES, COLUMNS)
+    assert list(found.columns) == list(COLUMNS)
+    assert not found.unreported
+    for name in ("age", "pressure", "balance"):
+        rows, column = POOLED[name].dropna().to_numpy(), found[name]
+        assert (column.clients, column.rows, column.missing) == (5, len(rows), POOLED[name].isna().sum())
+        assert column.mean == pytest.approx(rows.mean(), rel=1e-14)
+        assert column.variance == pytest.approx(np.var(rows - column.mean, ddof=1), rel=1e-9)
+        assert column.deviation == column.variance**0.5
+        low, high = column.minimum
+        assert low <= rows.min() <= high
+        low, high = column.maximum
+        assert low <= rows.max() <= high
+        assert min(n for n in column.counts if n) >= 10
+        np.testing.assert_array_equal(np.histogram(rows, column.edges)[0], column.counts)
+        for probability in (0, 0.001, 0.1, 0.25, 0.5, 0.9, 1):
+            value, error = column.quantile(probability)
+            assert abs(value - np.quantile(rows, probability)) <= error
+    spread = np.ptp(POOLED["age"].dropna())
+    assert found["age"].quantile(0.5).error < 0.02 * spread
+    smoker = found["smoker"]
+    assert smoker.counts == {n: (POOLED["smoker"] == n).sum() for n in ("no", "yes")}
+    assert smoker.other == (POOLED["smoker"] == "rarely").sum()
+    assert smoker.missing == (POOLED["smoker"] == "").sum()
+    assert found["ill"].counts == {str(k): n for k, n in POOLED["ill"].value_counts().items()}
+
+
+def test_a_range_that_is_given():
+    """Rows outside it are counted, and how far they are is not known."""
+    found = fs.data.statistics(SITES, "age=40:60, ill = categories", min_rows=1)
+    age, rows = found["age"], POOLED["age"].dropna().to_numpy()
+    assert age.edges[0] == -np.inf
+    assert age.minimum == (-np.inf, 40.0)
+    assert age.maximum == (60.0, np.inf)
+    inside = np.histogram(rows, np.linspace(40, 60, 101))[0]
+    assert age.counts == ((rows < 40).sum(), *inside, (rows > 60).sum())
+    assert age.quantile(0) == (40.0, np.inf)
+    assert age.quantile(0.5).error <= 0.21
+    assert age.variance == pytest.approx(rows.var(ddof=1), rel=1e-12)
+    assert list(found.columns) == ["age", "ill"]
+
+
+@pytest.mark.parametrize(
+    "rows", [np.zeros(12), np.full(12, -7.5), np.arange(12.0), np.array([-1e-30, 1.5e19] * 6)]
+)
+def test_rows_of_few_values(rows):
+    column = fs.data.statistics([{"x": rows}] * 3, min_rows=1)["x"]
+    assert column.minimum[0] <= rows.min() <= column.minimum[1]
+    assert column.maximum[0] <= rows.max() <= column.maximum[1]
+    assert sum(column.counts) == 36
+    assert column.variance == pytest.approx(np.tile(rows, 3).var(ddof=1), rel=1e-12)
+
+
+def test_nothing_of_few_rows_or_clients():
+    """A column of two clients; one with enough clients and too few rows each; a category that one site has rarely."""
+    few = [dict(site) for site in SITES]
+    for site in few[2:]:
+        del site["age"]
+    few[0]["pressure"] = few[0]["pressure"][:9]
+    found = fs.data.statistics(few, COLUMNS)
+    assert found.unreported == {"age": "it has 2 clients, and 3 are the minimum (min_clients)"}
+    assert found["pressure"].clients == 4
+    assert "client 0, column pressure: it has fewer than 10 rows" in found.notes
+    assert "client 2, column age: unknown column 'age'" in " ".join(found.notes)
+    with pytest.raises(fs.InvalidInput, match="column age is not reported: it has 2 clients"):
+        found["age"]
+    rounds = Rounds({"x": Asked()}, Minimum(3, 10))  # of a server with a larger minimum than its clients have
+    rounds.add({i: replies_to(rounds.requests, False, {"x": np.arange(3.0)}, 1) for i in range(3)})
+    assert rounds.result().unreported == {"x": "it has 9 rows, and 10 are the minimum (min_rows)"}
+    rounds = Rounds({"x": Asked()}, Minimum(3, 10))
+    while not rounds.are_over:
+        rounds.add({i: replies_to(rounds.requests, False, {"x": ["a"] * 5 + ["b"]}, 1) for i in range(3)})
+    assert (rounds.result()["x"].counts, rounds.result()["x"].other) == ({"a": 15}, 3)
+    rare = [{"x": ["a"] * 20 + ["b"] * n} for n in (9, 9, 12)]
+    assert fs.data.statistics(rare)["x"].counts == {"a": 60, "b": 12}
+    assert fs.data.statistics(rare)["x"].other == 18
+
+
+def test_sites_that_differ_in_kind():
+    """Categories that are numbers at one site and text at another: texts everywhere; a range for them is refused."""
+    mixed = [
+        {"x": np.repeat([1, 2], 20)},
+        {"x": ["1"] * 15 + ["often"] * 15},
+        {"x": pd.Series([2.0, None] * 15)},
+    ]
+    found = fs.data.statistics(mixed)["x"]
+    assert found.counts == {"1": 35, "2": 35, "often": 15}
+    assert found.missing == 15
+    assert "a range was given" in fs.data.statistics(mixed, "x=0:3").unreported["x"]
+
+
+def test_federated_data():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(3, 40, 2)).astype("float32"), rng.integers(0, 3, (3, 40))
+    data = fs.FederatedData.from_clients([fs.Examples(a, b) for a, b in zip(x, y, strict=True)])
+    found = fs.data.statistics(data)
+    assert list(found.columns) == ["x.0", "x.1", "y"]
+    assert found["x.1"].mean == pytest.approx(x[..., 1].mean(dtype=float), rel=1e-12)
+    with pytest.raises(fs.InvalidInput, match=r"field value has shape \(5, 2, 2\)"):
+        fs.data.statistics(fs.FederatedData.from_clients([np.zeros((5, 2, 2))]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("age=60:40", "age = (60.0, 40.0) must be a range"),
+        ("age=old", "'age=old' must be NAME, NAME=LOW:HIGH or NAME=categories"),
+        ({"age": "often"}, "must be a range (low, high) with low < high, or 'categories'"),
+        ({"age": (0, np.nan)}, "must be a range"),
+        ([3], "3 is no name of a column"),
+        (3, "columns = 3 must be names of columns"),
+    ],
+)
+def test_what_cannot_be_asked(columns, words):
+    with pytest.raises(fs.InvalidInput) as refused:
+        fs.data.statistics(SITES, columns)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (np.full(20, np.inf), "a number of 2^64 or more, or one that is infinite"),
+        (np.zeros((20, 2)), "it has shape (20, 2)"),
+        (np.zeros(20, complex), "it is of type complex128"),
+        (np.ma.masked_less(np.arange(20.0), 5), "masked entries"),
+        ([b"a"] * 20, "give numbers or text"),
+        ([f"{i // 10}x" for i in range(1010)], "101 categories, more than 100"),
+    ],
+)
+def test_what_a_client_does_not_reply_about(column, words):
+    found = fs.data.statistics([{"x": column}] * 3)
+    assert found.unreported == {"x": "it has 0 clients, and 3 are the minimum (min_clients)"}
+    assert words in found.notes[0]
+
+
+MEASURE = Measure(5.0, 0.0, 10.0, 5)
+ROWS = np.array([1.0, 3.0, 3.5, 9.0, 12.0])
+GOOD = replies_to({"x": MEASURE}, False, {"x": ROWS}, 1)["x"]
+FOUND = replies_to({"x": FindRange()}, False, {"x": ROWS}, 1)["x"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply", "words"),
+    [
+        (MEASURE, replace(GOOD, rows=6), "its counts add up to 5, and it has 6 rows"),
+        (MEASURE, replace(GOOD, rows=True), "its rows are True, not an integer"),
+        (MEASURE, replace(GOOD, missing=-1), "its missing are -1"),
+        (MEASURE, replace(GOOD, counts=(*GOOD.counts[:-1], 1.0)), "its counts are 1.0"),
+        (MEASURE, replace(GOOD, counts=(-1, 2, 2, 0, 0, 1, 1)), "its counts are -1"),
+        (MEASURE, replace(GOOD, counts=GOOD.counts[:-1]), "it has no 7 counts"),
+        (MEASURE, replace(GOOD, total=np.nan), "its sum is nan, no finite number"),
+        (MEASURE, replace(GOOD, total=3), "its sum is 3, no finite number"),
+        (MEASURE, replace(GOOD, total=-8.0), "its sum is -8, and of 5 numbers in its bins it would be -"),
+        (MEASURE, replace(GOOD, squares=np.inf), "its sum of squares is inf"),
+        (MEASURE, replace(GOOD, squares=3.0), "its sum of squares is 3, and of numbers with its sum"),
+        (Measure(0.0, -10.0, 10.0, 1), Sums(3, 0, 27.0, 10.0, (0, 3, 0)), "it would be 243 to 300"),
+        (FindRange(), replace(FOUND, total=1e6), "its sum is 1e+06, and of 5 numbers in its bins"),
+        (FindRange(), GOOD, "it replies Sums to FindRange"),
+        (FindRange(categorical=True), FOUND, "it replies Magnitudes to FindRange"),
+        (FindRange(), CategoryNames(5, 0, ("a", "a")), "not up to 100 different texts"),
+        (FindRange(), CategoryNames(5, 0, ("a\n",)), "no printable text of 1 to 64 characters"),
+        (CountCategories(("a",)), CategoryCounts(5, 0, (4, 0)), "add up to 4"),
+    ],
+)
+def test_a_reply_that_cannot_be_believed(request_, reply, words):
+    with pytest.raises(fs.InvalidInput) as refused:
+        check_reply(request_, reply)
+    assert words in str(refused.value)
+
+
+def test_one_that_cannot_be_believed_does_not_count():
+    """What is reported is of the others, although the first round was of all; with a note."""
+    rounds = Rounds({"age": Asked()}, Minimum(3, 10))
+    while not rounds.are_over:
+        replies = {i: replies_to(rounds.requests, False, site, 10) for i, site in enumerate(SITES)}
+        if isinstance(replies[4]["age"], Sums):
+            replies[4] = {"age": replace(replies[4]["age"], missing=2.5)}
+        rounds.add(replies)
+    found = rounds.result()
+    others = np.concatenate([site["age"] for site in SITES[:4]])
+    assert found["age"].mean == pytest.approx(np.nanmean(others), rel=1e-13)
+    assert found["age"].variance == pytest.approx(np.nanvar(others, ddof=1), rel=1e-13)
+    assert found.notes == (
+        "client 4, column age: its missing are 2.5, not an integer from 0 to 1,099,511,627,776",
+    )
+
+
+def test_merged_bins_have_enough_rows():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        counts = rng.poisson(rng.choice([0.3, 2, 20]), 30)
+        counts[rng.integers(30)] += 5
+        edges, merged = merge_bins(np.arange(31.0), counts, 5)
+        assert sum(merged) == counts.sum()
+        assert all(n == 0 or n >= 5 for n in merged)
+        np.testing.assert_array_equal(np.histogram(np.repeat(np.arange(30) + 0.5, counts), edges)[0], merged)
+    assert MAGNITUDE_EDGES[0] == -(2.0**64)
+
+
+def test_a_schema_from_the_statistics(tmp_path):
+    """The sections are a schema's, and give inputs of mean 0 and deviation 1; a column of two numbers has them."""
+    head = 'target = "ill"\nclasses = [0, 1]\n'
+    (tmp_path / "schema.toml").write_text(head + "[columns.age]\n[columns.smoker]\n")
+    schema, files = fs.data.Schema.read(tmp_path / "schema.toml"), []
+    for i, site in enumerate(SITES):
+        files.append(tmp_path / f"{i}.csv")
+        pd.DataFrame(site).to_csv(files[-1], index=False)
+    found = fs.data.statistics([schema.raw_columns(file) for file in files])
+    assert set(found.columns) == {"age", "smoker", "ill"}
+    assert found["age"].missing == POOLED["age"].isna().sum()
+    assert found["ill"].counts["1"] == POOLED["ill"].sum()
+    del found.columns["ill"]
+    text = found.schema()
+    assert '[columns.smoker]\ncategories = ["no", "yes"]\n' in text
+    (tmp_path / "schema.toml").write_text(
+        head + text.replace("[columns.smoker]", 'fill = 50\n\n[columns.smoker]\nfill = "no"')
+    )
+    schema = fs.data.Schema.read(tmp_path / "schema.toml")
+    with pytest.raises(fs.InvalidInput, match="rarely"):
+        schema.read_csv(files[-1])
+    file = tmp_path / "bad.csv"
+    file.write_text("age,smoker,ill\n" + "40,no,1\n" * 20 + "4O,no,1\n")
+    with pytest.raises(InvalidTable, match=r"bad.csv, line 22: column age = '4O' is not a finite number"):
+        schema.raw_columns(file)
