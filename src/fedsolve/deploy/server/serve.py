@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -163,17 +163,6 @@ def _run(
     if is_secret:
         say(_SECRET)
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
-    status = StatusFile(
-        folder,
-        checkpoint.experiment,
-        deployment.label,
-        settings.rounds,
-        coordinator.method.is_stateful,
-        say,
-    )
-    clients = status.restore(settings.population)
-    metrics = RunMetrics(clients, deployment.label, coordinator.state.round, settings.rounds)
-    publish(metrics)
     rounds = DeployedRounds(
         grid,
         coordinator,
@@ -181,13 +170,7 @@ def _run(
         checkpoint,
         recorder,
         lambda: result(),
-        Reports(
-            _told((round_reporter(folder), metrics.round)),
-            partial(save_client_metrics, folder / CLIENT_METRICS),
-            say,
-            clients,
-            partial(status.save, clients),
-        ),
+        _reports(deployment, coordinator, publish),
     )
 
     def result(ended: str = "") -> Result:
@@ -219,11 +202,26 @@ def _run(
     return final
 
 
-def _told(listeners: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
-    """Tells each of some listeners of a round."""
+def _reports(
+    deployment: Deployment, coordinator: Coordinator, publish: Callable[[RunMetrics], None]
+) -> Reports:
+    """Who is told what happens: the run's log and files, the status of its clients, Prometheus if it is asked for."""
+    folder, settings = deployment.folder, deployment.settings
+    keeps_states = coordinator.method.is_stateful
+    status = StatusFile(folder, coordinator.experiment, deployment.label, settings.rounds, keeps_states, say)
+    clients = status.restore(settings.population)
+    metrics = RunMetrics(clients, deployment.label, coordinator.state.round, settings.rounds)
+    publish(metrics)
+    log_round = round_reporter(folder)
 
-    def tell(entry: dict[str, Any]) -> None:
-        for listener in listeners:
-            listener(entry)
+    def tell_round(entry: dict[str, Any]) -> None:
+        log_round(entry)
+        metrics.round(entry)
 
-    return tell
+    return Reports(
+        tell_round,
+        partial(save_client_metrics, folder / CLIENT_METRICS),
+        say,
+        clients,
+        partial(status.save, clients),
+    )
