@@ -5,10 +5,8 @@ Nothing here leaves the machine: telemetry, update checks and installation of ap
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedsolve.cli.federation.flower_commands import FlowerCommands, last_line, program
 from fedsolve.cli.processes.local_processes import (
     HOST,
     descendants,
@@ -39,11 +38,10 @@ OFFLINE = {
 """What keeps Flower's processes from reaching out."""
 
 _START_SECONDS, _STOP_SECONDS = 60.0, 15.0
-_COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")
 
 
 @dataclass
-class LocalFederation:
+class LocalFederation(FlowerCommands):
     """Processes of one federation; use it as a context, so that all of them are stopped at the end.
 
     Attributes:
@@ -63,6 +61,8 @@ class LocalFederation:
     link_options: Sequence[str] = ()
     node_options: Any = None
     certificate: Path | None = None
+
+    connection = "here"
 
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()
@@ -85,10 +85,8 @@ class LocalFederation:
         """The environment of every process."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         variables = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": path, "PYTHONUNBUFFERED": "1"}
-        # what notebooks and some CI set would put colours into the JSON that Flower's commands answer
-        inherited = {k: v for k, v in os.environ.items() if k not in _COLOURS}
         threads = {VARIABLE: str(share_of_cores(self.clients))}
-        return {**threads, **inherited, **OFFLINE, **variables, **self.environment}
+        return {**threads, **super().env, **OFFLINE, **variables, **self.environment}
 
     def __enter__(self) -> LocalFederation:
         try:
@@ -133,42 +131,6 @@ class LocalFederation:
         self.nodes[client] = node
         return node
 
-    def flwr(self, *arguments: str) -> str:
-        """What a command of Flower's says.
-
-        Raises:
-            InvalidInput: it failed; its last words.
-        """
-        done = subprocess.run(
-            [_program("flwr"), *arguments], env=self.env, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        if done.returncode:
-            raise InvalidInput(f"flwr {arguments[0]} failed: {_last_line(done.stderr or done.stdout)}")
-        return done.stdout
-
-    def submit(self, app: Path, config: Mapping[str, Any]) -> int:
-        """Start a run of an app; its number."""
-        text = " ".join(f"{name}={_toml(value)}" for name, value in config.items())
-        said = self.flwr(
-            "run", str(app), "here", "--format", "json", *(["--run-config", text] if text else [])
-        )
-        return int(json.loads(said[said.index("{") :])["run-id"])
-
-    def status(self, run: int) -> str:
-        """Where a run stands: pending, starting, running, or finished:completed, :failed, :stopped."""
-        said = self.flwr("list", "here", "--run-id", str(run), "--format", "json")
-        return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
-
-    def log(self, run: int) -> str:
-        """What the run's server app has printed."""
-        return self.flwr("log", str(run), "here", "--show")
-
-    def stop_run(self, run: int) -> None:
-        """End a run."""
-        with contextlib.suppress(InvalidInput):
-            self.flwr("stop", str(run), "here")
-
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End a process at once, as a crash would, with the processes that it started."""
         send_signal([*descendants(process.pid), process.pid], signal.SIGKILL)
@@ -195,25 +157,11 @@ class LocalFederation:
     def last_words(self, name: str) -> str:
         """The last line of a process's log that says something."""
         path = self.folder / f"{name}.log"
-        return _last_line(path.read_text(errors="replace")) if path.exists() else "no log"
+        return last_line(path.read_text(errors="replace")) if path.exists() else "no log"
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "ab") as log:
             return subprocess.Popen(
-                [_program(command[0]), *command[1:]], env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL,
+                [program(command[0]), *command[1:]], env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-
-
-def _program(name: str) -> str:
-    here = Path(sys.executable).parent / name
-    return str(here) if here.exists() else name
-
-
-def _last_line(text: str) -> str:
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
-    return next((line for line in reversed(lines) if line), "nothing was said")
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value)  # strings, numbers and booleans are written alike
