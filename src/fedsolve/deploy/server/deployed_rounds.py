@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
-from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
+from fedsolve.deploy.monitoring.client_status import Cause
+from fedsolve.deploy.monitoring.reports import Reports
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
 from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation
-from fedsolve.deploy.server.evaluation_result import EvaluationResult, first_means
+from fedsolve.deploy.server.evaluation_result import first_means
 from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE, sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
 from fedsolve.engine.records.record import Recorder
 from fedsolve.results.clients import ClientMetrics
-
-
-@dataclass(frozen=True)
-class Reports:
-    """Who is told what happens in a run.
-
-    Attributes:
-        round: told of every round as plain data.
-        client_metrics: told what clients measured, each time that they are asked.
-        log: told in one line.
-        clients: told who answers and who fails.
-        status: told of the rounds done, and by client of the last one in which its update was used, after every round.
-    """
-
-    round: Callable[[dict[str, Any]], None]
-    client_metrics: Callable[[EvaluationResult], None]
-    log: Callable[[str], None]
-    clients: ClientStatuses
-    status: Callable[[int, np.ndarray], None]
 
 
 class DeployedRounds(RecordedRounds):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from fedsolve.core.types import Params
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
-from fedsolve.deploy.monitoring.client_status import StatusFile
 from fedsolve.deploy.monitoring.metrics import RunMetrics, metrics_server
+from fedsolve.deploy.monitoring.reports import reports_of
 from fedsolve.deploy.nodes.transport import watched_engine
-from fedsolve.deploy.run_log import FAILED, round_reporter, save_client_metrics, say, write_failure
+from fedsolve.deploy.run_log import FAILED, say, write_failure
 from fedsolve.deploy.secret_keys import SECRET_FILE, load_or_create_secret
 from fedsolve.deploy.server.coordinator import Coordinator
-from fedsolve.deploy.server.deployed_rounds import DeployedRounds, Reports
+from fedsolve.deploy.server.deployed_rounds import DeployedRounds
 from fedsolve.deploy.server.federation import Federation
 from fedsolve.deploy.server.reply_store import ReplyStore
 from fedsolve.deploy.server.settings import Settings
@@ -38,7 +37,7 @@ from fedsolve.engine.result import Result
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.report.page import write_page
 from fedsolve.results.callbacks import notify_ended
-from fedsolve.results.clients import CLIENT_METRICS, read_client_metrics
+from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
 from fedsolve.results.record_files import FEDERATION, write_record
 
@@ -163,6 +162,8 @@ def _run(
     if is_secret:
         say(_SECRET)
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
+    reports = reports_of(folder, deployment.label, settings.rounds, coordinator)
+    publish(reports.metrics)
     rounds = DeployedRounds(
         grid,
         coordinator,
@@ -170,7 +171,7 @@ def _run(
         checkpoint,
         recorder,
         lambda: result(),
-        _reports(deployment, coordinator, publish),
+        reports,
     )
 
     def result(ended: str = "") -> Result:
@@ -200,28 +201,3 @@ def _run(
         folder / "page.html", [final.history], title=f"{deployment.label} on a federation", clients=last
     )
     return final
-
-
-def _reports(
-    deployment: Deployment, coordinator: Coordinator, publish: Callable[[RunMetrics], None]
-) -> Reports:
-    """Who is told what happens: the run's log and files, the status of its clients, Prometheus if it is asked for."""
-    folder, settings = deployment.folder, deployment.settings
-    keeps_states = coordinator.method.is_stateful
-    status = StatusFile(folder, coordinator.experiment, deployment.label, settings.rounds, keeps_states, say)
-    clients = status.restore(settings.population)
-    metrics = RunMetrics(clients, deployment.label, coordinator.state.round, settings.rounds)
-    publish(metrics)
-    log_round = round_reporter(folder)
-
-    def tell_round(entry: dict[str, Any]) -> None:
-        log_round(entry)
-        metrics.round(entry)
-
-    return Reports(
-        tell_round,
-        partial(save_client_metrics, folder / CLIENT_METRICS),
-        say,
-        clients,
-        partial(status.save, clients),
-    )
