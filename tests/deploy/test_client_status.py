@@ -174,3 +174,20 @@ def test_an_answer_without_versions_costs_its_node_alone(tmp_path):
     status = read_status(tmp_path / "server" / STATUS)
     assert [c.connected for c in status.clients] == [True] * 5 + [False]
     assert [reason[:20] for reason in status.refused] == ["it reports no versio"]
+
+
+def test_clients_are_known_while_they_are_waited_for(tmp_path):
+    """Before the first round, as soon as one connects or is refused: when somebody wants to know who is missing."""
+    path, seen = tmp_path / "server" / STATUS, []
+
+    def tells(node, what, content):
+        if path.exists():
+            seen.append(read_status(path))
+        return says(None) if node == 106 and what == "query" else content
+
+    with pytest.raises(Unavailable):
+        deploy(fs.FedAvg(0.1), tmp_path, tamper=tells)
+    assert [c.connected for c in seen[0].clients] == [False] * 6
+    last = read_status(path)
+    assert (last.round, [c.connected for c in last.clients]) == (0, [True] * 5 + [False])
+    assert len(last.refused) == 1

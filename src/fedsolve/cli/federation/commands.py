@@ -43,6 +43,19 @@ def demo(
     demo_command(rounds, out, port, as_json, watch)
 
 
+@federate.command(short_help="Show the clients of a federation.")
+def status(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of `fedsolve federate demo`.")
+    ],
+    as_json: arg.AsJson = False,
+) -> None:
+    """Show when each client was last heard, how often it failed and why, and its versions, during a run or after it."""
+    from fedsolve.cli.federation.status import status_command
+
+    status_command(folder, as_json)
+
+
 @federate.command(short_help="Check certificates and keys.")
 def check(
     ca: Annotated[Path, typer.Option(help="Certificate of the certificate authority.")],

@@ -113,7 +113,10 @@ class ClientStatuses:
     Attributes:
         names: what each client is called.
         refused: why nodes are refused.
+        changed: called when others are connected or refused than before.
     """
+
+    changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, population: int, earlier: Iterable[ClientStatus] = ()) -> None:
         self.names, self.refused = SiteNames(), list[str]()
@@ -132,12 +135,14 @@ class ClientStatuses:
 
     def looked_for(self, connected: Iterable[int], refused: Iterable[str]) -> None:
         """These clients are connected, and nodes are refused for these reasons."""
-        now = set(connected)
+        now, before = set(connected), (self.all(), self.refused)
         for client, status in self._clients.items():
             site = self.names.given.get(client, "") if client in now else status.site
             if (client in now, site) != (status.connected, status.site):
                 self._change(client, connected=client in now, site=site)
         self.refused = sorted(set(refused))[:_SHOWN_REFUSALS]
+        if (self.all(), self.refused) != before:
+            self.changed()
 
     def heard(self, client: int) -> None:
         """A message of a client came, whatever it says."""

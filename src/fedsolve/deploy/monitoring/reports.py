@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsolve.deploy.monitoring.client_status import ClientStatuses, StatusFile
 from fedsolve.deploy.monitoring.metrics import RunMetrics
 from fedsolve.deploy.run_log import round_reporter, save_client_metrics, say
@@ -27,7 +25,7 @@ class Reports:
         client_metrics: told what clients measured, each time that they are asked.
         log: told in one line.
         clients: told who answers and who fails.
-        status: told of the rounds done, and by client of the last one in which its update was used, after every round.
+        status: writes down what is known of the clients.
         metrics: what Prometheus may be shown.
     """
 
@@ -35,7 +33,7 @@ class Reports:
     client_metrics: Callable[[EvaluationResult], None]
     log: Callable[[str], None]
     clients: ClientStatuses
-    status: Callable[[int, np.ndarray], None]
+    status: Callable[[], None]
     metrics: RunMetrics
 
 
@@ -56,5 +54,9 @@ def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) 
         log_round(entry)
         metrics.round(entry)
 
+    def save_status() -> None:
+        status.save(clients, coordinator.state.round, coordinator.state.last_used_round)
+
+    clients.changed = save_status  # before the first round, too, while clients are waited for
     tell_measured = partial(save_client_metrics, folder / CLIENT_METRICS)
-    return Reports(tell_round, tell_measured, say, clients, partial(status.save, clients), metrics)
+    return Reports(tell_round, tell_measured, say, clients, save_status, metrics)

@@ -107,8 +107,8 @@ class DeployedRounds(RecordedRounds):
         self._watch = Stopwatch(self.recorder.seconds)
         if self.done < self.rounds:
             quorum = self._settings.quorum or self._coordinator.population
+            self._reports.status()
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
-            self.save_status()
         if self.recorder.evaluated:
             return self._react()
         return self.evaluate() if self._evaluation.measures else ""
@@ -176,12 +176,7 @@ class DeployedRounds(RecordedRounds):
         """Save state and record."""
         self.recorder.seconds = self._watch.seconds
         self._checkpoint.save(self._coordinator, self.recorder)
-        self.save_status()
-
-    def save_status(self) -> None:
-        """Write down what is known of the clients."""
-        state = self._coordinator.state
-        self._reports.status(state.round, state.last_used_round)
+        self._reports.status()
 
     def report(self) -> None:
         """Tell of the last round."""

@@ -191,7 +191,7 @@ def _run(
     try:
         ended = loop(rounds, CompileClock(), interrupted=lambda: False)  # each round has been saved
     finally:
-        rounds.save_status()
+        reports.status()
     (folder / SECRET_FILE).unlink(missing_ok=True)  # of no use now, and the folder may be shown
     final = result(ended)
     write_record(folder, final.history, final.params, coordinator.state.buffers)
