@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import socket
 import sys
 import tomllib
@@ -201,8 +202,12 @@ def test_the_readme_of_an_app_names_its_files(call, tmp_path):
         "--ssl-certfile",
         "resume=true",
         "state-dir",
+        "fedsolve federate status run",
+        "metrics-address",
     ):
         assert line in text
+    dashboard = json.loads((tmp_path / "myapp" / "grafana.json").read_text())
+    assert dashboard["title"] == "fedsolve: a federation"
 
 
 BAD = [

@@ -42,6 +42,7 @@ _SCHEMA_ROW = (
 _ONLY_DIGITS = "#### digits"  # a line of a template; what follows it is for that task alone
 _EXTRAS = {"torch": "flower,digits,torch", "jax": "flower,digits", "sklearn": "flower,digits"}
 CLIENTS = 3
+DASHBOARD = "grafana.json"
 _APP = re.compile("[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?")
 _LONGEST = 32
 
@@ -103,6 +104,8 @@ def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
         text = before + (digits if task == "digits" else "")
         write_atomically(path, Template(text).substitute(values))
     write_atomically(package / "__init__.py", f'"""{task} on a federation."""\n')
+    dashboard = importlib.resources.files("fedsolve.deploy.monitoring") / DASHBOARD
+    write_atomically(folder / DASHBOARD, dashboard.read_bytes())
 
 
 def package_name(folder: Path) -> str:
