@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,3 +121,5 @@ class Refused:
 
 
 Reply = Magnitudes | CategoryNames | Sums | CategoryCounts | Refused
+Replies = Mapping[str, Reply]
+"""What one client replies, by column."""

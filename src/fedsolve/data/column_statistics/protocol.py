@@ -20,6 +20,7 @@ from fedsolve.data.column_statistics.messages import (
     Magnitudes,
     Measure,
     Refused,
+    Replies,
     Reply,
     Request,
     Sums,
@@ -40,8 +41,6 @@ _FINE_BINS = 1024
 
 _NARROWEST = 1e-300
 
-Replies = Mapping[str, Reply]
-"""What one client replies, by column."""
 T = TypeVar("T", bound=Reply)
 
 

@@ -12,6 +12,9 @@ from fedsolve.core.algorithm import Algorithm
 from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.core.types import Params
 from fedsolve.deploy.app_options import shows_fields
+from fedsolve.deploy.jobs.evaluation_job import evaluate_model, evaluation_settings
+from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, Job
+from fedsolve.deploy.jobs.statistics_job import collect_statistics
 from fedsolve.deploy.run_log import end_in_one_line, say
 from fedsolve.deploy.server.serve import Deployment, serve
 from fedsolve.deploy.server.settings import Settings
@@ -47,7 +50,9 @@ def server_app(
 
     All but `algorithm`, `params`, `sampling`, `buffers`, `evaluate`, `callbacks` and `label` may be given anew by the
     run's configuration, where `_` is written `-` and infinity stands for None of `grace` and `norm_bound`:
-    `flwr run . --run-config "rounds=5 round-seconds=60.0 resume=true"`.
+    `flwr run . --run-config "rounds=5 round-seconds=60.0 resume=true"`. With `job="evaluate" model="run"` the connected
+    clients measure a saved model once, and with `job="statistics" columns="age, smoker"` they are asked for sums of
+    their columns; nothing is trained then (`fedsolve federate evaluate`, `fedsolve federate statistics`).
 
     Args:
         algorithm: the method, such as `FedDuAdam(client_lr=0.1)`, or a function from the run's configuration to it.
@@ -70,18 +75,28 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         end_in_one_line()
-        serve(grid, _deployment(algorithm, params, settings, context.run_config))
+        _start(grid, algorithm, params, settings, context.run_config)
 
     return app
 
 
-def _deployment(
-    algorithm: AlgorithmOrMaker, params: Params, settings: Settings, config: Mapping[str, Any]
-) -> Deployment:
-    """What a run is, by its configuration; what cannot be is said on the server too."""
+def _start(
+    grid: Grid, algorithm: AlgorithmOrMaker, params: Params, settings: Settings, config: Mapping[str, Any]
+) -> None:
+    """What a run is for, by its configuration: training, or a job without; what cannot be is said on the server too."""
+    deployment: Deployment | None = None
     try:
-        method = algorithm if isinstance(algorithm, Algorithm) else algorithm(config)
-        return Deployment.of(method, params, settings.overridden(config))
+        job, settings = Job.of(config), settings.overridden(config)
+        if job.name != STATISTICS:  # of data alone
+            method = algorithm if isinstance(algorithm, Algorithm) else algorithm(config)
+            given = evaluation_settings(settings) if job.name == EVALUATE else settings
+            deployment = Deployment.of(method, params, given)
     except FedsolveError as error:
         say(f"error: {error}")
         raise
+    if deployment is None:
+        collect_statistics(grid, settings, job)
+    elif job.name == EVALUATE:
+        evaluate_model(grid, deployment, job)
+    else:
+        serve(grid, deployment)

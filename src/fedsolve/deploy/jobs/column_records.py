@@ -1,0 +1,128 @@
+"""Requests and replies about columns as Flower's records: JSON text of each, read as what it must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from flwr.app import ConfigRecord, RecordDict
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.column_statistics.messages import LARGEST, Measure, Refused, Replies, Reply, Request
+from fedsolve.deploy.messages.records import check_refusal, facts_of, record_bytes
+from fedsolve.deploy.messages.sanitize import reading, sanitize
+from fedsolve.deploy.site_names import check_site
+from fedsolve.folders.untrusted import loads
+
+ACTION = "statistics"
+"""By which Flower calls the client app's handler: messages are of the type `query.statistics`."""
+_REQUEST, _REPLY = "request", "columns"
+_MOST_BYTES = 16 * 2**20
+_MOST_COLUMNS, _LONGEST_NAME, _MOST_BINS, _MOST_CATEGORIES = 500, 256, 4096, 10_000
+_REQUESTS = {kind.__name__: kind for kind in get_args(Request)}
+_REPLIES = {kind.__name__: kind for kind in get_args(Reply)}
+
+
+class ClientReply(NamedTuple):
+    """What a client says about its columns, and who it is; `site` is '' if its node gives no name."""
+
+    client: int
+    site: str
+    columns: Replies
+
+
+def request_record(requests: Mapping[str, Request], all_columns: bool) -> RecordDict:
+    """What is asked of every client in a round."""
+    facts = {"all_columns": all_columns, "columns": _written(requests)}
+    return RecordDict({_REQUEST: ConfigRecord(facts)})
+
+
+def read_request(record: RecordDict) -> tuple[dict[str, Request], bool]:
+    """The requests in a record, by column, and whether they are about all columns instead.
+
+    Raises:
+        InvalidInput: the record is no such request of this version.
+    """
+    with reading("the request"):
+        facts = facts_of(record, _REQUEST, {"all_columns": bool, "columns": str})
+        requests = _read(facts["columns"], _REQUESTS)
+        for request in requests.values():
+            _check_request(request)
+        return requests, facts["all_columns"]
+
+
+def reply_record(reply: ClientReply) -> RecordDict:
+    """What a client replies."""
+    facts = {"client": reply.client, "columns": _written(reply.columns)}
+    facts |= {"site": reply.site} if reply.site else {}  # Flower counts no bytes of an empty text
+    return RecordDict({_REPLY: ConfigRecord(facts)})
+
+
+def read_reply(record: RecordDict, population: int) -> ClientReply:
+    """The reply in a record; whether its numbers can be believed is not known yet.
+
+    Raises:
+        InvalidInput: the client refused, with its reason; or the record is no such reply of this version.
+    """
+    check_refusal(record)
+    with reading("the reply"):
+        if (length := record_bytes(record)) > _MOST_BYTES:
+            raise InvalidInput(f"it has {length:,} bytes, more than {_MOST_BYTES:,}")
+        has_site = "site" in (record.get(_REPLY) or ())
+        types = {"client": int, "columns": str} | ({"site": str} if has_site else {})
+        facts = facts_of(record, _REPLY, types)
+        if not 0 <= facts["client"] < population:
+            raise InvalidInput(
+                f"client {facts['client']} is none of the {population} clients, numbered from 0"
+            )
+        site = check_site(facts["site"]) if has_site else ""
+        replies = _read(facts["columns"], _REPLIES)
+        columns = {
+            name: Refused(sanitize(reply.reason)) if isinstance(reply, Refused) else reply
+            for name, reply in replies.items()
+        }
+        return ClientReply(facts["client"], site, columns)
+
+
+def _written(messages: Mapping[str, Any]) -> str:
+    return json.dumps({name: {"kind": type(m).__name__, **asdict(m)} for name, m in messages.items()})
+
+
+def _read(text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Messages by column; each field is of the type that its class says."""
+    messages = loads(text)
+    if not isinstance(messages, dict) or len(messages) > _MOST_COLUMNS:
+        raise InvalidInput(f"it is not about up to {_MOST_COLUMNS} columns")
+    for name in messages:
+        if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise InvalidInput(f"{sanitize(name, 80)!r} is no name of a column")
+    return {name: _message(facts, kinds) for name, facts in messages.items()}
+
+
+def _message(facts: Any, kinds: Mapping[str, type]) -> Any:
+    kind = kinds.get(facts.pop("kind")) if isinstance(facts, dict) and "kind" in facts else None
+    if kind is None or set(facts) != {f.name for f in fields(kind)}:
+        raise InvalidInput("it has a message of another version of fedsolve")
+    types = get_type_hints(kind)
+    return kind(**{name: _value(name, value, types[name]) for name, value in facts.items()})
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    if item := next(iter(get_args(kind)), None):
+        if isinstance(value, list) and all(type(x) is item for x in value):
+            return tuple(value)
+    elif type(value) is kind:
+        return value
+    raise InvalidInput(f"its {name} is {sanitize(repr(value), 80)}, which is of another type")
+
+
+def _check_request(request: Request) -> None:
+    """Raise `InvalidInput` unless a request's numbers and texts are in their ranges."""
+    if isinstance(request, Measure):
+        in_range = -LARGEST <= request.low < request.high <= LARGEST and abs(request.shift) <= LARGEST
+        if not in_range or not 1 <= request.bins <= _MOST_BINS:
+            raise InvalidInput(f"it asks for {request.bins} bins from {request.low} to {request.high}")
+    if len(getattr(request, "categories", ())) > _MOST_CATEGORIES:
+        raise InvalidInput(f"it asks for more than {_MOST_CATEGORIES:,} categories")

@@ -1,0 +1,87 @@
+"""Statistics as a file of a run's folder, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.data.column_statistics.report import (
+    CategoryStatistics,
+    ColumnStatistics,
+    NumberStatistics,
+    Statistics,
+)
+from fedsolve.folders.sealed_json import LARGEST, sealed, unsealed_values
+from fedsolve.folders.untrusted import read_bytes
+from fedsolve.report.number_text import show_number
+from fedsolve.results.columns import dumps, number
+
+SCHEMA_FILE = "schema.toml"
+"""The constants of the columns, in the folder of their run."""
+_SHOWN = 8  # categories in a line
+
+
+def statistics_json(found: Statistics) -> str:
+    """The text of a statistics file."""
+    columns = {name: vars(column) for name, column in found.columns.items()}
+    about = {"columns": columns, "unreported": dict(found.unreported), "notes": found.notes}
+    return sealed(dumps(about, 1))
+
+
+def read_statistics(path: Path) -> Statistics:
+    """The statistics in a file.
+
+    Raises:
+        InvalidInput: there is none, or it is damaged.
+    """
+    try:
+        data, _ = unsealed_values(path, read_bytes(path, LARGEST))
+        columns = {name: _column(values) for name, values in data["columns"].items()}
+        return Statistics(columns, dict(data["unreported"]), tuple(data["notes"]))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(f"{path} is not a file of statistics, or is damaged: {error!r}") from None
+
+
+def _column(values: Mapping[str, Any]) -> ColumnStatistics:
+    if "other" in values:
+        return CategoryStatistics(**values)
+    given = {f.name: values[f.name] for f in fields(NumberStatistics)}
+    return NumberStatistics(**{name: _number(value) for name, value in given.items()})
+
+
+def _number(value: Any) -> Any:
+    return tuple(map(number, value)) if isinstance(value, list) else number(value)
+
+
+def summary_lines(found: Statistics) -> Iterator[str]:
+    """A line for each column and each note."""
+    for name, column in found.columns.items():
+        rows = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing"
+        yield f"{rows}; {column_words(column)}"
+    for name, why in found.unreported.items():
+        yield f"{name} is not reported: {why}"
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def column_words(column: ColumnStatistics) -> str:
+    """What is known of a column, in words."""
+    if isinstance(column, CategoryStatistics):
+        shown = [f"{name} {rows:,}" for name, rows in list(column.counts.items())[:_SHOWN]]
+        left = len(column.counts) - len(shown)
+        more = [f"{left} more categories"] if left else []
+        return ", ".join([*shown, *more, *([f"others {column.other:,}"] if column.other else [])])
+    median, error = column.quantile(0.5)
+    return (
+        f"mean {show_number(column.mean)}, deviation {show_number(column.deviation)}, median {show_number(median)} "
+        f"± {show_number(error)}, from {_interval(column.minimum)} to {_interval(column.maximum)}"
+    )
+
+
+def _interval(bin: tuple[float, float]) -> str:
+    return f"[{show_number(bin[0])}, {show_number(bin[1])}]"

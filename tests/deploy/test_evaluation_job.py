@@ -1,0 +1,160 @@
+"""A saved model measured by the clients: the numbers of its run, nothing changed anywhere, and what does not fit."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+import fedsolve as fs
+from fake_grid import FakeGrid
+from fedsolve.cli.main import main
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.server.server import server_app
+from fedsolve.results.clients import read_client_metrics
+from fedsolve.results.record_files import MODEL, read_model, write_model
+from harness import Softmax, cross_entropy, make_clients
+
+START = Softmax.of(0.5 * np.random.default_rng(1).standard_normal(15))
+TASK = fs.Task(
+    "measured", lambda key: START, cross_entropy, fs.FederatedData.from_clients(make_clients((6,) * 4)),
+    metrics={"weight": lambda model, batch: model.weight[0, 0]}, batch_size=4,
+)  # fmt: skip
+APP = client_app(lambda node: JaxOracle.of_task(TASK, node.client, params=START))
+
+
+def run(method, folder, out, params=START, tamper=None, app=APP, **config):
+    """One run of an app on a fake grid whose nodes lie in `folder`."""
+    given = {"rounds": 1, "population": 4, "connect_seconds": 0.2, "round_seconds": 0.2}
+    server = server_app(method, params, client_metrics="loss, weight", **given)
+    grid = FakeGrid(app, [0, 1, 2, 3], folder / "nodes", tamper)
+    server(grid, Context(1, 1, {}, RecordDict(), {"out": str(folder / out), **config}))
+    return grid
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """The folder of a run of FedAvg, in `run`, and its nodes."""
+    folder = tmp_path_factory.mktemp("once")
+    run(fs.FedAvg(0.3), folder, "run")
+    return folder
+
+
+@pytest.fixture
+def trained(once, tmp_path):
+    return shutil.copytree(once, tmp_path / "trained")
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def evaluate(method, folder, model, out="measured", **more):
+    return run(method, folder, out, job="evaluate", model=str(model), **more)
+
+
+@pytest.mark.parametrize("method", [fs.FedAvg(0.3), fs.FedPer("bias", 0.3)], ids=lambda m: m.name)
+def test_a_runs_model_has_the_numbers_of_its_run(method, trained, capsys):
+    """Also clients' personal models; one question to each, and not one byte of the run or of the nodes changes."""
+    if method.personal:
+        shutil.rmtree(trained / "run")
+        run(method, trained, "run")
+    before = files(trained)
+    grid = evaluate(method, trained, trained / "run")
+    assert {path: content for path, content in files(trained).items() if path in before} == before
+    assert set(files(trained)) - set(before) == set(files(trained / "measured"))
+    assert [kind for _, kind in grid.asked] == ["query"] * 4 + ["evaluate"] * 4
+    found, wanted = fs.load(trained / "measured").history, fs.load(trained / "run").history
+    assert found.evaluations["round"].tolist() == [1]
+    for name in set(wanted.evaluations) - {"seconds"}:
+        np.testing.assert_array_equal(found.final(name), wanted.final(name), err_msg=name)
+    mine, theirs = (read_client_metrics(trained / name)[1] for name in ("measured", "run"))
+    assert mine.worst("loss", 2) == theirs.worst("loss", 2)
+    np.testing.assert_array_equal(mine.deciles("weight"), theirs.deciles("weight"))
+    models = [read_model(trained / name / MODEL)[0]["weight"] for name in ("measured", "run")]
+    np.testing.assert_array_equal(*models)
+    assert main(["show", str(trained / "measured")]) == 0
+    assert "Final training loss" in capsys.readouterr().out
+
+
+def test_a_models_file(tmp_path):
+    """That of a run and of a simulation, under any method that is not personal: its bits, which a server step keeps."""
+    result = fs.run(fs.FedAvg(0.3), TASK, rounds=1, dtype="float64", out=tmp_path / "simulated")
+    for model in (tmp_path / "simulated", tmp_path / "simulated" / MODEL):
+        evaluate(fs.FedDuAdam(0.3), tmp_path, model, out=f"of-{model.name}")
+        history = fs.load(tmp_path / f"of-{model.name}").history
+        assert history.final("train_loss") == pytest.approx(result.metrics["train_loss"][-1], rel=1e-12)
+        assert history.final("train_weight") == result.params.weight[0, 0]
+    assert fs.load(tmp_path / "of-simulated").history.evaluations["round"].tolist() == [1]
+
+
+def as_float32(tree):
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
+
+
+WRONG = Softmax(np.zeros((4, 2)), np.zeros(2))
+NOT_FINITE = Softmax(np.full((4, 3), np.nan), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("saved", "method", "words"),
+    [
+        (WRONG, fs.FedAvg(0.3), "weight has shape (4, 2) in "),
+        ({"weight": START.weight}, fs.FedAvg(0.3), "has no bias: it is of another task or model"),
+        (as_float32(START), fs.FedAvg(0.3), "numbers of type float32, and the app's model float64"),
+        (NOT_FINITE, fs.FedAvg(0.3), "has numbers that are not finite"),
+        (START, fs.FedPer("bias", 0.3), "has personal models on the clients, and "),
+        (
+            START,
+            fs.privacy.LocalDifferentialPrivacy(fs.FedExP(0.3), 0.5, noise_multiplier=1.0, delta=1e-5),
+            "protects client updates, and metrics of each client would reveal information",
+        ),
+        (None, fs.FedAvg(0.3), "there is no such file or folder where the server app runs"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anybody_is_asked(saved, method, words, tmp_path, capsys):
+    path = tmp_path / "saved.safetensors"
+    if saved is not None:
+        write_model(path, saved, {"task": "t", "method": "m"})
+    before = files(tmp_path)
+    with pytest.raises(fs.InvalidInput) as refused:
+        evaluate(method, tmp_path, path)
+    assert words in str(refused.value)
+    assert f"fedsolve: error: {refused.value}" in capsys.readouterr().out
+    assert {path.name for path in set(files(tmp_path)) - set(before)} <= {FAILED}
+
+
+def test_runs_of_another_method_and_folders_that_are_taken(trained):
+    with pytest.raises(
+        fs.InvalidInput, match=r"has algorithm = .*: repeat what that run's configuration changed"
+    ):
+        evaluate(fs.FedDuAdam(0.3), trained, trained / "run")
+    with pytest.raises(fs.InvalidInput, match=r"run holds a run already: choose another folder \(out\)"):
+        evaluate(fs.FedAvg(0.3), trained, trained / "run", out="run")
+    assert not (trained / "run" / FAILED).exists()
+    with pytest.raises(fs.InvalidInput, match='job = "evaluate" needs model'):
+        run(fs.FedAvg(0.3), trained, "other", job="evaluate")
+    with pytest.raises(fs.InvalidInput, match="unknown job 'evaluat': did you mean 'evaluate'"):
+        run(fs.FedAvg(0.3), trained, "other", job="evaluat")
+    whole = (trained / "run" / "checkpoint.safetensors").read_bytes()
+    (trained / "run" / "checkpoint.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(fs.InvalidInput, match=r"cut short|corrupt"):
+        evaluate(fs.FedAvg(0.3), trained, trained / "run")
+
+
+def test_a_silent_client_and_none_at_all(trained):
+    """Who is silent is left out; where all are, the run ends with a reason, which the folder keeps."""
+    evaluate(
+        fs.FedAvg(0.3), trained, trained / "run",
+        tamper=lambda node, kind, content: None if (node, kind) == (102, "evaluate") else content,
+    )  # fmt: skip
+    assert fs.load(trained / "measured").history.final("clients_measured") == 3
+    with pytest.raises(fs.InvalidInput, match="no client evaluates client_metrics"):
+        evaluate(
+            fs.FedAvg(0.3), trained, trained / "run", out="nobody",
+            tamper=lambda node, kind, content: None if kind == "evaluate" else content,
+        )  # fmt: skip
+    assert "no client evaluates" in (trained / "nobody" / FAILED).read_text()

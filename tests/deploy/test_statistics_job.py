@@ -1,0 +1,175 @@
+"""Statistics of a federation's columns: those of `fs.data.statistics`; and what nodes may not say."""
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, RecordDict
+
+import fedsolve as fs
+from fake_grid import FakeGrid
+from fedsolve.core.errors import Unavailable
+from fedsolve.data.column_statistics.messages import CountCategories, Measure
+from fedsolve.deploy.client.client import client_app
+from fedsolve.deploy.jobs.column_records import read_request, request_record
+from fedsolve.deploy.jobs.job import STATISTICS_FILE
+from fedsolve.deploy.jobs.statistics_file import read_statistics
+from fedsolve.deploy.run_log import FAILED
+from fedsolve.deploy.server.server import server_app
+
+RNG = np.random.default_rng(0)
+SITES = [
+    {"age": RNG.normal(50, 10, n), "smoker": RNG.choice(["no", "yes", ""], n), "ill": RNG.integers(0, 2, n)}
+    for n in (40, 60, 90, 12)
+]
+COLUMNS = {"age": None, "smoker": None, "ill": "categories"}
+
+
+def no_model(node):
+    raise AssertionError("statistics need no model")
+
+
+APP = client_app(no_model, statistics=lambda node: SITES[node.client])
+
+
+def collect(
+    folder, *, app=APP, clients=(0, 1, 2, 3), tamper=None, columns="age, smoker, ill=categories", **config
+):
+    server = server_app(fs.FedAvg(0.1), {"w": np.zeros(1)}, rounds=1, population=4)
+    given = {"job": "statistics", "columns": columns, "out": str(folder / "run"), "connect-seconds": 0.2}
+    grid = FakeGrid(app, list(clients), folder / "nodes", tamper)
+    server(grid, Context(1, 1, {}, RecordDict(), given | {"round-seconds": 0.1} | config))
+    return read_statistics(folder / "run" / STATISTICS_FILE)
+
+
+def test_they_are_those_of_the_simulation(tmp_path, capsys):
+    """To the bit, although nodes tell JSON; with a schema's constants, and a line for each column in the log."""
+    found = collect(tmp_path)
+    assert found == fs.data.statistics(SITES, COLUMNS)
+    ages = np.concatenate([site["age"] for site in SITES])
+    assert found["age"].mean == pytest.approx(ages.mean(), rel=1e-14)
+    assert (tmp_path / "run" / "schema.toml").read_text() == found.schema()
+    said = capsys.readouterr().out
+    assert "fedsolve: age: 202 rows of 4 clients, 0 missing; mean 4" in said
+    assert "fedsolve: sums and counts are asked of age, smoker, ill" in said
+    assert collect(tmp_path / "all", columns="") == fs.data.statistics(SITES)
+    given = collect(tmp_path / "range", columns="age=40:60", **{"min-rows": 1})
+    assert given == fs.data.statistics(SITES, {"age": (40, 60)}, min_rows=1)
+
+
+def test_owners_decide_and_the_server_decides(tmp_path):
+    """A client with more rows as its minimum, one that allows nothing, one column that only two have."""
+
+    def statistics(node):
+        if node.client == 0:
+            raise fs.InvalidInput("/data/north.csv, line 3: column age is empty")
+        return {"age": SITES[node.client]["age"]} | ({"rare": SITES[3]["age"]} if node.client > 1 else {})
+
+    found = collect(
+        tmp_path, app=client_app(no_model, statistics=statistics, min_rows=20), columns="age,rare"
+    )
+    assert found.unreported == {
+        name: f"it has {n} clients, and 3 are the minimum (min_clients)"
+        for name, n in (("age", 2), ("rare", 0))
+    }
+    notes = " ".join(found.notes)
+    assert "client 3, column age: it has fewer than 20 rows" in notes
+    assert "a node: refused: north.csv, line 3: column age is empty" in notes
+    with pytest.raises(Unavailable, match="no client replies about its columns"):
+        collect(tmp_path / "none", app=client_app(no_model))
+    assert "no client replies" in (tmp_path / "none" / "run" / FAILED).read_text()
+    with pytest.raises(fs.InvalidInput, match="give statistics or max_epsilon, not both"):
+        client_app(no_model, statistics=statistics, max_epsilon=1.0)
+
+
+def changed(change, of=102):
+    """Client 1's replies with other facts of column age, or another record."""
+
+    def tamper(node, kind, content):
+        if node == of:
+            facts = dict(content["columns"])
+            columns = json.loads(facts["columns"])
+            change(facts, columns)
+            content["columns"] = ConfigRecord(
+                {**facts, **({} if "raw" in facts else {"columns": json.dumps(columns)})}
+            )
+        return content
+
+    return tamper
+
+
+def age(**facts):
+    return lambda _, columns: columns["age"].update(facts)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (age(rows=61), "client 1, column age: its counts add up to 60, and it has 61 rows"),
+        (age(total=float("nan")), "client 1, column age: its sum is nan, no finite number"),
+        (age(total=1e300), "client 1, column age: its sum is 1e+300, and of 60 numbers in its bins"),
+        (age(rows=60.0), "a node: its rows is 60.0, which is of another type"),
+        (age(counts=[True] * 257), "a node: its counts is [True, True"),
+        (age(kind="Sums"), "a node: it has a message of another version of fedsolve"),
+        (age(more=1), "a node: it has a message of another version of fedsolve"),
+        (lambda facts, _: facts.update(client=7), "a node: client 7 is none of the 4 clients"),
+        (lambda facts, _: facts.update(client=0), "a node: another node is client 0: give each node its own"),
+        (lambda facts, _: facts.update(site="a\nb"), "a node: site = 'a\\nb' is not a name of a site"),
+        (lambda facts, _: facts.update(extra=1), "a node: it has an unknown extra: another version"),
+        (lambda _, columns: columns.update({"a\n": columns["age"]}), "a node: 'a' is no name of a column"),
+        (
+            lambda _, columns: columns.update(age={"kind": "Refused", "reason": "so\n\x1b[2Jall is well"}),
+            "client 1, column age: so \\x1b[2Jall is well",
+        ),
+    ],
+)
+def test_what_a_node_may_not_say(change, note, tmp_path):
+    """It is noted with its reason, and the statistics are the others'."""
+    found = collect(tmp_path, columns="age", tamper=changed(change))
+    assert any(line.startswith(note) for line in found.notes), found.notes
+    others = np.concatenate([site["age"] for i, site in enumerate(SITES) if i != 1])
+    assert found["age"].clients == 3
+    assert found["age"].mean == pytest.approx(others.mean(), rel=1e-13)
+    assert found["age"].variance == pytest.approx(others.var(ddof=1), rel=1e-12)
+
+
+def test_text_that_is_no_json_and_nodes_that_are_silent(tmp_path):
+    def tamper(node, kind, content):
+        if node == 101:
+            content["columns"] = ConfigRecord(dict(content["columns"]) | {"columns": "[" * 10_000})
+        return None if node == 104 else content
+
+    found = collect(tmp_path, columns="age", tamper=tamper, **{"min-clients": 2})
+    assert found["age"].clients == 2
+    assert found.notes == (
+        "a node: the reply cannot be read (ValueError): another version of fedsolve?",
+        "a node: no reply within 0.1 s",
+    )
+    with pytest.raises(Unavailable, match=r"3 of 4 clients connected within 0\.2 s"):
+        collect(tmp_path / "few", clients=(0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Measure(0.0, 1.0, 1.0, 10), "it asks for 10 bins from 1.0 to 1.0"),
+        (Measure(float("nan"), 0.0, 1.0, 10), "it asks for 10 bins"),
+        (Measure(0.0, 0.0, 1.0, 10**6), "it asks for 1000000 bins"),
+        (Measure(0, 0.0, 1.0, 10), "its shift is 0, which is of another type"),
+        (CountCategories(("a",) * 10_001), "more than 10,000 categories"),
+    ],
+)
+def test_what_a_server_may_not_ask(request_, words):
+    with pytest.raises(fs.InvalidInput, match=words):
+        read_request(request_record({"x": request_}, False))
+
+
+def test_a_file_that_is_damaged(tmp_path):
+    collect(tmp_path, columns="smoker")
+    file = tmp_path / "run" / STATISTICS_FILE
+    text = file.read_text()
+    file.write_text(text.replace('"rows": ', '"rows": 1', 1))
+    with pytest.raises(fs.InvalidInput, match="is damaged"):
+        read_statistics(file)
+    with pytest.raises(fs.InvalidInput, match="cannot read"):
+        read_statistics(tmp_path / "none.json")
