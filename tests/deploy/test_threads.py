@@ -7,7 +7,7 @@ import torch
 
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.deploy import threads
-from fedsolve.deploy.client.client import _problem
+from fedsolve.deploy.client.kept_problem import _make
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_it_is_done_once_and_before_the_owners_code(machine):
 
     for _ in range(2):
         with pytest.raises(ValueError, match="elsewhere"):
-            _problem(oracle_for, None)
+            _make(oracle_for, None)
     assert seen == [2, 5]
 
 

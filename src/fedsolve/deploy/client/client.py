@@ -13,9 +13,12 @@ from flwr.clientapp import ClientApp
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import FedsolveError, InvalidInput
+from fedsolve.data.column_statistics.replies import replies_to
 from fedsolve.deploy.app_options import named_arguments
+from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.worker import Worker
+from fedsolve.deploy.jobs.column_records import ACTION, ClientReply, read_request, reply_record
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.allowed_classes import trusted_parts
 from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
@@ -26,7 +29,6 @@ from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
 from fedsolve.deploy.monitoring.versions import own_versions
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.site_names import numbered, site_of
-from fedsolve.deploy.threads import share_threads
 
 STATE_FOLDER = "fedsolve-state"
 """Where clients' states are unless the node says otherwise: below the folder that the SuperNode was started in."""
@@ -70,24 +72,32 @@ def client_app(
     trusted: Collection[Any] = (),
     max_epsilon: float | None = None,
     delta: float = 1e-5,
+    statistics: Callable[[NodeContext], Mapping[str, Any]] | None = None,
+    min_rows: int = 10,
 ) -> ClientApp:
     """Make Flower's client app, for any method; the server's orders name the method.
 
     Args:
         oracle_for: node -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`. The node
-            is a `NodeContext`, whose `client` is the client's number.
+            is a `NodeContext`, whose `client` is the client's number. It is called once in a process, and again for
+            another run or configuration and after an exception; a process may answer one message or many.
         trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
             `(MyMethod, MyServerOptimizer)`; the server's orders can name nothing else.
         max_epsilon: the largest epsilon over all messages that this client sends, in all experiments, under local
             differential privacy, > 0; beyond it, and to methods without noise of the client's own, it sends nothing.
             None for no bound: what it spends is counted all the same.
         delta: at which that epsilon is, in (0, 1).
+        statistics: node -> the columns that `fedsolve federate statistics` may ask about, by name: numbers (NaN where
+            one is missing) or text ('' where one is missing), shape (rows,). The server is sent sums and counts over
+            rows, without noise. None allows no statistics.
+        min_rows: rows with a value that such a column must have, >= 1; a category with fewer is not named.
 
     Returns:
         The app that a node's `flower-supernode` runs, as `app` of the module that Flower's configuration names.
 
     Raises:
-        InvalidInput: an argument that is unknown or out of its range, or what is trusted no class or function.
+        InvalidInput: an argument that is unknown or out of its range, what is trusted no class or function, or
+            statistics beside a bound on epsilon, which they do not keep.
 
     The node's configuration says who the client is (`client-id`, or Flower's `partition-id`), and may say what its site
     is called (`site`) and where its state is kept (`state-dir`, default `fedsolve-state`). What goes wrong on a client
@@ -100,7 +110,10 @@ def client_app(
     if not callable(oracle_for):
         raise InvalidInput(f"oracle_for must be a function of the node, not {oracle_for!r}")
     app = ClientApp()
-    budget = PrivacyBudget(max_epsilon, delta)
+    budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
+    check_integer("min_rows", min_rows, 1)
+    if statistics is not None and max_epsilon is not None:
+        raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -115,13 +128,27 @@ def client_app(
     def evaluate(message: Message, context: Context) -> Message:
         return _answer(message, context, lambda *given: reply_to(EvaluateRequest, Worker.evaluate, *given))
 
-    def introduce(node: NodeContext, _: RecordDict) -> RecordDict:
+    @app.query(ACTION)
+    def columns(message: Message, context: Context) -> Message:
+        return _answer(message, context, reply_about_columns)
+
+    def reply_about_columns(_: int, node: NodeContext, record: RecordDict) -> RecordDict:
+        """Sums and counts over the rows of the columns that the client's owner allows."""
+        if statistics is None:
+            raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
+        requests, all_columns = read_request(record)
+        _log(f"sums and counts are asked of {'all columns' if all_columns else ', '.join(requests)}")
+        replies = replies_to(requests, all_columns, statistics(node), min_rows)
+        return reply_record(ClientReply(node.client, node.site, replies))
+
+    def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""
         try:
-            problem = _problem(oracle_for, node)
-            facts: dict[str, Any] = {"client": node.client, "signature": signature(problem.params)}
+            with kept.during(run, node) as problem:
+                shapes, framework = signature(problem.params), problem.framework
+            facts: dict[str, Any] = {"client": node.client, "signature": shapes}
             facts |= {"site": node.site} if node.site else {}
-            return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(problem.framework)})
+            return RecordDict({"client": ConfigRecord(facts), VERSIONS: own_versions(framework)})
         except Exception as error:  # no number is claimed yet by which the server could name it
             _print(error)
             return records.refusal(
@@ -131,15 +158,16 @@ def client_app(
     def reply_to(
         kind: type[AnyRequest],
         work: Callable[[Worker, AnyRequest], Reply],
+        run: int,
         node: NodeContext,
         record: RecordDict,
     ) -> RecordDict:
         """What this client makes of a request that is for it."""
-        problem = _problem(oracle_for, node)
-        request = record_to_request(kind, record, problem.buffers)
-        if request.client != node.client:
-            raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
-        return to_record(work(Worker(problem, _states(node.node_config), trusted, budget, _log), request))
+        with kept.during(run, node) as problem:
+            request = record_to_request(kind, record, problem.buffers)
+            if request.client != node.client:
+                raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
+            return to_record(work(Worker(problem, _states(node.node_config), trusted, budget, _log), request))
 
     return app
 
@@ -150,11 +178,11 @@ def _states(node_config: Mapping[str, Any]) -> Path:
 
 
 def _answer(
-    message: Message, context: Context, make_content: Callable[[NodeContext, RecordDict], RecordDict]
+    message: Message, context: Context, make_content: Callable[[int, NodeContext, RecordDict], RecordDict]
 ) -> Message:
     """What the handler makes, or the reason why it makes nothing."""
     try:
-        content = make_content(_node_context(context), message.content)
+        content = make_content(context.run_id, _node_context(context), message.content)
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
         content = records.refusal(error, folder=str(_states(context.node_config)))
@@ -172,17 +200,6 @@ def _print(error: Exception) -> None:
 def _log(line: str) -> None:
     """One line for the node's log."""
     print(f"fedsolve: {sanitize(line, 1000)}", flush=True)
-
-
-def _problem(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> LocalProblem:
-    share_threads()  # before the owner's code, which may set another number
-    problem = oracle_for(node)
-    if not isinstance(problem, LocalProblem):
-        raise InvalidInput(
-            f"oracle_for gave {type(problem).__name__} for {node.site or numbered(node.client)}: "
-            "give a TorchOracle, a JaxOracle or a SklearnOracle"
-        )
-    return problem
 
 
 def _node_context(context: Context) -> NodeContext:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedsolve.core import introspect, wire
 from fedsolve.core.algorithm import Algorithm
@@ -87,7 +85,7 @@ class Worker:
             self.budget.check(method)
             check_known_metrics(request, self.problem.metrics)
             solver = None if request.solver is None else solver_from_spec(request.solver, self.trusted)
-            with _buffers_as_they_were(self.problem):
+            with self.problem.restored():
                 if request.buffers:
                     self.problem.load_buffers(request.buffers)
                 model = self._model(request, self._cast(method))
@@ -183,13 +181,3 @@ def _in_order(metrics: PartMetrics, names: tuple[str, ...]) -> PartMetrics:
     names = tuple(name for name in names if name not in metrics.sums)
     means, counts = ({name: kind[name] for name in names} for kind in (metrics.means, metrics.counts))
     return PartMetrics(metrics.examples, means, counts, metrics.sums)
-
-
-@contextmanager
-def _buffers_as_they_were(problem: LocalProblem) -> Iterator[None]:
-    before = {name: np.array(x) for name, x in problem.buffers.items()}
-    try:
-        yield
-    finally:
-        if before:
-            problem.load_buffers(before)

@@ -41,20 +41,16 @@ class Host:
     Args:
         functions: (params, words) -> result, by name. What they are given lies in the program's memory, to be read
             until they return; they give back NumPy arrays.
-        failed: told of an exception of a function before it goes on through the program.
 
     Attributes:
         number: what programs call it by, an array of shape (1,).
     """
 
-    def __init__(
-        self,
-        functions: Mapping[str, Callable[[Any, np.ndarray], Any]],
-        failed: Callable[[Exception], None] = lambda error: None,
-    ) -> None:
+    def __init__(self, functions: Mapping[str, Callable[[Any, np.ndarray], Any]]) -> None:
         number = next(_NUMBERS)
         self.number = np.full(1, number, np.uint32)
-        self._functions, self._failed, self._lock = functions, failed, Lock()
+        self._functions, self._lock = functions, Lock()
+        self._failure: Exception | None = None
         _HOSTS[number] = self
 
     @contextmanager
@@ -64,8 +60,22 @@ class Host:
             with self._lock:
                 yield self._functions
         except Exception as error:
-            self._failed(error)
+            self._failure = error
             raise
+
+    @contextmanager
+    def failing_plainly(self) -> Iterator[None]:
+        """What a function raises inside a compiled program leaves this block as it was raised.
+
+        The block must wait for the program's results (`jax.block_until_ready`).
+        """
+        self._failure = None
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
 
 
 _NUMBERS = count()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
+from weakref import proxy
 
 import jax
 import jax.numpy as jnp
@@ -169,7 +170,10 @@ class JaxOracle(LocalProblem):
         validation: Batch | None,
         whole: Mapping[str, Any] = NONE,
     ) -> None:
-        self._local_metrics = LocalMetrics(self._work.loss, metrics, whole, self._start, self._examples)
+        own = proxy(self)  # without a cycle, its examples leave memory with the problem
+        self._local_metrics = LocalMetrics(
+            self._work.loss, metrics, whole, lambda: own._start(), self._examples
+        )
         self.metrics, self._validation = self._local_metrics.names, validation
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -40,7 +39,6 @@ class LocalProblem(ABC):
     metrics: Collection[str] = ()
     framework: str = "jax"
     beside: Buffers | None = None
-    _failure: Exception | None = None
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
@@ -76,16 +74,7 @@ class LocalProblem(ABC):
 
         The block must wait for the program's results (`jax.block_until_ready`).
         """
-        self._failure = None
-        try:
-            yield
-        except jax.errors.JaxRuntimeError:
-            if self._failure is None:
-                raise
-            raise self._failure from None
-
-    def _failed(self, error: Exception) -> None:
-        self._failure = error
+        yield
 
     @abstractmethod
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> Oracle:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -98,8 +99,8 @@ class TorchOracle(LocalProblem):
         self._sets = {"train": batches} | (
             {} if validation is None else {"validation": Minibatches(validation)}
         )
-        functions = {"step": self._module.step, "trial": self._module.trial, "full": self._module.full}
-        self._host = Host(functions, self._failed)
+        self._host = Host({"step": self._module.step, "trial": self._module.trial, "full": self._module.full})
+        self.failing_plainly = self._host.failing_plainly
 
     @property
     def metrics(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -120,6 +121,16 @@ class TorchOracle(LocalProblem):
     def load_buffers(self, buffers: Mapping[str, np.ndarray]) -> None:
         """Load the server's buffers (see `LocalProblem`); means of counters are rounded."""
         self._module.load(buffers)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """As `LocalProblem.restored`; so are the module's attributes, and generators that the loader holds."""
+        self.__dict__.pop("_functions", None)  # found again, which draws from the loader
+        with ExitStack() as stack:
+            for part in (self._module, *self._sets.values()):
+                stack.enter_context(part.restored())
+            with super().restored():
+                yield
 
     def begin(self, key: Array, client: Scalar, dtype: Any, noise: Array | None = None) -> TorchRound:
         """The oracle of one round (see `LocalProblem.begin`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fedsolve.core.errors import InvalidInput, of_type
-from fedsolve.pytorch.callback.seeds import all_seeded, seed_of
+from fedsolve.pytorch.callback.seeds import all_seeded, kept_generators, seed_of
 
 Loader = Iterable[Any] | Callable[[torch.Generator], Iterable[Any]]
 
@@ -62,6 +63,15 @@ class Minibatches:
             if batch is None:
                 return
             yield check_pair(batch)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Passes begin anew in this block; after it, generators that the loader holds go on where they were."""
+        self._pass, self._batches, self._drawn, self._last = None, iter(()), 0, None
+        if isinstance(self._loader, DataLoader):
+            self._loader._iterator = None  # persistent workers, whose random numbers would go on
+        with kept_generators(self._loader):
+            yield
 
     def _start(self, seed: int, everything: bool = False) -> Iterator[Any]:
         with all_seeded(seed):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedsolve.pytorch.translation.arrays import (
     as_tensor,
     buffer_tensors,
     check_weights,
+    kept_attributes,
     substituted,
     trainable,
 )
@@ -64,6 +66,13 @@ class Evaluations:
     def saved(self) -> dict[str, np.ndarray]:
         """Copies of the buffers, in the module's types."""
         return {n: b.to(self._buffers[n].dtype).cpu().numpy().copy() for n, b in self.buffers.items()}
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """After this block module and loss have the attributes that they had before."""
+        self._batch = (None, (None, None))
+        with kept_attributes(self._module, self._loss):
+            yield
 
     def step(self, params: Tensors, words: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Loss and gradient on a step's minibatch; the step's first gradient updates the buffers."""

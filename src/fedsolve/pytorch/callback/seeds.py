@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset, Sampler
 
 
 def seed_of(key: bytes, *numbers: int) -> int:
@@ -51,6 +53,48 @@ def all_seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_bit_generator(legacy)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextmanager
+def kept_generators(loader: object) -> Iterator[None]:
+    """Afterwards generators that a loader, its samplers or its dataset hold as attributes go on where they were."""
+    held = list(_generators(loader, set()))
+    before = [_state_of(generator) for generator in held]
+    try:
+        yield
+    finally:
+        for generator, state in zip(held, before, strict=True):
+            _set_state(generator, state)
+
+
+def _generators(part: object, seen: set[int]) -> Iterator[Any]:
+    for value in getattr(part, "__dict__", {}).values():
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
+            yield value
+        elif isinstance(value, Dataset | Sampler):
+            yield from _generators(value, seen)
+
+
+def _state_of(generator: Any) -> Any:
+    match generator:
+        case np.random.Generator():
+            return generator.bit_generator.state
+        case random.Random():
+            return generator.getstate()
+    return generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    match generator:
+        case np.random.Generator():
+            generator.bit_generator.state = state
+        case random.Random():
+            generator.setstate(state)
+        case _:
+            generator.set_state(state)
 
 
 @cache

@@ -1,0 +1,62 @@
+"""A client's problem, kept from message to message in a process that answers several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.oracles.node_oracle import LocalProblem
+from fedsolve.deploy.site_names import numbered
+from fedsolve.deploy.threads import share_threads
+
+if TYPE_CHECKING:
+    from fedsolve.deploy.client.client import NodeContext
+
+
+class KeptProblem:
+    """The problem of the last message, for the next one of the same node in the same run.
+
+    A new one is made for another run, whose data may have changed, for another configuration, and after an exception,
+    which may have left anything behind. Only one is kept, since it holds a client's examples.
+
+    Args:
+        oracle_for: the owner's function of the node.
+    """
+
+    def __init__(self, oracle_for: Callable[[NodeContext], LocalProblem]) -> None:
+        self._oracle_for, self._lock = oracle_for, Lock()
+        self._made_for, self._problem = "", None
+
+    @contextmanager
+    def during(self, run: int, node: NodeContext) -> Iterator[LocalProblem]:
+        """The problem as its construction left it, for one message at a time.
+
+        Raises:
+            InvalidInput: the owner's function gave something else.
+        """
+        configs = (sorted(config.items()) for config in (node.node_config, node.run_config))
+        wanted = repr((run, node.client, node.site, *configs))  # 1, 1.0 and True differ
+        with self._lock:
+            try:
+                if self._problem is None or self._made_for != wanted:
+                    self._problem = None  # its examples leave memory before others are read
+                    self._problem, self._made_for = _make(self._oracle_for, node), wanted
+                with self._problem.restored():
+                    yield self._problem
+            except BaseException:
+                self._problem = None
+                raise
+
+
+def _make(oracle_for: Callable[[NodeContext], LocalProblem], node: NodeContext) -> LocalProblem:
+    share_threads()  # before the owner's code, which may set another number
+    problem = oracle_for(node)
+    if not isinstance(problem, LocalProblem):
+        raise InvalidInput(
+            f"oracle_for gave {type(problem).__name__} for {node.site or numbered(node.client)}: "
+            "give a TorchOracle, a JaxOracle or a SklearnOracle"
+        )
+    return problem
