@@ -135,9 +135,9 @@ class ClientStatuses:
 
     def looked_for(self, connected: Iterable[int], refused: Iterable[str]) -> None:
         """These clients are connected, and nodes are refused for these reasons."""
-        now, before = set(connected), (self.all(), self.refused)
+        now, before, sites = set(connected), (self.all(), self.refused), self.names.given
         for client, status in self._clients.items():
-            site = self.names.given.get(client, "") if client in now else status.site
+            site = sites.get(client, "") if client in now else status.site
             if (client in now, site) != (status.connected, status.site):
                 self._change(client, connected=client in now, site=site)
         self.refused = sorted(set(refused))[:_SHOWN_REFUSALS]

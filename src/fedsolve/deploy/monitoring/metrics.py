@@ -120,16 +120,16 @@ class RunMetrics:
         added = {
             "rounds": 1,
             "round_seconds": entry["seconds"],
-            "orders": entry["asked"],
+            "orders": entry.get("asked", 0),
             "replies": entry["replies"],
         }
         totals = self._totals.copy()
         totals.update({(name, ""): number for name, number in added.items()})
         totals.update({("bytes", way): entry[f"bytes_{way}"] for way in ("up", "down")})
-        totals.update({("rejected", cause): number for cause, number in entry["causes"].items()})
+        totals.update({("rejected", cause): number for cause, number in entry.get("causes", {}).items()})
         totals.update({("phase_seconds", phase): s for phase, s in entry.get("phases", {}).items()})
         self._totals = totals  # at once: a scrape before it meets the round before
-        self._done, self._epsilon = entry["round"], entry["epsilon"]
+        self._done, self._epsilon = entry["round"], entry.get("epsilon")
 
     def collect(self) -> Iterator[Metric]:
         """The numbers of now, as Prometheus' library asks for them."""
