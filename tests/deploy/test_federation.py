@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
+from fedsolve.deploy.monitoring.client_status import STATUS, read_status
 from fedsolve.deploy.run_log import FAILED, ROUNDS
 from fedsolve.folders.store import read_manifest
 from fedsolve.results.clients import read_client_metrics
@@ -99,6 +100,10 @@ def test_the_simulation_to_the_last_bit(federation, tmp_path):
     # the encoded messages are most of what is sent, and all of it is counted
     sent = result.history.total("bytes_up")
     assert sent < history.total("bytes_up") < 1.05 * sent
+    clients = read_status(tmp_path / STATUS).clients
+    assert [(c.last_used_round, c.failures, c.versions["fedsolve"]) for c in clients] == [
+        (2, 0, fs.__version__)
+    ] * 3
 
 
 @pytest.mark.alone
