@@ -78,10 +78,10 @@ def test_what_is_known_outlives_the_server(tmp_path):
 def test_failures_in_a_row_end_with_a_reply_that_counts():
     statuses = ClientStatuses(2)
     for _ in range(3):
-        statuses.failed(1, Cause.OUTLIER, "x" * 9999)
+        statuses.failed(1, Cause.OUTLIER, "\udc80" + "x" * 9999)
     statuses.failed(1, Cause.NOT_ASKED, "left alone")
     assert (statuses.all()[1].failures, statuses.all()[1].consecutive_failures) == (3, 3)
-    assert len(statuses.all()[1].last_reason) == 2000
+    assert statuses.all()[1].last_reason == r"\udc80" + "x" * 1991 + "..."
     statuses.succeeded([1])
     assert (statuses.all()[1].failures, statuses.all()[1].consecutive_failures) == (3, 0)
     assert statuses.all()[1].last_cause is Cause.OUTLIER
@@ -99,6 +99,10 @@ DAMAGED = {
     "an experiment without a name": (
         lambda d: d.update(experiment=None),
         "experiment: Input should be a valid string",
+    ),
+    "an entry that forges a log": (
+        lambda d: d["clients"][0].update({"x\n\x1b[2J": 1}),
+        "clients.0.x \\x1b[2J: Extra",
     ),
     "a list": (lambda d: "[]", "Input should be an object"),
     "deep": (lambda d: "[" * 100_000, "recursion limit"),

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.site_names import LONGEST, SiteNames
 from fedsolve.folders.files import write_atomically
 from fedsolve.folders.untrusted import read_text
@@ -157,7 +158,7 @@ class ClientStatuses:
                 failures=status.failures + 1,
                 consecutive_failures=status.consecutive_failures + 1,
                 last_cause=cause,
-                last_reason=reason[:_WORDS],
+                last_reason=sanitize(reason, _WORDS - len("...")),
             )
 
     def succeeded(self, clients: Iterable[int]) -> None:
@@ -251,5 +252,5 @@ def read_status(path: Path) -> FederationStatus:
     except OSError as error:
         what = error.strerror or str(error)
     raise InvalidInput(
-        f"{path} is damaged ({what}): remove it, and a run writes it anew after its next round"
+        f"{path} is damaged ({sanitize(what)}): remove it, and a run writes it anew after its next round"
     )
