@@ -12,7 +12,8 @@ import fedsolve as fs
 from deploy_small import deploy
 from fedsolve.core.errors import Unavailable
 from fedsolve.deploy.monitoring import versions
-from fedsolve.deploy.monitoring.client_status import STATUS, Cause, ClientStatuses, StatusFile, read_status
+from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
+from fedsolve.deploy.monitoring.status_file import STATUS, StatusFile, read_status
 
 SITES = [{"client-id": 0, "site": "north"}, 1, 2, 3, 4, 5]
 

@@ -14,8 +14,9 @@ import fedsolve as fs
 from deploy_small import deploy
 from fedsolve.cli.processes.local_processes import free_port, is_listening
 from fedsolve.deploy.messages import records
-from fedsolve.deploy.monitoring.client_status import STATUS, Cause, ClientStatuses, read_status
+from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
 from fedsolve.deploy.monitoring.metrics import PHASES, RunMetrics, check_address
+from fedsolve.deploy.monitoring.status_file import STATUS, read_status
 from fedsolve.deploy.run_log import ROUNDS
 
 

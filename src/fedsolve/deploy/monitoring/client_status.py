@@ -1,7 +1,7 @@
 """What the server knows of each client: when it was last heard, how often it failed and why, and its versions.
 
-It is kept in memory while a run goes on, and in a file of the run's folder, which `fedsolve federate status` reads.
-Clients have their numbers here; keys and numbers of nodes are in no status.
+It is kept in memory while a run goes on, and in a file of the run's folder (`status_file.py`). Clients have their
+numbers here; keys and numbers of nodes are in no status.
 """
 
 from __future__ import annotations
@@ -9,20 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.site_names import LONGEST, SiteNames
-from fedsolve.folders.files import write_atomically
-from fedsolve.folders.untrusted import read_text
 
-STATUS = "client-status.json"
-"""The file in a run's folder, replaced after every round."""
-_LARGEST = 2**26  # bytes of the file that are read
 _WORDS = 2000  # characters of a reason
 _SHOWN_REFUSALS = 20
 
@@ -42,13 +35,13 @@ class Cause(StrEnum):
     INVALID = "invalid"
 
 
-class _Checked(BaseModel):
+class Checked(BaseModel):
     """Plain data of exactly these fields and types."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class ClientStatus(_Checked):
+class ClientStatus(Checked):
     """One client.
 
     Attributes:
@@ -78,30 +71,6 @@ class ClientStatus(_Checked):
     def changed(self, **facts: Any) -> ClientStatus:
         """With some facts changed."""
         return self.model_copy(update=facts)
-
-
-class FederationStatus(_Checked):
-    """All clients of one run.
-
-    Attributes:
-        experiment: its name.
-        label: the method's name.
-        keeps_states: whether the method keeps a state on each client.
-        round: rounds done.
-        rounds: rounds of the run.
-        time: when this was written, in seconds since 1970.
-        clients: in the order of their numbers.
-        refused: why nodes that are connected are refused, each reason once.
-    """
-
-    experiment: str
-    label: str
-    keeps_states: bool
-    round: int = Field(ge=0)
-    rounds: int = Field(ge=0)
-    time: float = Field(ge=0)
-    clients: list[ClientStatus]
-    refused: list[str]
 
 
 class ClientStatuses:
@@ -168,89 +137,3 @@ class ClientStatuses:
 
     def _change(self, client: int, **facts: Any) -> None:
         self._clients[client] = self._clients[client].changed(**facts)
-
-
-class StatusFile:
-    """The status of a run's clients in its folder.
-
-    Args:
-        folder: the run's.
-        experiment: its name.
-        label: the method's name.
-        rounds: of the run.
-        keeps_states: whether the method keeps a state on each client.
-        log: told in one line that the file cannot be read or written; nothing else follows from that.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        experiment: str,
-        label: str,
-        rounds: int,
-        keeps_states: bool,
-        log: Callable[[str], None],
-    ) -> None:
-        self._path, self._log = folder / STATUS, log
-        self._about = {
-            "experiment": experiment,
-            "label": label,
-            "rounds": rounds,
-            "keeps_states": keeps_states,
-        }
-
-    def restore(self, population: int) -> ClientStatuses:
-        """What is known of the run's clients: nothing of them if the file is damaged or of another experiment."""
-        try:
-            status = read_status(self._path) if self._path.exists() else None
-        except InvalidInput as error:
-            self._log(f"note: {error}")
-            status = None
-        is_same = status is not None and status.experiment == self._about["experiment"]
-        return ClientStatuses(population, status.clients if status is not None and is_same else ())
-
-    def save(self, statuses: ClientStatuses, round: int, last_used_round: Iterable[int]) -> None:
-        """Replace the file.
-
-        Args:
-            statuses: of all clients.
-            round: rounds done.
-            last_used_round: by client, from 0; -1 for none.
-        """
-        clients = [
-            status.changed(last_used_round=int(used) + 1)
-            for status, used in zip(statuses.all(), last_used_round, strict=True)
-        ]
-        status = FederationStatus(
-            **self._about, round=round, time=time.time(), clients=clients, refused=statuses.refused
-        )
-        if not self._path.parent.is_dir():  # it was removed during the run, which says so
-            return
-        try:
-            write_atomically(self._path, status.model_dump_json(indent=1) + "\n")
-        except InvalidInput as error:
-            self._log(f"note: {error}")
-
-
-def read_status(path: Path) -> FederationStatus:
-    """The status in a file, which anybody may have written.
-
-    Raises:
-        InvalidInput: it cannot be read or is damaged; where.
-    """
-    try:
-        status = FederationStatus.model_validate_json(read_text(path, _LARGEST))
-        if [one.client for one in status.clients] == list(range(len(status.clients))):
-            return status
-        what = "clients: their numbers are not 0, 1, ..."
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        what = f"{where}: {first['msg']}" if where else first["msg"]
-    except UnicodeDecodeError:
-        what = "it is no text"
-    except OSError as error:
-        what = error.strerror or str(error)
-    raise InvalidInput(
-        f"{path} is damaged ({sanitize(what)}): remove it, and a run writes it anew after its next round"
-    )

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedsolve.deploy.monitoring.client_status import ClientStatuses, StatusFile
+from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.monitoring.metrics import RunMetrics
+from fedsolve.deploy.monitoring.status_file import StatusFile
 from fedsolve.deploy.run_log import round_reporter, save_client_metrics, say
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
