@@ -75,4 +75,12 @@ def test_the_cores_of_a_cpu_as_devices_and_the_users_cache(tmp_path):
     ended = fedsolve(*run, "--out", "r", env=variables)
     assert ended.returncode == 0, ended.stderr
     assert "devices = 2" in Path("r/config.toml").read_text()
-    assert list((tmp_path / "cache" / "fedsolve" / "jax").iterdir())  # compiled programs are kept
+    programs = list((tmp_path / "cache" / "fedsolve" / "jax").glob("*-cache"))
+    assert programs  # compiled programs are kept
+    for path in programs:  # as a process that is killed leaves them
+        path.write_bytes(path.read_bytes()[:100])
+    again = fedsolve(*run, "--out", "again", env=variables)
+    assert again.returncode == 0, again.stderr
+    assert "cache" not in again.stderr  # nothing is said of what is damaged
+    assert Path("again/model.safetensors").read_bytes() == Path("r/model.safetensors").read_bytes()
+    assert all(path.stat().st_size > 100 for path in programs)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.fleets.fleet import PROFILES
+from fedsolve.core.xla.compile_cache import use_compile_cache
 from fedsolve.core.xla.compiler import make_room
 from fedsolve.engine.checks.rates import on_standing_still
 from fedsolve.engine.compute.keys import in_run, start_params
@@ -47,6 +48,7 @@ def prepare(algorithm: Algorithm, task: Task, options: RunOptions, label: str | 
     Raises:
         InvalidInput: a method, a task or options that cannot be used, or that do not fit each other.
     """
+    use_compile_cache()
     make_room()
     requested = request(algorithm, task, options, label)
     placed = place(requested)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsolve.cli.configuration.requests import AsJson, DataDir
-from fedsolve.cli.processes.devices import CACHE_VARIABLE, start_jax
+from fedsolve.cli.processes.devices import start_jax
 from fedsolve.cli.terminal.console import emit_json, emit_table
 from fedsolve.core.errors import InvalidInput
 
@@ -118,13 +118,11 @@ def _device() -> Line:
 
 
 def _cache() -> Line:
-    import jax
+    from fedsolve.core.xla.compile_cache import VARIABLE, use_compile_cache
 
-    folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if not folder:
-        return Line(
-            "cache", False, "compiled programs are not kept", f"give {CACHE_VARIABLE} a folder to write"
-        )
+    folder = use_compile_cache()
+    if folder is None:
+        return Line("cache", False, "compiled programs are not kept", f"set {VARIABLE} to a writable folder")
     return Line("cache", True, f"compiled programs are kept in {folder}")
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def start_jax(devices: int = 1) -> None:
@@ -16,27 +13,12 @@ def start_jax(devices: int = 1) -> None:
     """
     import jax
 
+    from fedsolve.core.xla.compile_cache import use_compile_cache
     from fedsolve.engine.compute.layout import cores
 
-    if not os.environ.get(CACHE_VARIABLE):
-        folder = _cache_folder()
-        if folder is not None:
-            jax.config.update("jax_compilation_cache_dir", str(folder))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    use_compile_cache()
     if devices > 1 and "JAX_NUM_CPU_DEVICES" not in os.environ:
         try:
             jax.config.update("jax_num_cpu_devices", min(devices, cores()))  # the engine refuses what is more
         except RuntimeError:  # JAX has started: the engine says how many devices there are
             return
-
-
-def _cache_folder() -> Path | None:
-    """The user's cache folder for compiled programs, None where it cannot be written."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        folder = (Path(base) if base else Path.home() / ".cache") / "fedsolve" / "jax"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        return None
-    return folder if os.access(folder, os.W_OK) else None
