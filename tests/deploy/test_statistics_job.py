@@ -78,6 +78,11 @@ def test_owners_decide_and_the_server_decides(tmp_path):
     with pytest.raises(Unavailable, match="no client replies about its columns"):
         collect(tmp_path / "none", app=client_app(no_model))
     assert "no client replies" in (tmp_path / "none" / "run" / FAILED).read_text()
+    listed = collect(
+        tmp_path / "list",
+        app=client_app(no_model, statistics=lambda node: SITES if node.client else SITES[0]),
+    )
+    assert "a node: refused: statistics gave a list: give a mapping from names to columns" in listed.notes
     with pytest.raises(fs.InvalidInput, match="give statistics or max_epsilon, not both"):
         client_app(no_model, statistics=statistics, max_epsilon=1.0)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsolve.cli.configuration import requests as arg
+from fedsolve.cli.federation.job_options import evaluate, statistics
 from fedsolve.cli.federation.new import new
 from fedsolve.cli.terminal.console import emit
 from fedsolve.cli.terminal.help import App
@@ -18,6 +19,8 @@ federate = App(
     help="Real federations on Flower: write an app, try a federation on this machine, check certificates and keys.",
 )
 federate.command(short_help="Write a small Flower app.")(new)
+federate.command(short_help="Let the clients measure a saved model.")(evaluate)
+federate.command(short_help="Statistics of the clients' columns, from sums.")(statistics)
 
 
 @federate.command(short_help="Train on a real federation on this machine.")

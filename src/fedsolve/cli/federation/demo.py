@@ -7,11 +7,11 @@ import dataclasses
 import importlib.util
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.configuration.config import CONFIG, Config, MethodSection, RunSection, to_toml
+from fedsolve.cli.federation.following import follow
 from fedsolve.cli.federation.local import LocalFederation
 from fedsolve.cli.federation.new import CLIENTS, write_app
 from fedsolve.cli.terminal.console import emit_json, say
@@ -19,13 +19,13 @@ from fedsolve.cli.terminal.folders import FLOWER, new_folder
 from fedsolve.cli.terminal.outputs import print_result, report_files, write_report
 from fedsolve.cli.terminal.progress import Lines, open_display
 from fedsolve.cli.watch.commands import watched
-from fedsolve.core.errors import Interrupted, InvalidInput, Unavailable
+from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.flower import check_flower
-from fedsolve.deploy.run_log import FAILED, ROUNDS
+from fedsolve.deploy.run_log import ROUNDS
 from fedsolve.engine.progress import Progress
 from fedsolve.engine.records.identity import provenance
 from fedsolve.folders.files import write_atomically
-from fedsolve.folders.interrupt import STOP, Interruptible
+from fedsolve.folders.interrupt import Interruptible
 from fedsolve.report.number_text import human_time
 from fedsolve.report.table import result_rows
 from fedsolve.results.history import History
@@ -34,8 +34,6 @@ from fedsolve.tasks.catalogue import build
 
 METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1}
 """What is shown, with its client rate."""
-_POLL_SECONDS = 0.3
-_SILENCE_SECONDS = 45.0  # before Flower is asked for the run's status, which takes a second of the machine
 
 
 def demo_command(rounds: int, out: Path | None, port: int | None, as_json: bool, watch: bool = False) -> None:
@@ -110,28 +108,21 @@ def _run_one(
         federation.folder.parent / "app",
         {**settings, "rounds": config.run.rounds, "out": str(folder.absolute())},
     )
-    lines, last_heard = JsonLinesTail(folder / ROUNDS), time.monotonic()
-    while True:
+    lines = JsonLinesTail(folder / ROUNDS)
+
+    def look() -> History | None:
+        history = read_history(folder)  # once it is there, so are the lines of all rounds
         for entry in lines.new():
-            last_heard = time.monotonic()
             display(Progress(method.shown, entry["round"], entry["rounds"], entry["metrics"], _remark(entry)))
-        if (history := read_history(folder)) is not None and not lines.new():
-            display.end(method.shown, "finished")
-            return dataclasses.replace(history, task=config.task)
-        if interrupt.asked or (folder / STOP).exists():
-            federation.stop_run(run)
-            raise Interrupted(
-                f"{method.shown} interrupted; its processes are stopping; finished rounds are in {folder}; "
-                "a demo is not resumed: start another"
-            )
-        if (folder / FAILED).exists():
-            raise Unavailable(f"{method.shown}: {(folder / FAILED).read_text(encoding='utf-8').strip()}")
-        if time.monotonic() - last_heard > _SILENCE_SECONDS:
-            last_heard = time.monotonic()
-            if federation.status(run) in ("finished:failed", "finished:stopped"):
-                words = federation.log(run).strip().splitlines() or ["it said nothing"]
-                raise Unavailable(f"{method.shown} failed: {words[-1]} (see {federation.folder})")
-        time.sleep(_POLL_SECONDS)
+        return history
+
+    interrupted = (
+        f"{method.shown} interrupted; its processes are stopping; finished rounds are in {folder}; "
+        "a demo is not resumed: start another"
+    )
+    history = follow(federation, run, folder, look, interrupt, method.shown, interrupted)
+    display.end(method.shown, "finished")
+    return dataclasses.replace(history, task=config.task)
 
 
 def _remark(entry: dict[str, Any]) -> str:

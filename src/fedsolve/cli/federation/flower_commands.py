@@ -53,11 +53,17 @@ class FlowerCommands:
             app: its folder.
             config: of the run, by key.
             text: further configuration, as `flwr run --run-config` takes it.
+
+        Raises:
+            InvalidInput: Flower does not take it; its reason.
         """
         words = [text, *(f"{name}={_toml(value)}" for name, value in config.items())]
         given = " ".join(word for word in words if word)
         options = ["--format", "json", *(["--run-config", given] if given else [])]
-        return int(_document(self.flwr("run", str(app), *self._where, *options))["run-id"])
+        said = _document(self.flwr("run", str(app), *self._where, *options))
+        if "run-id" not in said:  # it ends with 0 all the same
+            raise InvalidInput(f"flwr run failed: {last_line(str(said.get('error-message', '')))}")
+        return int(said["run-id"])
 
     def status(self, run: int) -> str:
         """Where a run stands: pending, starting, running, or finished:completed, :failed, :stopped."""

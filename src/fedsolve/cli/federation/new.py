@@ -28,6 +28,11 @@ _EXAMPLES = {
 def examples(node):
     """The rows of the site's CSV file, held against schema.toml, scaled and encoded as it says."""
     return SCHEMA.read_csv(node.data)
+
+
+def statistics(node):
+    """The columns that `fedsolve federate statistics` may ask about, as they stand in the site's file."""
+    return SCHEMA.raw_columns(node.data)
 ''',
     "digits": '''
 
@@ -165,6 +170,7 @@ def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, 
         "version": fedsolve.__version__,
         "schema_row": _SCHEMA_ROW.format(package_name(folder)) if task in _EXAMPLES else "",
         "examples": _EXAMPLES.get(task, ""),
+        "statistics": ", statistics=problem.statistics" if task == CSV else "",
         "server_options": "" if task == CSV else "    evaluate=problem.evaluate,\n",
         "client_metrics": "loss, accuracy" if task == CSV else "",
         "files": r" data=\"/data/site-$i.csv\"" if task == CSV else "",

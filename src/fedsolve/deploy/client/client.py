@@ -13,12 +13,12 @@ from flwr.clientapp import ClientApp
 
 from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import FedsolveError, InvalidInput
-from fedsolve.data.column_statistics.replies import replies_to
 from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget
 from fedsolve.deploy.client.worker import Worker
-from fedsolve.deploy.jobs.column_records import ACTION, ClientReply, read_request, reply_record
+from fedsolve.deploy.jobs.allowed_columns import AllowedColumns
+from fedsolve.deploy.jobs.column_records import ACTION
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.allowed_classes import trusted_parts
 from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
@@ -111,9 +111,7 @@ def client_app(
         raise InvalidInput(f"oracle_for must be a function of the node, not {oracle_for!r}")
     app = ClientApp()
     budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
-    check_integer("min_rows", min_rows, 1)
-    if statistics is not None and max_epsilon is not None:
-        raise InvalidInput("give statistics or max_epsilon, not both: statistics have no noise")
+    allowed = AllowedColumns(statistics, min_rows, max_epsilon)
     trusted_parts(trusted)  # refuses at the start what no order could name
 
     @app.query()
@@ -130,16 +128,7 @@ def client_app(
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
-        return _answer(message, context, reply_about_columns)
-
-    def reply_about_columns(_: int, node: NodeContext, record: RecordDict) -> RecordDict:
-        """Sums and counts over the rows of the columns that the client's owner allows."""
-        if statistics is None:
-            raise InvalidInput("no statistics are allowed here: its client_app has no statistics=")
-        requests, all_columns = read_request(record)
-        _log(f"sums and counts are asked of {'all columns' if all_columns else ', '.join(requests)}")
-        replies = replies_to(requests, all_columns, statistics(node), min_rows)
-        return reply_record(ClientReply(node.client, node.site, replies))
+        return _answer(message, context, lambda _, node, record: allowed.reply(node, record, _log))
 
     def introduce(run: int, node: NodeContext, _: RecordDict) -> RecordDict:
         """Who this client is, and which model it has."""

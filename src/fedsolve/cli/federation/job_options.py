@@ -1,0 +1,87 @@
+"""The options of `fedsolve federate evaluate` and `statistics`; what they do is imported when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsolve.cli.configuration import requests as arg
+
+AppFolder = Annotated[
+    Path, typer.Option("--app", help="Folder of the app (default: this folder).", show_default=False)
+]
+SuperLink = Annotated[
+    str,
+    typer.Option(
+        "--superlink",
+        metavar="NAME",
+        help="Connection to the SuperLink in Flower's config.toml (default: Flower's default).",
+        show_default=False,
+    ),
+]
+RunConfig = Annotated[
+    str,
+    typer.Option(help="Further configuration of the run, as `flwr run` takes it (none).", show_default=False),
+]
+
+
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER|MODEL", help="Folder of a run, or a .safetensors file of a model."),
+    ],
+    app: AppFolder = Path(),
+    superlink: SuperLink = "",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Metrics of the clients, such as loss,accuracy (default: the app's)."
+        ),
+    ] = None,
+    run_config: RunConfig = "",
+    out: arg.Out = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Let all connected clients measure a saved model on their own examples; nothing is trained.
+
+    Start it on the machine of the SuperLink. Repeat what the run's own configuration changed, such as the method.
+    """
+    from fedsolve.cli.federation.jobs import Submitted, evaluate_command
+
+    evaluate_command(Submitted(app, superlink, run_config, out), model, metrics, as_json)
+
+
+def statistics(
+    columns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COLUMN...]",
+            help="Columns: NAME, NAME=LOW:HIGH for the range of its histogram, or NAME=categories (default: all).",
+            show_default=False,
+        ),
+    ] = None,
+    app: AppFolder = Path(),
+    superlink: SuperLink = "",
+    min_clients: Annotated[
+        int, typer.Option(help="Clients that a column must have (default: 3).", show_default=False)
+    ] = 3,
+    min_rows: Annotated[
+        int,
+        typer.Option(
+            help="Rows that a column, a category and a bin must have (default: 10).", show_default=False
+        ),
+    ] = 10,
+    run_config: RunConfig = "",
+    out: arg.Out = None,
+    as_json: arg.AsJson = False,
+) -> None:
+    """Ask all connected clients for sums and counts of their columns: means, deviations, quantiles, categories.
+
+    Start it on the machine of the SuperLink. The folder has the constants of the columns as a schema.toml.
+    """
+    from fedsolve.cli.federation.jobs import Submitted, statistics_command
+
+    asked = ", ".join(columns or [])
+    statistics_command(Submitted(app, superlink, run_config, out), asked, min_clients, min_rows, as_json)
