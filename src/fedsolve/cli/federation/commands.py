@@ -74,3 +74,37 @@ def check(
 
     check_credentials(ca, certificate, key, node_key or [])
     emit("certificates and keys are fine")
+
+
+@federate.command(
+    short_help="Start a node whose client app stays loaded between messages.",
+    context_settings={"ignore_unknown_options": True},
+)
+def node(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPTIONS OF flower-supernode]", show_default=False)
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run each message in a process of its own, as Flower does.")
+    ] = False,
+    worker_messages: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Replace the worker after so many messages (default: never).", show_default=False
+        ),
+    ] = 0,
+    worker_megabytes: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Replace the worker when it has more memory (default: never).", show_default=False
+        ),
+    ] = 0,
+) -> None:
+    """Start flower-supernode, and a persistent worker that runs its messages; all other options are flower-supernode's.
+
+    The worker imports the client app once and runs one message after another. This works for every Flower client app.
+    """
+    from fedsolve.cli.federation.node import node_command
+    from fedsolve.deploy.persistent.node_folder import WorkerLimits
+
+    node_command(arguments or [], WorkerLimits(worker_messages, worker_megabytes), fresh)

@@ -27,6 +27,7 @@ from fedsolve.cli.processes.local_processes import (
     send_signal,
 )
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.persistent.node_folder import remove_folders_left, workers_in
 from fedsolve.deploy.threads import VARIABLE, share_of_cores
 from fedsolve.folders.files import write_atomically
 
@@ -51,6 +52,7 @@ class LocalFederation(FlowerCommands):
         environment: further variables of all processes.
         link_options, node_options: further options of the SuperLink and of each SuperNode (a function of the
             client's number), for certificates and keys; with them `insecure` is False.
+        fresh: each message runs in a process of its own, not in its node's persistent worker.
     """
 
     folder: Path
@@ -61,6 +63,7 @@ class LocalFederation(FlowerCommands):
     link_options: Sequence[str] = ()
     node_options: Any = None
     certificate: Path | None = None
+    fresh: bool = False
 
     connection = "here"
 
@@ -125,8 +128,9 @@ class LocalFederation(FlowerCommands):
         safety = ["--insecure"] if self.insecure else ["--root-certificates", str(self.certificate)]
         addresses = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", str(free_port())]
         options = self.node_options(client) if self.node_options else []
+        program = ["fedsolve", "federate", "node", *(["--fresh"] if self.fresh else [])]
         node = self._start(
-            f"client-{client}", ["flower-supernode", *safety, *addresses, "--node-config", facts, *options]
+            f"client-{client}", [*program, *safety, *addresses, "--node-config", facts, *options]
         )
         self.nodes[client] = node
         return node
@@ -139,7 +143,7 @@ class LocalFederation(FlowerCommands):
     def stop(self) -> None:
         """Stop everything that was started: the nodes, then the SuperLink, then what they started, by their numbers."""
         started = [p for p in [*self.nodes.values(), self.superlink] if p is not None]
-        family = [pid for p in started for pid in descendants(p.pid)]
+        family = [pid for p in started for pid in descendants(p.pid)] + workers_in(self.folder / "states")
         for process in started:
             if process.poll() is None:
                 process.terminate()
@@ -153,6 +157,7 @@ class LocalFederation(FlowerCommands):
         while (left := [pid for pid in family if is_alive(pid)]) and time.monotonic() < end:
             time.sleep(0.1)
         send_signal(left, signal.SIGKILL)
+        remove_folders_left(self.folder / "states")
 
     def last_words(self, name: str) -> str:
         """The last line of a process's log that says something."""

@@ -1,0 +1,103 @@
+"""`fedsolve federate node`: Flower's SuperNode, with a persistent worker for its messages."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from fedsolve.cli.terminal.console import say
+from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.flower import check_flower
+from fedsolve.deploy.persistent.flower_program import PROGRAM, UnknownFlower, check_version
+from fedsolve.deploy.persistent.node_folder import BIN, WorkerLimits, hold, make_folder
+
+POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+"""Flower's variable for the seconds after which a SuperExec looks for a message again."""
+POLL_SECONDS = (
+    "0.25"  # Flower's 1.0 adds half a second to a message; 0.05 costs a third of a core on each node
+)
+STATE_FOLDER = "fedsolve-state"
+"""Where clients' states are unless the node's configuration has a `state-dir`."""
+_SETTING = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower reads --node-config
+
+
+def node_command(arguments: Sequence[str], limits: WorkerLimits, fresh: bool) -> NoReturn:
+    """Become `flower-supernode` with these arguments, whose messages a persistent worker runs.
+
+    Args:
+        arguments: of `flower-supernode`.
+        limits: when the worker leaves by itself.
+        fresh: run each message in a process of its own, as Flower does.
+
+    Raises:
+        InvalidInput: no Flower that fedsolve works with, or a state folder that cannot be written.
+    """
+    check_flower()
+    environment = dict(os.environ)
+    if not fresh and (reason := why_fresh(arguments)):
+        say(f"each message runs in a process of its own: {reason}")
+        fresh = True
+    if not fresh:
+        folder = make_folder(state_folder(arguments), limits, flower(PROGRAM))
+        hold(folder)
+        here = [str(folder / BIN), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        environment |= {"PATH": os.pathsep.join(here), POLL: os.environ.get(POLL, POLL_SECONDS)}
+    program = flower("flower-supernode")
+    sys.stdout.flush()
+    os.execve(program, [program, *arguments], environment)
+
+
+def why_fresh(arguments: Sequence[str]) -> str:
+    """Why a persistent worker cannot run the messages of a node with these arguments; '' if it can."""
+    words = [part for word in arguments for part in word.split("=", 1)]
+    if ("--isolation", "process") in itertools.pairwise(words):
+        return "with --isolation process, you start Flower's SuperExec yourself"
+    if "--allow-runtime-dependency-installation" in words:
+        return "with --allow-runtime-dependency-installation, each message has an environment of its own"
+    if os.name != "posix":
+        return "this system has no Unix sockets"
+    try:
+        check_version()
+    except UnknownFlower as error:
+        return str(error)
+    return ""
+
+
+def state_folder(arguments: Sequence[str]) -> Path:
+    """The `state-dir` of a node's configuration, or where states are without it.
+
+    >>> state_folder(["--insecure", "--node-config", "client-id=0 state-dir='my states'"])
+    PosixPath('my states')
+    >>> state_folder(["--insecure"])
+    PosixPath('fedsolve-state')
+    """
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = next((b for a, b in itertools.pairwise(words) if a == "--node-config"), "")
+    try:
+        if given.endswith(".toml"):
+            config = tomllib.loads(Path(given).expanduser().read_text(encoding="utf-8"))
+        else:
+            config = tomllib.loads("\n".join(f"{name} = {value}" for name, value in _SETTING.findall(given)))
+    except (OSError, tomllib.TOMLDecodeError):  # Flower says what is wrong
+        config = {}
+    return Path(str(config.get("state-dir", STATE_FOLDER)))
+
+
+def flower(name: str) -> str:
+    """The path of a program of Flower's, of this environment first.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    here = Path(sys.executable).parent / name
+    path = str(here) if here.exists() else shutil.which(name)
+    if path is None:
+        raise InvalidInput(f'{name} is not installed: pip install "fedsolve[flower]"')
+    return path
