@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsolve.cli.configuration import requests as arg
-from fedsolve.cli.federation.job_options import evaluate, statistics
+from fedsolve.cli.federation.jobs.job_options import evaluate, statistics
 from fedsolve.cli.federation.new import new
 from fedsolve.cli.terminal.console import emit
 from fedsolve.cli.terminal.help import App

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -62,26 +63,29 @@ def summary_lines(found: Statistics) -> Iterator[str]:
     """A line for each column and each note."""
     for name, column in found.columns.items():
         rows = f"{name}: {column.rows:,} rows of {column.clients} clients, {column.missing:,} missing"
-        yield f"{rows}; {column_words(column)}"
+        yield f"{rows}; {_words(column)}"
     for name, why in found.unreported.items():
         yield f"{name} is not reported: {why}"
     for note in found.notes:
         yield f"note: {note}"
 
 
-def column_words(column: ColumnStatistics) -> str:
+def _words(column: ColumnStatistics) -> str:
     """What is known of a column, in words."""
     if isinstance(column, CategoryStatistics):
         shown = [f"{name} {rows:,}" for name, rows in list(column.counts.items())[:_SHOWN]]
         left = len(column.counts) - len(shown)
         more = [f"{left} more categories"] if left else []
         return ", ".join([*shown, *more, *([f"others {column.other:,}"] if column.other else [])])
-    median, error = column.quantile(0.5)
-    return (
-        f"mean {show_number(column.mean)}, deviation {show_number(column.deviation)}, median {show_number(median)} "
-        f"± {show_number(error)}, from {_interval(column.minimum)} to {_interval(column.maximum)}"
-    )
+    numbers = (column.mean, column.deviation, *column.quantile(0.5), column.minimum[0], column.maximum[1])
+    mean, deviation, median, error, low, high = map(number_words, numbers)
+    return f"mean {mean}, deviation {deviation}, median {median} ± {error}, from {low} to {high}"
 
 
-def _interval(bin: tuple[float, float]) -> str:
-    return f"[{show_number(bin[0])}, {show_number(bin[1])}]"
+def number_words(value: float) -> str:
+    """A number in a table; what is not known is infinite.
+
+    >>> number_words(0.5), number_words(float("-inf"))
+    ('0.5000', '-inf')
+    """
+    return show_number(value) if math.isfinite(value) else str(value)

@@ -48,7 +48,7 @@ def evaluate(
 
     Start it on the machine of the SuperLink. Repeat what the run's own configuration changed, such as the method.
     """
-    from fedsolve.cli.federation.jobs import Submitted, evaluate_command
+    from fedsolve.cli.federation.jobs.job_commands import Submitted, evaluate_command
 
     evaluate_command(Submitted(app, superlink, run_config, out), model, metrics, as_json)
 
@@ -81,7 +81,7 @@ def statistics(
 
     Start it on the machine of the SuperLink. The folder has the constants of the columns as a schema.toml.
     """
-    from fedsolve.cli.federation.jobs import Submitted, statistics_command
+    from fedsolve.cli.federation.jobs.job_commands import Submitted, statistics_command
 
     asked = ", ".join(columns or [])
     statistics_command(Submitted(app, superlink, run_config, out), asked, min_clients, min_rows, as_json)

@@ -1,4 +1,4 @@
-"""`fedsolve federate evaluate` and `fedsolve federate statistics`: runs of an app that train nothing."""
+"""Jobs are submitted as runs of an app on a SuperLink, followed until they end, and shown."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from fedsolve.cli.federation.flower_commands import FlowerCommands
 from fedsolve.cli.federation.following import follow
-from fedsolve.cli.terminal.console import emit, emit_json, emit_rich, say
+from fedsolve.cli.federation.jobs.job_tables import (
+    evaluation_document,
+    print_evaluation,
+    print_statistics,
+    statistics_document,
+)
+from fedsolve.cli.terminal.console import emit_json, say
 from fedsolve.cli.terminal.folders import new_folder
-from fedsolve.cli.terminal.outputs import report_files
 from fedsolve.core.errors import FedsolveError, Interrupted, InvalidInput
 from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.jobs.job import EVALUATE, STATISTICS, STATISTICS_FILE, Job
-from fedsolve.deploy.jobs.statistics_file import SCHEMA_FILE, column_words, read_statistics
+from fedsolve.deploy.jobs.statistics_file import read_statistics
 from fedsolve.deploy.run_log import FAILED
 from fedsolve.folders.interrupt import Interruptible
 from fedsolve.folders.untrusted import read_text
-from fedsolve.report.number_text import number_writer
-from fedsolve.report.table import narrow_table
-from fedsolve.results.clients import ClientMetrics, read_client_metrics
-from fedsolve.results.history import History
+from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.record_files import read_history
 
 T = TypeVar("T")
@@ -68,13 +68,9 @@ def evaluate_command(submitted: Submitted, model: Path, metrics: str | None, as_
         for found in read_client_metrics(folder, validation=part == "validation").values()
     }
     if as_json:
-        emit_json(_evaluation_document(folder, history, measured))
-        return
-    for part, clients in measured.items():
-        title = f"{history.words()}" if part == "train" else "on validation examples"
-        emit_rich(_metrics_table(history, clients, part, title))
-        emit_rich(_clients_table(clients, part))
-    emit("\n".join(f"{kind:8} {path}" for kind, path in report_files(folder).items()))
+        emit_json(evaluation_document(folder, history, measured))
+    else:
+        print_evaluation(folder, history, measured)
 
 
 def statistics_command(
@@ -95,20 +91,10 @@ def statistics_command(
         return read_statistics(path) if path.exists() else None
 
     folder, found = _run(submitted, STATISTICS, config, look)
-    files = {"statistics": str(folder / STATISTICS_FILE), "schema": str(folder / SCHEMA_FILE)}
     if as_json:
-        known = {name: vars(column) for name, column in found.columns.items()}
-        about = {"status": "finished", "folder": str(folder), "columns": known}
-        emit_json({**about, "unreported": dict(found.unreported), "notes": found.notes, "files": files})
-        return
-    cells = [
-        [name, f"{column.clients:,}", f"{column.rows:,}", f"{column.missing:,}", column_words(column)]
-        for name, column in found.columns.items()
-    ]
-    emit_rich(narrow_table(["column", "clients", "rows", "missing", "statistics"], cells))
-    lines = [f"{name} is not reported: {why}" for name, why in found.unreported.items()]
-    lines += [f"note: {note}" for note in found.notes]
-    emit("\n".join([*lines, *(f"{kind:10} {path}" for kind, path in files.items())]))
+        emit_json(statistics_document(folder, found))
+    else:
+        print_statistics(folder, found)
 
 
 def _run(
@@ -151,53 +137,3 @@ def _check_app(app: Path, needed: set[str]) -> None:
     if missing := sorted(needed - set(config)):
         lines = "; ".join(f"{name} = {defaults.get(name, '...')}" for name in missing)
         raise InvalidInput(f"{path} lacks, below [tool.flwr.app.config]: {lines}: add what is missing")
-
-
-def _metrics_table(history: History, clients: ClientMetrics, part: str, title: str) -> Any:
-    """A row for each metric: its mean over all examples, and how the clients' own are spread."""
-    heads = ["metric", "over all examples", "mean of clients", "10 %", "median", "90 %", "worst client"]
-    cells = []
-    for name in clients.metrics:
-        write, deciles, worst = number_writer(f"train_{name}"), clients.deciles(name), clients.worst(name)
-        overall = history.evaluations.get(f"{part}_{name}", np.array([np.nan]))[-1]
-        numbers = [overall, np.nanmean(clients.column(name)), *deciles[[1, 5, 9]]]
-        last = f"{write(worst[0][1])} ({worst[0][0]})" if worst else "-"
-        cells.append([name, *("-" if np.isnan(x) else write(float(x)) for x in numbers), last])
-    return narrow_table(heads, cells, title)
-
-
-def _clients_table(clients: ClientMetrics, part: str) -> Any:
-    writers = {name: number_writer(f"train_{name}") for name in clients.metrics}
-    cells = [
-        [
-            name,
-            f"{int(clients.examples[i]):,}",
-            *(write(float(clients.metrics[m][i])) for m, write in writers.items()),
-        ]
-        for i, name in enumerate(clients.names)
-    ]
-    return narrow_table(["client", f"{part} examples", *writers], cells)
-
-
-def _evaluation_document(
-    folder: Path, history: History, measured: Mapping[str, ClientMetrics]
-) -> dict[str, Any]:
-    by_part = {
-        part: {
-            "clients": clients.names,
-            "examples": clients.examples,
-            "metrics": {
-                name: {
-                    "over_all_examples": history.evaluations.get(f"{part}_{name}", [None])[-1],
-                    "by_client": values,
-                    "deciles": clients.deciles(name),
-                    "worst": clients.worst(name),
-                }
-                for name, values in clients.metrics.items()
-            },
-        }
-        for part, clients in measured.items()
-    }
-    rounds = int(history.evaluations["round"][-1])
-    about = {"status": "finished", "folder": str(folder), "method": history.label, "rounds": rounds}
-    return {**about, **by_part, "files": report_files(folder)}

@@ -1,0 +1,1 @@
+"""`fedsolve federate evaluate` and `fedsolve federate statistics`: runs of an app that train nothing."""
