@@ -128,10 +128,14 @@ def test_what_does_not_fit_is_refused_before_anybody_is_asked(saved, method, wor
 
 
 def test_runs_of_another_method_and_folders_that_are_taken(trained):
-    with pytest.raises(
-        fs.InvalidInput, match=r"has algorithm = .*: repeat what that run's configuration changed"
-    ):
-        evaluate(fs.FedDuAdam(0.3), trained, trained / "run")
+    for model in (
+        trained / "run",
+        trained / "run" / MODEL,
+    ):  # of a private method, neither is measured by another's
+        with pytest.raises(
+            fs.InvalidInput, match=r"has algorithm = .*: repeat what that run's configuration changed"
+        ):
+            evaluate(fs.FedDuAdam(0.3), trained, model)
     with pytest.raises(fs.InvalidInput, match=r"run holds a run already: choose another folder \(out\)"):
         evaluate(fs.FedAvg(0.3), trained, trained / "run", out="run")
     assert not (trained / "run" / FAILED).exists()

@@ -42,30 +42,43 @@ def saved_coordinator(deployment: Deployment, path: Path) -> tuple[Coordinator, 
         raise InvalidInput(
             f"model = {str(path)!r}: there is no such file or folder where the server app runs"
         )
-    if path.is_dir() and (path / DEPLOYMENT.file).exists():
-        manifest = read_manifest(path / DEPLOYMENT.file)
-        if "experiment" in manifest:  # that of a simulation has none
-            return _of_run(deployment, path, manifest["identity"])
+    identity = _run_identity(deployment, path if path.is_dir() else path.parent)
+    if identity is not None and path.is_dir():
+        return _of_run(deployment, path, identity)
     if deployment.algorithm.traits.personal:
         raise InvalidInput(
-            f"{name_of(deployment.algorithm)} has personal models on the clients, and {path} is of no run: "
-            "give the folder of the run on this federation"
+            f"{name_of(deployment.algorithm)} has personal models on the clients, and {path} is no folder of a run: "
+            "give that of the run on this federation"
         )
     history = read_history(path) if path.is_dir() else None
     rounds = 0 if history is None else int(history.evaluations["round"][-1])
     return _of_file(deployment, path / MODEL if path.is_dir() else path), rounds
 
 
-def _of_run(deployment: Deployment, path: Path, there: dict[str, str]) -> tuple[Coordinator, int]:
-    """The coordinator of a run as its newest checkpoint left it."""
+def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None:
+    """What the app shares with the run on a federation in a folder; None if there is no such run.
+
+    Raises:
+        InvalidInput: the run has another method or population, or first model where clients' own began with it.
+    """
+    if not (folder / DEPLOYMENT.file).exists():
+        return None
+    manifest = read_manifest(folder / DEPLOYMENT.file)
+    if "experiment" not in manifest:  # a simulation's
+        return None
     names = ["algorithm", "population", *(["model"] if deployment.algorithm.traits.personal else [])]
-    here = {name: deployment.identity[name] for name in names}
+    there, here = manifest["identity"], {name: deployment.identity[name] for name in names}
     if (name := first_difference(there, here)) is not None:
         raise InvalidInput(
-            f"the run in {path} has {name} = {there.get(name)}, and this app {here[name]}: repeat what that run's "
+            f"the run in {folder} has {name} = {there.get(name)}, and this app {here[name]}: repeat what that run's "
             "configuration changed, such as method"
         )
-    checkpoint = DeploymentCheckpoint(RunFolder.seen(path, DEPLOYMENT, here), deployment.label)
+    return here
+
+
+def _of_run(deployment: Deployment, path: Path, identity: dict[str, str]) -> tuple[Coordinator, int]:
+    """The coordinator of a run as its newest checkpoint left it."""
+    checkpoint = DeploymentCheckpoint(RunFolder.seen(path, DEPLOYMENT, identity), deployment.label)
     coordinator = deployment.coordinator(checkpoint.experiment)
     checkpoint.restore(coordinator)
     if checkpoint.notice:
