@@ -18,6 +18,7 @@ from fedsolve.core.checks import SEED_BITS
 from fedsolve.core.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
+    from fedsolve.core.fleets.arrivals import Arrivals
     from fedsolve.core.fleets.fleet import Fleet
     from fedsolve.core.sampling import Sampling
     from fedsolve.tasks.task import Task
@@ -142,10 +143,11 @@ class RunOptions:
             swept=False,
         ),
     )
-    systems: Fleet | str | None = field(
+    systems: Fleet | Arrivals | str | None = field(
         default=None,
         metadata=_about(
-            "device profiles for simulated time: a name, whose profiles the seed draws, or a `fedsolve.systems.Fleet`",
+            "device profiles for simulated time: a name, whose profiles the seed draws, a `fedsolve.systems.Fleet`, or "
+            "`fedsolve.systems.Arrivals` to repeat",
             "no simulated time",
             words=FLEETS,
             objects=True,
@@ -232,7 +234,7 @@ class SweepKeywords(TypedDict, total=False):
     dtype: Literal["float32", "float64"]
     matmul_dtype: Literal["bfloat16"] | None
     chunk: int | None
-    systems: Fleet | str | None
+    systems: Fleet | Arrivals | str | None
     quorum: int | None
     deadline: float | None
 

@@ -14,12 +14,14 @@ from jaxtyping import Array, Bool, Int
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.fleets.arrivals import Arrivals
 from fedsolve.core.fleets.events import asynchronous
 from fedsolve.core.fleets.fleet import Fleet, profile
 from fedsolve.core.fleets.timeline import Timeline, synchronous
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.core.traits import declares
 from fedsolve.core.types import Scalar, module, static
+from fedsolve.engine.compute.keys import OrderKeys
 from fedsolve.engine.compute.layout import free_bytes
 from fedsolve.engine.options import RunOptions
 from fedsolve.engine.records.message_sizes import Traffic
@@ -34,12 +36,15 @@ class Scheduled(Sampling):
     Attributes:
         ids, present: shape (updates, size), those present first.
         versions: the update whose broadcast each began with, shape (updates, size); `()` where all have the newest.
+        keyed_by_version: whether a client's local work follows from the key of that update, as in a deployment, and
+            not from that of the update that takes its message.
         never_empty: whether each row has somebody.
     """
 
     ids: Int[Array, "updates size"]
     present: Bool[Array, "updates size"]
     versions: Any = ()
+    keyed_by_version: bool = static(default=False)
     never_empty: bool = static(default=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -54,6 +59,12 @@ class Scheduled(Sampling):
     def at_best(self, population: int) -> float:
         """Clients of the largest update."""
         return int(np.asarray(self.present).sum(axis=1).max())
+
+    def training_key(self, run_key: Array, round: Scalar) -> Any:
+        """The key of the round, or of the update that each client began with."""
+        if not self.keyed_by_version:
+            return super().training_key(run_key, round)
+        return OrderKeys(run_key, self.ids[round], self.versions[round])
 
     def started(self, round: Scalar) -> Any:
         """Whose messages an update takes, and the update whose broadcast each began with."""
@@ -84,13 +95,17 @@ def with_versions(algorithm: Algorithm, timed: Timed | None) -> Algorithm:
     return algorithm if timed is None or not timed.depth else algorithm.with_versions(timed.depth)
 
 
-def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
-    """The fleet that an option names.
+def fleet_of(systems: Fleet | Arrivals | str, population: int, seed: int) -> Fleet | Arrivals:
+    """The fleet that an option names, or the arrivals that it gives.
 
     Raises:
         InvalidInput: an unknown name, no fleet, or one of another number of clients.
     """
     fleet = profile(systems, population, seed) if isinstance(systems, str) else systems
+    if isinstance(fleet, Arrivals):
+        if fleet.population != population:
+            raise InvalidInput(f"systems has arrivals of {fleet.population} clients, the task {population}")
+        return fleet
     if not isinstance(fleet, Fleet):
         raise InvalidInput(
             f"systems = {shown(systems)} must be a fs.systems.Fleet or a name such as 'stragglers'"
@@ -103,7 +118,7 @@ def fleet_of(systems: Fleet | str, population: int, seed: int) -> Fleet:
 
 
 def schedule_cohorts(
-    fleet: Fleet,
+    fleet: Fleet | Arrivals,
     algorithm: Algorithm,
     sampling: Sampling,
     options: RunOptions,
@@ -117,7 +132,7 @@ def schedule_cohorts(
     changes; where it chooses (a quorum, a deadline, dropouts, a trace) they are written down here.
 
     Args:
-        fleet: devices, links, who is there when.
+        fleet: devices, links, who is there when; or arrivals that are repeated.
         algorithm: it may refuse cohorts that the clock chooses.
         sampling: who is asked.
         options: of the run.
@@ -130,7 +145,9 @@ def schedule_cohorts(
             which no client ever takes part.
     """
     population = len(steps)
-    _check_outermost(algorithm)
+    check_outermost(algorithm)
+    if isinstance(fleet, Arrivals):
+        return _repeated(fleet, algorithm, sampling, options, population, sent)
     if fleet.available is not None and not isinstance(sampling, Uniform):
         raise InvalidInput(
             f"systems has an availability trace, from which clients are drawn uniformly: give clients_per_round "
@@ -172,8 +189,8 @@ def _nobody(fleet: Fleet, options: RunOptions, seconds: np.ndarray) -> str:
     )
 
 
-def _check_outermost(algorithm: Algorithm) -> None:
-    """Refuse what is around a late method: it would see messages that are weighed already."""
+def check_outermost(algorithm: Algorithm) -> None:
+    """Raise `InvalidInput` for what is around a late method: it would see messages that are weighed already."""
     inner = getattr(algorithm, "inner", None)
     while inner is not None:
         if declares(inner, "buffer") and inner.traits.buffer:
@@ -194,6 +211,35 @@ def _asynchronous(
     sent: Traffic,
 ) -> Timed:
     """The updates of a method whose clients come when they come."""
+    at_work = _at_work(algorithm, sampling, options)
+    timeline = asynchronous(
+        fleet, seconds, options.rounds, options.seed, buffer=algorithm.traits.buffer, concurrency=at_work,
+        joules=joules,
+    )  # fmt: skip
+    return _scheduled(timeline, algorithm, sampling, len(seconds), sent)
+
+
+def _repeated(
+    arrivals: Arrivals,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    options: RunOptions,
+    population: int,
+    sent: Traffic,
+) -> Timed:
+    """The updates of a method whose clients come as they came before."""
+    buffer = algorithm.traits.buffer
+    if buffer != arrivals.clients.shape[1]:
+        raise InvalidInput(
+            f"systems has arrivals of {arrivals.clients.shape[1]} replies an update, and {name_of(algorithm)} takes "
+            f"{buffer or 'none that are late'}: give a method such as FedBuff with that buffer"
+        )
+    _at_work(algorithm, sampling, options)
+    return _scheduled(arrivals.timeline(options.rounds), algorithm, sampling, population, sent, True)
+
+
+def _at_work(algorithm: Algorithm, sampling: Sampling, options: RunOptions) -> int:
+    """The number of clients at work at a time; options of synchronous rounds are refused."""
     name = name_of(algorithm)
     if not isinstance(sampling, Uniform):
         raise InvalidInput(
@@ -203,10 +249,18 @@ def _asynchronous(
     for option in ("quorum", "deadline"):
         if getattr(options, option) is not None:
             raise InvalidInput(f"{name} has no rounds that a {option} could end: leave {option} out")
-    timeline = asynchronous(
-        fleet, seconds, options.rounds, options.seed, buffer=algorithm.traits.buffer, concurrency=sampling.size,
-        joules=joules,
-    )  # fmt: skip
+    return sampling.size
+
+
+def _scheduled(
+    timeline: Timeline,
+    algorithm: Algorithm,
+    sampling: Sampling,
+    population: int,
+    sent: Traffic,
+    keyed_by_version: bool = False,
+) -> Timed:
+    """What a timeline of late messages makes of a run."""
     ids, versions = np.asarray(timeline.ids), np.asarray(timeline.versions)
     latest = int((np.arange(len(versions))[:, None] - versions).max())
     depth = (
@@ -214,13 +268,13 @@ def _asynchronous(
     )  # the least power of two above it: more rounds are mostly the same program
     if depth * sent.down > free_bytes():
         raise InvalidInput(
-            f"{name}: a message is {latest} updates late, and {depth} models of {sent.down:,} bytes are more than the "
-            f"{free_bytes() / 1e9:.1f} GB that are free: take fewer clients_per_round or a larger buffer"
+            f"{name_of(algorithm)}: a message is {latest} updates late, and {depth} models of {sent.down:,} bytes "
+            f"are more than the {free_bytes() / 1e9:.1f} GB that are free: take fewer clients_per_round or a larger buffer"
         )
     scheduled = Scheduled(
-        jnp.asarray(ids), jnp.ones(ids.shape, bool), jnp.asarray(versions), never_empty=True
+        jnp.asarray(ids), jnp.ones(ids.shape, bool), jnp.asarray(versions), keyed_by_version, never_empty=True
     )
-    algorithm.check(scheduled, len(seconds))
+    algorithm.check(scheduled, population)
     return Timed(timeline, scheduled, sampling, sent, depth)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
+import jax
 from jaxtyping import Array, Bool, Int
 
 from fedsolve.core.checks import as_array, check_integer
@@ -55,6 +56,15 @@ class Sampling(ABC):
             (ids, versions) as `Cohort.started` has them, or None.
         """
         return None
+
+    def training_key(self, run_key: Array, round: Scalar) -> Any:
+        """The key from which the local work of a round follows, or an `OrderKeys` if it differs between clients.
+
+        Args:
+            run_key: the key of all rounds.
+            round: its number, from 0.
+        """
+        return jax.random.fold_in(run_key, round)
 
     def check(self, population: int) -> None:
         """Raise `InvalidInput` if the sampling does not fit the population.

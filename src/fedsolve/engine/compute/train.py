@@ -19,6 +19,7 @@ from fedsolve.engine.compute.client_oracle import client_oracle
 from fedsolve.engine.compute.client_sharding import group_ranges, local_shard, num_chunks
 from fedsolve.engine.compute.clients import LocalWork, PackedClients
 from fedsolve.engine.compute.groups import Group
+from fedsolve.engine.compute.keys import OrderKeys
 from fedsolve.engine.compute.program import CLIENT_AXIS, Program
 from fedsolve.engine.compute.reduce import (
     Stacked,
@@ -39,7 +40,7 @@ def train_cohort(
     program: Program,
     algorithm: Algorithm,
     packed: PackedClients,
-    key: Array,
+    key: Array | OrderKeys,
     broadcast: Any,
     clients: Any,
     ids: Array,
@@ -120,7 +121,7 @@ class _Shared(NamedTuple):
 
     algorithm: Algorithm
     packed: PackedClients
-    key: Array
+    key: Array | OrderKeys
     broadcast: Any
 
 
@@ -129,7 +130,9 @@ def _train_one(
 ) -> tuple[Any, Any, Scalar, Scalar, Array]:
     """One client's message, state, weight, whether it is used (absent and non-finite ones are not), variant."""
     algorithm, packed, key, broadcast = shared
-    oracle = client_oracle(work, packed, key, packed.number(slot), bound, slot)
+    number = packed.number(slot)
+    key = key.of(number) if isinstance(key, OrderKeys) else key
+    oracle = client_oracle(work, packed, key, number, bound, slot)
     sent, after = algorithm.train(broadcast, before, oracle)
     message, _ = algorithm.receive(broadcast, sent, before)
     # integers cannot show that a client failed, nor what it never sends: its state does

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from fedsolve.core.algorithm import Algorithm, name_of
 from fedsolve.core.errors import InvalidInput, shown
+from fedsolve.core.fleets.arrivals import Arrivals
 from fedsolve.core.fleets.fleet import Fleet
 from fedsolve.core.sampling import Sampling, Uniform
 from fedsolve.engine.checks.shape_checks import check_method
@@ -45,7 +46,7 @@ class Requested:
     label: str
     sampling: Sampling
     mesh: Mesh
-    fleet: Fleet | None
+    fleet: Fleet | Arrivals | None
     work: LocalWork
     steps: np.ndarray
 

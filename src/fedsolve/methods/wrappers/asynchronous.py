@@ -72,8 +72,12 @@ class Asynchronous(Wrapper):
     def train_from(self, then: Any, now: Any, late: Scalar, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """The inner local work from the broadcast `then`, `late` updates before the broadcast `now`."""
         message, client = self.inner.train(then, client, oracle)
+        return self.late_message(message, then, now, late), client
+
+    def late_message(self, message: Any, then: Any, now: Any, late: Scalar) -> Any:
+        """What the server takes for an inner message from the broadcast `then`, `late` updates before `now`."""
         moved = jax.tree.map(jnp.subtract, self.inner.model(then), self.inner.model(now))
-        return replace(message, delta=self.weigh(message.delta, moved, late)), client
+        return replace(message, delta=self.weigh(message.delta, moved, late))
 
 
 @class_by_name("FedBuff")
