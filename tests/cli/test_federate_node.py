@@ -31,6 +31,7 @@ def became(call, monkeypatch):
         raise Became(*given)
 
     monkeypatch.setattr(node.os, "execve", become)
+    monkeypatch.setattr(node, "start_worker", lambda folder, environment: None)
 
     def run(*arguments):
         with pytest.raises(Became) as ended:

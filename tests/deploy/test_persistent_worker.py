@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from fedsolve.deploy.persistent import node_folder, shim
-from fedsolve.deploy.persistent.node_folder import BIN, PROGRAM, WorkerLimits, hold, make_folder, workers_in
+from fedsolve.deploy.persistent.node_folder import (
+    BIN,
+    PROGRAM,
+    WorkerLimits,
+    hold,
+    make_folder,
+    start_worker,
+    workers_in,
+)
 
 NONE = WorkerLimits()
 SMALL = Path(__file__).parent / "small_worker.py"
@@ -176,12 +184,28 @@ def test_a_worker_ends_with_its_parent_and_takes_the_folder_along(new_node, what
          str(node.folder / BIN / PROGRAM), "--token", f"a:{what}"],
         env=node.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    os.close(hold(node.folder))  # its node has ended
+    lock = hold(node.folder)
     until(lambda: ("ready" if what == "wait" else "end fine") in node.noted())
+    os.close(lock)  # its node has ended
     parent.kill()
     parent.wait()
     until(lambda: not workers_in(node.states))
     until(lambda: not node.folder.exists())
+
+
+def test_a_worker_waits_for_its_first_message_and_ends_if_its_node_does(new_node):
+    node = new_node()
+    lock = hold(node.folder)
+    start_worker(node.folder, node.environment)
+    waiting = workers_in(node.states)
+    assert [node.ask("a:x")[1]] == waiting
+    other = new_node()
+    lock_of_other = hold(other.folder)
+    start_worker(other.folder, other.environment)
+    os.close(lock_of_other)
+    until(lambda: not workers_in(other.states))
+    assert not other.folder.exists()
+    os.close(lock)
 
 
 def test_where_flowers_own_program_runs(new_node):
@@ -196,7 +220,7 @@ def test_where_flowers_own_program_runs(new_node):
     said = [node.ask("a:x")[2:] for _ in range(2)]
     assert said[0] == (
         "own --insecure --token a:x\n",
-        "fedsolve: it knows no Flower: Flower's own program runs this message\n",
+        "fedsolve: it knows no Flower: Flower's own program runs this node's messages\n",
     )
     assert said[1] == ("own --insecure --token a:x\n", "")  # said once
     assert node.noted() == []

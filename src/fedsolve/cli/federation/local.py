@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsolve.cli.federation.flower_commands import FlowerCommands, last_line, program
+from fedsolve.cli.federation.node import POLL, POLL_SECONDS
 from fedsolve.cli.processes.local_processes import (
     HOST,
     descendants,
@@ -88,8 +89,8 @@ class LocalFederation(FlowerCommands):
         """The environment of every process."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         variables = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": path, "PYTHONUNBUFFERED": "1"}
-        threads = {VARIABLE: str(share_of_cores(self.clients))}
-        return {**threads, **super().env, **OFFLINE, **variables, **self.environment}
+        defaults = {VARIABLE: str(share_of_cores(self.clients)), POLL: POLL_SECONDS}
+        return {**defaults, **super().env, **OFFLINE, **variables, **self.environment}
 
     def __enter__(self) -> LocalFederation:
         try:

@@ -12,8 +12,10 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +72,15 @@ def make_folder(states: Path, limits: WorkerLimits, program: str) -> Path:
             "give another state-dir in --node-config, or --fresh"
         ) from None
     return folder
+
+
+def start_worker(folder: Path, environment: Mapping[str, str]) -> None:
+    """Start the node's worker before its first message, so that it imports Flower while the node connects."""
+    with contextlib.suppress(OSError):  # a message says so
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", shim.__file__, str(folder), shim.PREPARE], env=dict(environment),
+            stdin=subprocess.DEVNULL,
+        ).wait()  # fmt: skip
 
 
 def hold(folder: Path) -> int:

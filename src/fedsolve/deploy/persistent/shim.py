@@ -24,6 +24,8 @@ VALUES, SWITCHES = (
     ("--insecure",),
 )
 """The arguments of Flower's program that the worker knows: with a value, and without."""
+PREPARE = "--prepare"
+"""In place of a message's arguments: only start the worker."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 LONGEST = 65536  # bytes of a line
 _ATTEMPTS = 3  # a worker may leave by itself between being found and being asked
@@ -32,6 +34,10 @@ _ATTEMPTS = 3  # a worker may leave by itself between being found and being aske
 def main(folder, arguments):
     """Run one message; the exit code. Where the worker cannot, this process becomes Flower's own program."""
     settings = json.loads(_read(folder, SETTINGS))
+    if arguments == [PREPARE]:
+        with contextlib.suppress(OSError):  # the first message says so
+            _connect(folder, settings).close()
+        return 0
     own = [settings["program"], *arguments]
     reason = unknown_argument(arguments) or (
         "" if is_private(folder) else f"{folder} can be opened by others"
@@ -40,7 +46,7 @@ def main(folder, arguments):
         _say(f"{reason}: Flower's own program runs this message")
         os.execv(own[0], own)
     for _ in range(_ATTEMPTS):
-        if os.path.exists(os.path.join(folder, REFUSED)):  # said by the message before
+        if os.path.exists(os.path.join(folder, REFUSED)):  # the worker has said so
             os.execv(own[0], own)
         try:
             answer = _ask(folder, settings, arguments)
@@ -49,7 +55,8 @@ def main(folder, arguments):
         if isinstance(answer, int):
             return answer
         if answer:
-            _say(f"{answer}: Flower's own program runs this message")
+            if not os.path.exists(os.path.join(folder, REFUSED)):  # else the worker has said so
+                _say(f"{answer}: Flower's own program runs this message")
             break
     os.execv(own[0], own)
 

@@ -88,7 +88,6 @@ class Worker:
 
     def serve(self, resumed: tuple[socket.socket, Request] | None = None) -> int:
         """Run messages until this worker has to end; its exit code."""
-        os.environ.setdefault(VARIABLE, str(share_of_cores(nodes_here())))
         try:
             program = self.load()
         except Exception as error:
@@ -116,6 +115,8 @@ class Worker:
         """Whether a limit is reached, or the socket is not this worker's any more."""
         most, megabytes = self.settings["messages"], self.settings["megabytes"]
         if self.done and ((most and self.done >= most) or (megabytes and resident_megabytes() > megabytes)):
+            return True
+        if self.parent == 0 and remove_if_over(self.folder):  # the node ended before its first message
             return True
         try:
             return (self.folder / shim.SOCKET).stat().st_ino != self.inode
@@ -155,6 +156,9 @@ class Worker:
         if self.parent not in (0, request.parent):  # another SuperExec, perhaps of another environment
             self._restart(connection, request)
         if self.parent == 0:
+            os.environ.setdefault(
+                VARIABLE, str(share_of_cores(nodes_here()))
+            )  # by now all nodes have started
             self.parent = request.parent
             threading.Thread(target=self._end_with, args=(request.parent,), daemon=True).start()
         self.connection, code = connection, 1
@@ -203,6 +207,7 @@ class Worker:
 
     def _refuse_all(self, why: str) -> None:
         """Let this node's messages run by Flower's own program."""
+        print(f"fedsolve: {why}: Flower's own program runs this node's messages", file=sys.stderr, flush=True)
         (self.folder / shim.REFUSED).write_text(why, encoding="utf-8")
         self.listener.settimeout(0.0)
         with contextlib.suppress(OSError):
@@ -223,7 +228,7 @@ class Worker:
 
 
 def _release_outputs() -> None:
-    """Close the outputs of a message: who reads them waits for their end."""
+    """Close the outputs of a message: whoever reads them waits for their end."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
