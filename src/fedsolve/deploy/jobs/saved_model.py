@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsolve.core.algorithm import name_of
 from fedsolve.core.checks import check_same
-from fedsolve.core.errors import InvalidInput
+from fedsolve.core.errors import InvalidInput, from_where_they_differ
 from fedsolve.core.sampling import Uniform
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.run_log import say
@@ -69,9 +69,10 @@ def _run_identity(deployment: Deployment, folder: Path) -> dict[str, str] | None
     names = ["algorithm", "population", *(["model"] if deployment.algorithm.traits.personal else [])]
     there, here = manifest["identity"], {name: deployment.identity[name] for name in names}
     if (name := first_difference(there, here)) is not None:
+        then, now = from_where_they_differ(str(there.get(name)), str(here[name]))
         raise InvalidInput(
-            f"the run in {folder} has {name} = {there.get(name)}, and this app {here[name]}: repeat what that run's "
-            "configuration changed, such as method"
+            f"the run in {folder} has {name} = {then}, and this app {now}: repeat what that run's configuration "
+            "changed, such as method"
         )
     return here
 

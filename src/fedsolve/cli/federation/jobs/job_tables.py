@@ -17,6 +17,7 @@ from fedsolve.report.number_text import number_writer
 from fedsolve.report.table import narrow_table
 from fedsolve.results.clients import ClientMetrics
 from fedsolve.results.history import History
+from fedsolve.results.metrics import describe
 
 Measured = Mapping[str, ClientMetrics]
 """What clients measured, by part of their examples."""
@@ -79,25 +80,29 @@ def _metrics_table(history: History, clients: ClientMetrics, part: str, title: s
     heads = ["metric", "over all examples", "mean of clients", "10 %", "median", "90 %", "worst client"]
     cells = []
     for name in clients.metrics:
-        write, deciles, worst = number_writer(f"train_{name}"), clients.deciles(name), clients.worst(name)
-        overall = history.evaluations.get(f"{part}_{name}", np.array([np.nan]))[-1]
-        numbers = [overall, np.nanmean(clients.column(name)), *deciles[[1, 5, 9]]]
-        last = f"{write(worst[0][1])} ({worst[0][0]})" if worst else "-"
-        cells.append([name, *("-" if np.isnan(x) else write(float(x)) for x in numbers), last])
+        known = clients.column(name)[~np.isnan(clients.column(name))]
+        spread = [known.mean(), *np.percentile(known, [10, 50, 90])] if len(known) else [np.nan] * 4
+        numbers = [history.evaluations.get(f"{part}_{name}", np.array([np.nan]))[-1], *spread]
+        worst = [f"{_cell(name, value)} ({client})" for client, value in clients.worst(name)] or ["-"]
+        cells.append([_with_percent(name), *(_cell(name, x) for x in numbers), *worst])
     return narrow_table(heads, cells, title)
 
 
 def _clients_table(clients: ClientMetrics, part: str) -> Any:
-    writers = {name: number_writer(f"train_{name}") for name in clients.metrics}
-    cells = [
-        [
-            name,
-            f"{int(clients.examples[i]):,}",
-            *(write(float(clients.metrics[m][i])) for m, write in writers.items()),
-        ]
-        for i, name in enumerate(clients.names)
-    ]
-    return narrow_table(["client", f"{part} examples", *writers], cells)
+    cells = []
+    for i, client in enumerate(clients.names):
+        numbers = [_cell(name, values[i]) for name, values in clients.metrics.items()]
+        cells.append([client, f"{int(clients.examples[i]):,}", *numbers])
+    return narrow_table(["client", f"{part} examples", *map(_with_percent, clients.metrics)], cells)
+
+
+def _cell(name: str, value: float) -> str:
+    """A value of a metric; '-' where there is none."""
+    return "-" if np.isnan(value) else number_writer(f"train_{name}")(float(value))
+
+
+def _with_percent(name: str) -> str:
+    return f"{name} (%)" if describe(f"train_{name}").unit == "%" else name
 
 
 def _numbers_table(columns: Mapping[str, NumberStatistics]) -> Any:
