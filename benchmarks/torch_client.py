@@ -1,13 +1,24 @@
 """One client's round behind a PyTorch module: fedsolve's compiled local work against a plain PyTorch loop.
 
     python benchmarks/bench.py torch-client
+    python benchmarks/torch_client.py               # threads: three clients on cores that are busy already
 
-20 steps of plain SGD on batches of 32 of the digits CNN (1x8x8, 151,306 parameters), the data in memory.
+20 steps of plain SGD on batches of 32 of the digits CNN (1x8x8, 151,306 parameters), the data in memory. Alone, this
+file times 50 steps of a linear module (64 x 10, batches of 10) in three client processes at once, while as many other
+processes as there are cores compute: with PyTorch's own number of threads, with OMP_NUM_THREADS=1, as a client app
+chooses the number, and with the environment of a local federation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -66,8 +77,12 @@ def plain_loop() -> Callable[[], None]:
 def fedsolve_client(method: fs.Algorithm | None = None) -> Callable[[], None]:
     """The same round as the compiled local work of a method (FedAvg)."""
     torch.manual_seed(0)
-    algorithm = fs.FedAvg(RATE) if method is None else method
     problem = TorchOracle(make_model(), cross_entropy, make_batches())
+    return local_work_of(problem, fs.FedAvg(RATE) if method is None else method)
+
+
+def local_work_of(problem: TorchOracle, algorithm: fs.Algorithm) -> Callable[[], None]:
+    """A round's compiled local work, after its first call."""
     server = algorithm.init(jax.tree.map(jnp.asarray, problem.params))
     broadcast = algorithm.broadcast(server, Cohort(jnp.int32(0), jnp.int32(1), 1))
     state = algorithm.init_client(broadcast)
@@ -91,3 +106,92 @@ def programs() -> dict[str, Callable[[], None]]:
         "FedAvg": fedsolve_client(),
         "SCAFFOLD": fedsolve_client(fs.SCAFFOLD(RATE)),
     }
+
+
+CLIENTS, SECONDS = 3, 4.0
+
+
+def client(chooses: bool) -> None:
+    """One of the processes: once all are ready, the median seconds of a message's local work and its processor time."""
+    from fedsolve.deploy.client.kept_problem import KeptProblem
+
+    def oracle_for(node: object) -> TorchOracle:
+        rng = np.random.default_rng(0)
+        x = torch.from_numpy(rng.standard_normal((10 * 50, 64), np.float32))
+        batches = list(zip(x.split(10), torch.from_numpy(rng.integers(0, 10, 500)).split(10), strict=True))
+        return TorchOracle(nn.Linear(64, 10), cross_entropy, batches)
+
+    if chooses:
+        node = fs.flower.NodeContext(0, "", {}, {})
+        with KeptProblem(oracle_for).during(1, node) as problem:
+            work = local_work_of(problem, fs.FedAvg(RATE))
+    else:
+        work = local_work_of(oracle_for(None), fs.FedAvg(RATE))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    seconds, processor = [], []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end:
+        begun, used = time.perf_counter(), time.process_time()
+        work()
+        seconds.append(time.perf_counter() - begun)
+        processor.append(time.process_time() - used)
+    print(statistics.median(seconds), statistics.median(processor), torch.get_num_threads(), flush=True)
+
+
+def at_once(environment: Mapping[str, str], chooses: bool) -> tuple[float, float, int]:
+    """Three clients at once: the largest of their seconds and processor times, and their threads."""
+    command = [sys.executable, __file__, "client", *(["chooses"] if chooses else [])]
+    pipe = subprocess.PIPE
+    clients = [
+        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) for _ in range(CLIENTS)
+    ]
+    for process in clients:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in clients:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    found = [process.communicate()[0].split() for process in clients]
+    return max(float(f[0]) for f in found), max(float(f[1]) for f in found), int(found[0][2])
+
+
+def threads() -> None:
+    """The table of `python benchmarks/torch_client.py`."""
+    from fedsolve.cli.federation.local import LocalFederation
+
+    plain = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    with tempfile.TemporaryDirectory() as folder:
+        local = {
+            **plain,
+            **{n: v for n, v in LocalFederation(Path(folder), CLIENTS).env.items() if n not in plain},
+        }
+    ways = {
+        "PyTorch's own number": (plain, False),
+        "OMP_NUM_THREADS=1": (plain | {"OMP_NUM_THREADS": "1"}, False),
+        "a client app": (plain, True),
+        "a local federation": (local, True),
+    }
+    # what a client app counts: processes of this name
+    nodes = [subprocess.Popen(["flower-supernode", "600"], executable="/bin/sleep") for _ in range(CLIENTS)]
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        turns = [{name: at_once(*way) for name, way in ways.items()} for _ in range(3)]
+    finally:
+        for process in (*nodes, *others):
+            process.kill()
+    base = statistics.median(turn["OMP_NUM_THREADS=1"][0] for turn in turns)
+    print(f"T2  50 steps of a linear module (64 x 10) in {CLIENTS} processes on busy cores (bound 1.2)")
+    for name in ways:
+        seconds, processor = (statistics.median(turn[name][k] for turn in turns) for k in (0, 1))
+        print(
+            f"    {name:21} {turns[0][name][2]} thread(s)  {1e3 * seconds:6.0f} ms, {1e3 * processor:6.0f} ms of a processor,"
+            f"  ratio {seconds / base:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    client(sys.argv[2:] == ["chooses"]) if sys.argv[1:2] == ["client"] else threads()
