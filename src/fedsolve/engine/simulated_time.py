@@ -269,7 +269,8 @@ def _scheduled(
     if depth * sent.down > free_bytes():
         raise InvalidInput(
             f"{name_of(algorithm)}: a message is {latest} updates late, and {depth} models of {sent.down:,} bytes "
-            f"are more than the {free_bytes() / 1e9:.1f} GB that are free: take fewer clients_per_round or a larger buffer"
+            f"are more than the {free_bytes() / 1e9:.1f} GB that are free: take fewer clients_per_round or a larger "
+            "buffer"
         )
     scheduled = Scheduled(
         jnp.asarray(ids), jnp.ones(ids.shape, bool), jnp.asarray(versions), keyed_by_version, never_empty=True

@@ -1,0 +1,1 @@
+"""Asynchronous rounds of a deployment, for methods that take late messages."""

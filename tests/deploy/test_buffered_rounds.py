@@ -1,0 +1,199 @@
+"""FedBuff and FedAsync on a federation: late replies, losses, forged replies, resumed servers; repeated to the bit."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fedsolve.systems import Arrivals
+from flwr.app import ConfigRecord, RecordDict
+
+import fedsolve as fs
+from deploy_small import POPULATION, PROBLEM, deploy, start
+from fake_grid import FakeGrid
+from fedsolve.core.errors import Unavailable
+from fedsolve.deploy.buffered.arrival_log import ARRIVALS, read_arrivals
+from fedsolve.deploy.buffered.replay import replay
+from fedsolve.deploy.flower import client_app
+from fedsolve.deploy.oracles.jax import JaxOracle
+from fedsolve.deploy.run_log import ROUNDS
+
+SLOW = {(101, 0): 2, (103, 0): 3, (104, 1): 2, (102, 1): 3, (105, 2): 1, (106, 1): 2}
+"""Looks in vain for the reply to the first order of a node and version."""
+SETTINGS = {"rounds": 5, "clients_per_round": 4, "slow": SLOW, "round_seconds": 5.0}
+METHODS = {
+    "FedBuff": fs.FedBuff(0.3, buffer=2, server_lr=0.7),
+    "FedBuff+FedAdam by examples": fs.Buffered(fs.FedAdam(0.1, weighting="examples"), 3, 0.9),
+    "FedAsync": fs.FedAsync(0.3, staleness="hinge", a=10.0, b=0.0),
+    "FedBuff+DiLoCo": fs.Buffered(fs.DiLoCo(0.1), 2),
+}
+
+
+def evaluate(params, buffers):
+    return {"test_sum": float(sum(jnp.sum(x) for x in jax.tree.leaves(params)))}
+
+
+def clients(dtype):
+    params = start(dtype)
+    return client_app(lambda node: JaxOracle.of_task(PROBLEM, node.client, params=params))
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "server" / ROUNDS).read_text().splitlines()]
+
+
+def repeated(folder, dtype="float64"):
+    return replay(folder / "server", PROBLEM, start(dtype), evaluate)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("FedBuff", "float64"),
+        ("FedBuff", "float32"),
+        ("FedBuff+FedAdam by examples", "float32"),
+        ("FedAsync", "float64"),
+        ("FedBuff+DiLoCo", "float32"),
+    ],
+)
+def test_the_arrivals_repeat_to_the_bit(name, dtype, tmp_path):
+    """Stragglers and a lost order: model, losses of evaluations and all of the record are those of `fs.run`."""
+    given = {"app": clients(dtype), "params": start(dtype), "evaluate": evaluate, "round_seconds": 0.2}
+    deploy(METHODS[name], tmp_path, **SETTINGS | given, deaf=[(102, 0), (106, 0)])
+    found = repeated(tmp_path, dtype)
+    assert found.differences == ()
+    assert {"model: scale", "evaluations: test_sum", "rounds: participants"} <= set(found.compared)
+    arrivals = read_arrivals(tmp_path / "server").arrivals
+    assert (np.arange(5)[:, None] - arrivals.versions).max() > 0
+    # another order is another model: the comparison is not of what is equal in any case
+    log = tmp_path / "server" / ARRIVALS
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    busy = {*rows[-1]["clients"], *rows[-2]["clients"]}
+    rows[-1]["clients"][0], rows[-1]["versions"][0] = min(set(range(POPULATION)) - busy), 4
+    log.write_text("\n".join(map(json.dumps, rows)))
+    assert any(line.startswith("model: ") for line in repeated(tmp_path, dtype).differences)
+
+
+def test_a_transcript_in_numpy(tmp_path):
+    """FedBuff on quadratics: w <- w + 0.5 (1/K) sum (1 + tau)^-1/2 D,  D = -0.2 (w_{t - tau} - mean x_i)."""
+    rows = [np.random.default_rng(i).standard_normal((3, 2)) + i for i in range(POPULATION)]
+
+    def loss(w, x):
+        return jnp.mean(jnp.sum((x - w) ** 2, axis=1)) / 2
+
+    app = client_app(
+        lambda node: JaxOracle(loss, np.zeros(2), rows[node.client], batch_size=None, local_steps=1)
+    )
+    method = fs.FedBuff(0.2, buffer=2, server_lr=0.5)
+    model, *_ = deploy(method, tmp_path, app=app, params=np.zeros(2), **SETTINGS)
+    log = (tmp_path / "server" / ARRIVALS).read_text().splitlines()[1:]
+    path, late = [np.zeros(2)], []
+    for t, line in enumerate(map(json.loads, log)):
+        terms = []
+        for client, version in zip(line["clients"], line["versions"], strict=True):
+            update = -0.2 * (path[version] - rows[client].mean(axis=0))
+            terms.append((1 + t - version) ** -0.5 * update)
+            late.append(t - version)
+        path.append(path[-1] + 0.5 * np.mean(terms, axis=0))
+    np.testing.assert_allclose(model, path[-1], rtol=1e-12)
+    assert max(late) >= 1
+
+
+def test_forged_and_stale_replies_are_refused_and_block_nobody(tmp_path):
+    """Client 1 answers in the name of another version and client 2 of another client; client 3 never answers."""
+
+    def tamper(node, what, content):
+        if what != "train" or node not in (102, 103, 104):
+            return content
+        if node == 104:
+            return None
+        new, facts = RecordDict(dict(content)), dict(content["reply"])
+        new["reply"] = ConfigRecord(facts | ({"round": facts["round"] + 1} if node == 102 else {"client": 0}))
+        return new
+
+    method, given = (
+        METHODS["FedBuff"],
+        SETTINGS | {"slow": {}, "evaluate": evaluate, "round_seconds": 0.01, "clients_per_round": 6},
+    )
+    deploy(method, tmp_path, tamper=tamper, **given)
+    reasons = " ".join(reason for line in lines(tmp_path) for reason in line["reasons"])
+    for words in ("client 1: it is of round", "client 2: it is of client 0, not of 2", "client 3: no answer"):
+        assert words in reasons
+    assert set(read_arrivals(tmp_path / "server").arrivals.clients.ravel()) <= {0, 4, 5}
+    assert repeated(tmp_path).differences == ()
+
+
+class Dying(FakeGrid):
+    """A grid whose server's process ends at a look for replies."""
+
+    left = 0
+
+    def pull_messages(self, message_ids):
+        type(self).left -= 1
+        if type(self).left == 0:
+            raise KeyboardInterrupt
+        return super().pull_messages(message_ids)
+
+
+@pytest.mark.parametrize("looks", [12, 20, 25])
+def test_a_server_that_dies_within_a_buffer_goes_on(looks, tmp_path, monkeypatch):
+    """The arrivals of both processes together repeat to the bit; replies of the lost buffer are asked for again."""
+    monkeypatch.setattr("deploy_small.FakeGrid", Dying)
+    Dying.left = looks
+    method, given = METHODS["FedBuff+DiLoCo"], SETTINGS | {"evaluate": evaluate}
+    with pytest.raises(KeyboardInterrupt):
+        deploy(method, tmp_path, **given)
+    written = (tmp_path / "server" / ARRIVALS).read_text().splitlines()
+    with open(tmp_path / "server" / ARRIVALS, "a") as log:  # as if it had died before the checkpoint
+        log.write(json.dumps({"update": len(written), "clients": [0, 1], "versions": [0, 0], "seconds": 9.0}))
+    deploy(method, tmp_path, **given, resume=len(written) > 1)
+    assert (tmp_path / "server" / ARRIVALS).read_text().splitlines()[: len(written)] == written
+    assert repeated(tmp_path).differences == ()
+
+
+def test_nobody_left_ends_the_run_with_the_reasons(tmp_path):
+    def fail(node, what, content):
+        return {} if what == "train" else content
+
+    with pytest.raises(Unavailable, match=r"0 of 2 replies count, and no other client can be asked \(client"):
+        deploy(METHODS["FedBuff"], tmp_path, tamper=lambda n, w, c: RecordDict(fail(n, w, c)), repeats=1)
+
+
+REFUSED = [
+    (METHODS["FedBuff"], {"over_select": 0.5, "clients_per_round": 2}, "FedBuff has no synchronous rounds, which over"),
+    (METHODS["FedBuff"], {"sampling": fs.sampling.Bernoulli(0.5)}, "which sampling is for"),
+    (fs.FedBuff(0.1), {}, "buffer = 10 but the federation has 6 clients"),
+    (fs.Proximal(METHODS["FedBuff"], 0.1), {}, "FedBuff must be the outermost wrapper"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "given", "why"), REFUSED)
+def test_what_is_refused(method, given, why, tmp_path):
+    with pytest.raises(fs.InvalidInput, match=why):
+        deploy(method, tmp_path, **given)
+
+
+def test_arrivals_that_cannot_be():
+    good = {"population": 3, "clients": [[0, 1], [2, 0]], "versions": [[0, 0], [0, 1]]}
+    for change, why in (
+        ({"versions": [[0, 0], [0, 0]]}, "above the update that used the client's last reply"),
+        ({"versions": [[0, 1], [0, 1]]}, "each must be at most 0"),
+        ({"clients": [[0, 0], [2, 0]]}, "at most once"),
+        ({"clients": [[0, 3], [2, 0]]}, r"in 0 \.\. 2"),
+        ({"clients": [[0.5, 1], [2, 0]]}, "whole numbers"),
+        ({"versions": [[0, 0]]}, r"both must be \(updates, buffer\)"),
+        ({"seconds": [2.0, 1.0]}, "do not decrease"),
+    ):
+        with pytest.raises(fs.InvalidInput, match=why):
+            Arrivals(**good | change)
+    given = {"rounds": 2, "systems": Arrivals(**good), "dtype": "float64"}
+    three = dataclasses.replace(PROBLEM, data=PROBLEM.data.of(np.arange(3)), validation=None)
+    for method, more, why in (
+        (fs.FedBuff(0.1, buffer=3), {}, "arrivals of 2 replies an update, and FedBuff takes 3"),
+        (fs.FedAvg(0.1), {}, "takes none that are late"),
+        (fs.FedBuff(0.1, buffer=2), {"rounds": 3}, "rounds = 3 but the arrivals are of 2 updates"),
+    ):
+        with pytest.raises(fs.InvalidInput, match=why):
+            fs.run(method, three, **given | more)
