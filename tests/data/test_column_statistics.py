@@ -128,7 +128,7 @@ def test_sites_that_differ_in_kind():
     mixed = [
         {"x": np.repeat([1, 2], 20)},
         {"x": ["1"] * 15 + ["often"] * 15},
-        {"x": pd.Series([2.0, None] * 15)},
+        {"x": pd.array([2, None] * 15, dtype="Int64")},
     ]
     found = fs.data.statistics(mixed)["x"]
     assert found.counts == {"1": 35, "2": 35, "often": 15}
