@@ -64,7 +64,7 @@ def as_column_values(column: Any) -> np.ndarray | list[str]:
     Raises:
         InvalidInput: it has another shape, or values that are neither numbers nor text.
     """
-    if np.ma.is_masked(column):
+    if isinstance(column, np.ma.MaskedArray) and np.ma.is_masked(column):  # arrays of pandas have masks, too
         raise InvalidInput("it has masked entries: give NaN for a number that is missing, '' for a text")
     try:
         values = np.asarray(column)
