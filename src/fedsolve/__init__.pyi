@@ -34,6 +34,7 @@ from fedsolve.engine.sweep.sweep_result import Sweep as Sweep
 from fedsolve.geometry import diagnostics as diagnostics
 from fedsolve.methods import attacks as attacks
 from fedsolve.methods import client as client
+from fedsolve.methods import compression as compression
 from fedsolve.methods import frank_wolfe as frank_wolfe
 from fedsolve.methods import privacy as privacy
 from fedsolve.methods import robust as robust
@@ -47,6 +48,7 @@ from fedsolve.methods.algorithms.fedli import FedLiLS as FedLiLS
 from fedsolve.methods.algorithms.fedli import FedLiLU as FedLiLU
 from fedsolve.methods.algorithms.fedmid import FedMiD as FedMiD
 from fedsolve.methods.algorithms.fedmid import FedMiDOSP as FedMiDOSP
+from fedsolve.methods.compression.compressed import Compressed as Compressed
 from fedsolve.methods.frank_wolfe.fedfw import FedFW as FedFW
 from fedsolve.methods.frank_wolfe.fedfw import FedFWPlus as FedFWPlus
 from fedsolve.methods.frank_wolfe.fedfw import FedFWSto as FedFWSto

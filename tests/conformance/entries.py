@@ -53,6 +53,9 @@ COMPOSED = {
         "Robust+FedAdam", {"client_lr": lr, "reduction": fs.robust.TrimmedMean(0.3)}
     ),
     "Personal+SCAFFOLD": lambda lr: fs.Personal(fs.SCAFFOLD(lr), "b", personal_lr=0.2),
+    "Compressed+FedDuAdam": lambda lr: fs.Compressed(
+        fs.FedDuAdam(lr), fs.compression.TopK(0.5), memory="ef21", smallest=4
+    ),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }
 

@@ -41,13 +41,16 @@ def filled(part, rng):
     if isinstance(part, wire.Index):
         value = rng.integers(0, part.below, size=part.value.shape, endpoint=True)
         return wire.Index(jnp.asarray(value, part.value.dtype), part.below)
+    if isinstance(part, wire.Packed):
+        value = rng.integers(0, 2**part.bits, size=part.value.shape)
+        return wire.Packed(jnp.asarray(value, part.value.dtype), part.bits)
     if part.dtype == bool:
         return jnp.asarray(rng.integers(0, 2, part.shape), bool)
     return jnp.asarray(rng.standard_normal(part.shape), part.dtype)
 
 
 def is_part(x):
-    return isinstance(x, wire.Index | wire.OneOf)
+    return isinstance(x, wire.Index | wire.Packed | wire.OneOf)
 
 
 def fill(message, rng):

@@ -50,6 +50,7 @@ AROUND = {
     ),
     "LocalDifferentialPrivacy": lambda a: fs.privacy.LocalDifferentialPrivacy(a, 0.5, 1.0, delta=1e-5),
     "Personal": lambda a: fs.Personal(a, "bias"),
+    "Compressed": lambda a: fs.Compressed(a, fs.compression.Sign()),
     "Ditto": fs.Ditto,
     "Buffered": fs.Buffered,
     "Mixing": fs.Mixing,

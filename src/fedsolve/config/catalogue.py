@@ -73,6 +73,7 @@ _PNORM = {"mirror": {"name": "PNorm", "p": 1.5}}
 _DP = {"noise_multiplier": 1.0, "clip_norm": 0.5, "cohort": 10, "population": 100, "delta": 1e-3}
 _LOCAL_DP = {"clip_norm": 0.5, "epsilon": 8.0, "delta": 1e-5}
 _LEAVES = {"leaves": "bias"}
+_COMPRESSED = {"compressor": {"name": "TopK", "share": 0.1}, "memory": "feedback"}
 _UNIFORM = {"weighting": "uniform"}  # what differential privacy asks of the method that it wraps
 
 _ALGORITHMS = {
@@ -256,6 +257,21 @@ _WRAPPERS = {name: entry for name, entry in ALGORITHMS.items() if entry.wrapper}
         _LEAVES,
         wrapper="methods.wrappers.personal:Personal",
         further=("collins2021fedrep",),
+    ),
+    "Compressed": Entry(
+        "methods.compression.compressed:Compressed",
+        "stich2018sparsified",
+        "compressed client updates, with memories for what is lost",
+        _COMPRESSED,
+        wrapper="methods.compression.compressed:Compressed",
+        further=(
+            "seide2014onebit",
+            "richtarik2021ef21",
+            "alistarh2017qsgd",
+            "vargaftik2022eden",
+            "vogels2019powersgd",
+            "karimireddy2019signsgd",
+        ),
     ),
     "DP": Entry(
         "methods.privacy.central:DifferentialPrivacy",

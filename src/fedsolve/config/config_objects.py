@@ -44,6 +44,7 @@ def registries() -> Mapping[type, Registry[Any]]:
     from fedsolve.geometry import GEOMETRIES, MIRRORS
     from fedsolve.geometry.mirrors import Mirror
     from fedsolve.geometry.operations import ArrayFunction
+    from fedsolve.methods.compression import COMPRESSORS, Compressor
     from fedsolve.methods.frank_wolfe.steps import STEPS, FrankWolfeSteps
     from fedsolve.methods.robust import REDUCTIONS
     from fedsolve.methods.robust.reduction import Reduction
@@ -57,6 +58,7 @@ def registries() -> Mapping[type, Registry[Any]]:
         Mirror: MIRRORS,
         FrankWolfeSteps: STEPS,
         Reduction: REDUCTIONS,
+        Compressor: COMPRESSORS,
         ServerOptimizer: Registry("server optimiser", optimizers),
         Schedule: SCHEDULES,
     }

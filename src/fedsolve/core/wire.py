@@ -20,6 +20,7 @@ from fedsolve.core.types import module, static
 __all__ = [
     "Index",
     "OneOf",
+    "Packed",
     "Variants",
     "decode",
     "encode",
@@ -39,6 +40,19 @@ class Index:
 
     value: Int[Array, " *shape"]
     below: int = static()
+
+
+@module
+class Packed:
+    """Integers from 0 to 2^bits - 1, each in so many bits.
+
+    Attributes:
+        value: an integer array of any shape.
+        bits: of one of them, 1 to 31.
+    """
+
+    value: Int[Array, " *shape"]
+    bits: int = static()
 
 
 @module
@@ -160,20 +174,20 @@ def _decode_from(data: bytes, start: int, like: Any) -> tuple[Any, int]:
     return structure.unflatten(decoded), start
 
 
-def _is_index(x: Any) -> bool:
-    return isinstance(x, Index)
-
-
 def _is_choice(x: Any) -> bool:
     return isinstance(x, OneOf)
 
 
 def _is_part(x: Any) -> bool:
-    return _is_index(x) or _is_choice(x)
+    return isinstance(x, Index | Packed | OneOf)
 
 
 def _parts(message: Any) -> list[Any]:
     return jax.tree.leaves(message, is_leaf=_is_part)
+
+
+def _count(array: Any) -> int:
+    return int(np.prod(np.shape(array), dtype=np.int64))
 
 
 def _width(index: Index) -> int:
@@ -189,9 +203,11 @@ def _bytes(part: Any) -> int:
     if isinstance(part, OneOf):
         return 1 + size(part.options[int(part.which)])
     if isinstance(part, Index):
-        return _width(part) * int(np.prod(np.shape(part.value), dtype=np.int64))
+        return _width(part) * _count(part.value)
+    if isinstance(part, Packed):
+        return -(-_count(part.value) * part.bits // 8)
     part = _shaped(part)
-    count = int(np.prod(part.shape, dtype=np.int64))
+    count = _count(part)
     return -(-count // 8) if part.dtype == bool else count * jnp.dtype(part.dtype).itemsize
 
 
@@ -203,6 +219,11 @@ def _encode(part: Any) -> bytes:
         if ((value < 0) | (value > part.below)).any():
             raise InvalidInput(f"an index of {value.min()} to {value.max()} must lie in 0 to {part.below}")
         return value.view(np.uint8).reshape(-1, 8)[:, : _width(part)].tobytes()
+    if isinstance(part, Packed):
+        value = np.asarray(part.value).astype(np.int64).ravel()
+        if ((value < 0) | (value >> part.bits > 0)).any():
+            raise InvalidInput(f"an integer of {value.min()} to {value.max()} must have {part.bits} bits")
+        return np.packbits((value[:, None] >> np.arange(part.bits)) & 1).tobytes()
     array = np.asarray(part)
     return np.packbits(array.ravel()).tobytes() if array.dtype == bool else array.tobytes()
 
@@ -216,8 +237,15 @@ def _decode(data: bytes, like: Any) -> Any:
             raise InvalidInput(f"an index of {value.view('<i8').max()} must lie in 0 to {like.below}")
         index: Any = value.view("<i8")[:, 0].astype(dtype).reshape(np.shape(like.value))
         return Index(index, like.below)
+    if isinstance(like, Packed):
+        count = _count(like.value)
+        digits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * like.bits)
+        value = digits.reshape(count, like.bits) @ (1 << np.arange(like.bits, dtype=np.int64))
+        dtype = getattr(like.value, "dtype", np.dtype(np.int32))
+        packed: Any = value.astype(dtype).reshape(np.shape(like.value))
+        return Packed(packed, like.bits)
     like = _shaped(like)
     if like.dtype == bool:
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=int(np.prod(like.shape, dtype=np.int64)))
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=_count(like))
         return bits.astype(bool).reshape(like.shape)
     return np.frombuffer(data, jnp.dtype(like.dtype)).reshape(like.shape)

@@ -22,11 +22,13 @@ from fedsolve.deploy.messages.kinds import fits, is_known, kinds_of
 from fedsolve.geometry import Block, Blocks, Mirror, Regularizer
 from fedsolve.methods.attacks import Attack
 from fedsolve.methods.client.solver import LocalSolver
+from fedsolve.methods.compression.compressor import Compressor
 from fedsolve.methods.frank_wolfe import FrankWolfeSteps, SplitSets
 from fedsolve.methods.robust.reduction import Reduction
 from fedsolve.methods.server.server_optimizer import ServerOptimizer
 
-_ROOTS = (Algorithm, ServerOptimizer, LocalSolver, Schedule, Regularizer, Mirror, Reduction, FrankWolfeSteps)
+_METHODS = (Algorithm, ServerOptimizer, LocalSolver, Schedule, Reduction, FrankWolfeSteps, Compressor)
+_ROOTS = (*_METHODS, Regularizer, Mirror)
 _PARTS = (Block, Blocks, SplitSets, Attack, Transformation)
 _PACKAGES = ("methods", "geometry")
 

@@ -17,6 +17,7 @@ from fedsolve.deploy.host_arrays import all_finite, max_abs, norm
 from fedsolve.deploy.messages.message import TrainReply
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature, signature_digest
+from fedsolve.methods.compression.compressor import is_compressed
 
 _AGREE = 0.01  # a sum of squares in float32 on another machine, relative
 
@@ -76,7 +77,8 @@ def check_claims(message: Any, delta: Any = None) -> None:
     """Raise `InvalidInput` if a number of a message is not what its field says that it must be (`Claim`).
 
     What a number is of the client update is computed here and compared: rounding may differ, a false claim does not
-    pass. `delta` is the client update that the message is sent with, if it has none itself.
+    pass, unless the update is compressed. `delta` is the client update that the message is sent with, if it has none
+    itself.
     """
     if not is_module(message):
         for part in jax.tree.leaves(message, is_leaf=is_module):
@@ -84,6 +86,8 @@ def check_claims(message: Any, delta: Any = None) -> None:
                 check_claims(part, delta)
         return
     delta = getattr(message, "delta", delta)
+    if is_compressed(delta):
+        delta = None
     for field in dataclasses.fields(message):
         if field.metadata.get("static"):
             continue

@@ -1,0 +1,20 @@
+"""Compressed client updates: a wrapper around any method, and compressors of one array.
+
+fs.Compressed(fs.FedAvg(0.1), fs.compression.TopK(0.01), memory="feedback")
+"""
+
+from fedsolve.core.building.registry import Registry
+from fedsolve.methods.compression.compressor import Compressor
+from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast, Sign
+from fedsolve.methods.compression.fewer_entries import PowerSGD, RandomK, TopK
+
+__all__ = ["EDEN", "QSGD", "Cast", "Compressor", "PowerSGD", "RandomK", "Sign", "TopK"]
+
+_CLASSES: tuple[type[Compressor], ...] = (Cast, QSGD, EDEN, TopK, RandomK, PowerSGD, Sign)
+
+COMPRESSORS = Registry("compressor", {cls.__name__: cls for cls in _CLASSES}, any_spelling=True)
+"""Every compressor by its name, which a configuration may write in any case.
+
+>>> COMPRESSORS.build("compressor", {"name": "TopK", "share": 0.01})
+TopK(share=0.01)
+"""

@@ -1,0 +1,251 @@
+"""Compressed client updates: memories against a transcript, compressors against NumPy with the same random numbers."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedsolve as fs
+from equations.cases import ROUNDS, SOME, federation
+from equations.transcript import LocalSGD, shares
+from fedsolve import Compressed
+from fedsolve.methods.compression import EDEN, QSGD, Cast, PowerSGD, RandomK, Sign, TopK
+from fedsolve.methods.compression.compressor import Encoded
+from fedsolve.methods.compression.fewer_bits import levels_of_normal
+from harness import CLASSES, FEATURES, engine, make_clients, make_task
+
+RATE, SHARE = 0.3, 0.4
+LEAVES = np.split(np.arange((FEATURES + 1) * CLASSES), [FEATURES * CLASSES])
+
+
+def top(update):
+    """Of each leaf the largest entries: 40 % of them."""
+    sent = np.zeros_like(update)
+    for leaf in LEAVES:
+        largest = leaf[np.argsort(-np.abs(update[leaf]), kind="stable")[: round(SHARE * len(leaf))]]
+        sent[largest] = update[largest]
+    return sent
+
+
+def transcript(fed, w, memory, weighting):
+    """FedAvg whose client updates are compressed: what is lost is sent later, or what has changed is sent."""
+    local, kept, g = LocalSGD(RATE), np.zeros((len(fed.clients), len(w))), np.zeros_like(w)
+    iterates = [w]
+    for t, cohort in enumerate(fed.cohorts):
+        if cohort:
+            sent = []
+            for i in cohort:
+                update = local(fed, t, i, w) - w
+                if memory == "feedback":
+                    sent.append(top(update + kept[i]))
+                    kept[i] += update - sent[-1]
+                elif memory == "ef21":
+                    sent.append(top(update - kept[i]))
+                    kept[i] += sent[-1]
+                else:
+                    sent.append(top(update))
+            mean = shares(fed, cohort, weighting) @ np.array(sent)
+            g += len(cohort) / len(fed.clients) * mean
+            w = w + (g if memory == "ef21" else mean)
+        iterates.append(w)
+    return np.stack(iterates), kept, g
+
+
+@pytest.mark.parametrize(
+    ("memory", "weighting"), [(None, "examples"), ("feedback", "examples"), ("ef21", "uniform")]
+)
+def test_memories(memory, weighting):
+    """Iterates, every client's memory and g, with a cohort that varies and is empty once."""
+    clients = make_clients()
+    method = Compressed(fs.FedAvg(RATE, weighting=weighting), TopK(SHARE), memory=memory, smallest=1)
+    run = engine(method, make_task(clients), SOME, ROUNDS)
+    iterates, kept, g = transcript(federation(run, clients), run.iterates[0], memory, weighting)
+    np.testing.assert_allclose(run.iterates, iterates, rtol=0, atol=1e-10)
+    if memory:
+        flat = [x.reshape(len(clients), -1) for x in jax.tree.leaves(run.state.clients)]
+        np.testing.assert_allclose(np.concatenate(flat, axis=1), kept, rtol=0, atol=1e-10)
+    if memory == "ef21":
+        flat = [np.ravel(x) for x in jax.tree.leaves(run.state.server.memory)]
+        np.testing.assert_allclose(np.concatenate(flat), g, rtol=0, atol=1e-10)
+
+
+def test_small_leaves_and_scalars_are_sent_as_they_are():
+    """Of the digits' model of 64 x 64 and 64 x 10 numbers, both matrices alone; the loss that is logged is the same."""
+    clients = make_clients()
+    plain = engine(fs.FedExP(RATE), make_task(clients), SOME, ROUNDS)
+    method = Compressed(fs.FedExP(RATE), TopK(1.0), smallest=CLASSES + 1)
+    run = engine(method, make_task(clients), SOME, ROUNDS)
+    np.testing.assert_allclose(run.iterates, plain.iterates, rtol=0, atol=1e-12)
+    size = FEATURES * CLASSES
+    places = math.ceil(size * (size - 1).bit_length() / 8)
+    result = fs.run(method, make_task(clients), rounds=1, progress=False, dtype="float32")
+    base = fs.run(fs.FedExP(RATE), make_task(clients), rounds=1, progress=False, dtype="float32")
+    more = (result.history.rounds["bytes_up"] - base.history.rounds["bytes_up"]) / len(clients)
+    assert more.tolist() == [places]
+
+
+KEY = jax.random.key(3)
+WORDS = np.asarray(jax.random.key_data(KEY))
+X = np.random.default_rng(0).standard_normal((30, 50)) * np.linspace(0.1, 2, 50)
+
+
+def qsgd(x, bits):
+    """Blocks of 512, one uniform number an entry."""
+    s, flat = 2 ** (bits - 1) - 1, x.ravel()
+    rows = np.pad(flat, (0, -flat.size % 512)).reshape(-1, 512)
+    u = np.asarray(jax.random.uniform(KEY, rows.shape, rows.dtype))
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (norms * np.sign(rows) * np.floor(s * np.abs(rows) / norms + u) / s).ravel()[: flat.size]
+
+
+def eden(x, bits):
+    """The rotation is the product of a Hadamard matrix, made by its definition, and random signs."""
+    flat = x.ravel()
+    rows = np.pad(flat, (0, -flat.size % 1024)).reshape(-1, 1024)
+    i = np.arange(1024)
+    ones = np.array([[bin(a & b).count("1") for b in i] for a in i])
+    rotation = (-1.0) ** ones / 32 * np.asarray(jax.random.rademacher(KEY, (1024,), rows.dtype))
+    levels, result = levels_of_normal(bits), []
+    for row in rows:
+        z = rotation @ row
+        q = levels[np.argmin(np.abs(32 * z[:, None] / np.linalg.norm(row) - levels), axis=1)]
+        result.append(row @ row / (z @ q) * (rotation.T @ q))
+    return np.concatenate(result)[: flat.size]
+
+
+def random_k(x, share):
+    """The round's entries are those of the largest random numbers."""
+    draws = np.asarray(jax.random.uniform(jax.random.fold_in(KEY, 0), (x.size,), jnp.float32))
+    sent, k = np.zeros(x.size), round(share * x.size)
+    chosen = np.argsort(-draws)[:k]
+    sent[chosen] = x.ravel()[chosen] * x.size / k
+    return sent
+
+
+def power(x, rank):
+    start = np.asarray(jax.random.normal(KEY, (x.shape[1], rank), x.dtype))
+    p, _ = np.linalg.qr(x @ start)
+    return p @ (p.T @ x)
+
+
+BY_HAND = {
+    QSGD(4): lambda x: qsgd(x, 4),
+    EDEN(1): lambda x: eden(x, 1),
+    EDEN(3): lambda x: eden(x, 3),
+    RandomK(0.1): lambda x: random_k(x, 0.1),
+    PowerSGD(3): lambda x: power(x, 3),
+    Sign(): lambda x: np.sign(x) * np.mean(np.abs(x)),
+    Cast("float16"): lambda x: x.astype(np.float16).astype(float),
+}
+
+
+def sent_for(code, x, key=KEY, factor=1.0):
+    """What arrives for an array: encoded, as bytes, decoded from them, and decoded."""
+    with jax.enable_x64(True):
+        encoded = Encoded.of(code, jnp.asarray(x), key, key, factor)
+        arrived = fs.wire.decode(fs.wire.encode(encoded), jax.eval_shape(lambda: encoded))
+        return np.asarray(arrived.decode(key))
+
+
+@pytest.mark.parametrize("code", BY_HAND, ids=repr)
+def test_compressors(code):
+    """By hand, through the wire: to 1e-12 of the array's norm."""
+    with jax.enable_x64(True):
+        expected = BY_HAND[code](X).reshape(X.shape)
+    np.testing.assert_allclose(sent_for(code, X), expected, rtol=0, atol=1e-12 * np.linalg.norm(X))
+
+
+def draws(code, count=300):
+    """An array as it arrives, with as many keys."""
+    x = jnp.asarray(X)
+    many = jax.jit(jax.vmap(lambda key: Encoded.of(code, x, key, key, 1.0).decode(key)))
+    return np.asarray(many(jax.random.split(KEY, count)))
+
+
+@pytest.mark.parametrize("code", [QSGD(3), QSGD(8), EDEN(1), EDEN(4), RandomK(0.2)], ids=repr)
+def test_the_mean_and_the_error_of_unbiased_ones(code):
+    """E Q(x) = x within five standard errors along ten directions, and E |Q(x) - x|^2 <= omega |x|^2."""
+    assert code.is_unbiased
+    several = draws(code)
+    directions = np.random.default_rng(1).standard_normal((10, X.size))
+    along = (several - X).reshape(len(several), -1) @ directions.T
+    assert (np.abs(along.mean(0)) <= 5 * along.std(0, ddof=1) / np.sqrt(len(several))).all()
+    error = np.mean(np.sum((several - X) ** 2, axis=(1, 2))) / np.sum(X**2)
+    assert error <= 1.05 * code.error(X.size)
+    if isinstance(code, EDEN | RandomK):  # for these the bound is the value
+        assert error >= 0.9 * code.error(X.size)
+
+
+@pytest.mark.parametrize("code", [Cast(), Cast("float16"), Sign(), TopK(0.05), PowerSGD(2)], ids=repr)
+def test_the_error_of_contractions(code):
+    """|Q(x) - x|^2 <= (1 - delta) |x|^2; TopK is the best of all choices of k entries."""
+    x = X if code.fits(X.shape) else X.ravel()
+    error = np.sum((sent_for(code, x) - x) ** 2) / np.sum(x**2)
+    assert error <= code.error(x.size)
+    if isinstance(code, TopK):
+        squares = np.sort((x**2).ravel())
+        assert error == pytest.approx(squares[:-75].sum() / squares.sum(), abs=1e-12)
+
+
+def test_linear_codes_are_added_up_and_others_are_not():
+    """The code of a mean is the mean of the codes, and the server then decodes once."""
+    other, halves = X[::-1], 0.5
+    mean = sent_for(RandomK(0.1), halves * (X + other))
+    np.testing.assert_allclose(
+        halves * (sent_for(RandomK(0.1), X) + sent_for(RandomK(0.1), other)), mean, atol=1e-12
+    )
+    clients = make_clients()
+    for inner, code in product((fs.FedAvg(RATE), fs.FedProx(RATE)), (RandomK(0.5), Cast("float16"))):
+        method = Compressed(inner, code, smallest=1)
+        assert method._adds_codes == code.is_linear
+        assert np.isfinite(engine(method, make_task(clients), SOME, 3).iterates).all()
+
+
+def test_a_memory_makes_unbiased_codes_contractions():
+    """Divided by 1 + omega: RandomK then sends entries as they are."""
+    shrunk = sent_for(RandomK(0.1), X, factor=1 / (1 + RandomK(0.1).error(X.size)))
+    kept = shrunk != 0
+    assert kept.sum() == round(0.1 * X.size)
+    np.testing.assert_allclose(shrunk[kept], X[kept], rtol=1e-12)
+
+
+def test_what_is_not_finite_shows_in_every_code():
+    """Also where the entry itself is not sent: the engine then leaves the client out."""
+    x = X.copy()
+    x[0, 0] = np.nan
+    for code in (*BY_HAND, TopK(0.01)):
+        assert not np.isfinite(sent_for(code, x)).all(), code
+
+
+REFUSED = {
+    "a compressor such as": lambda: Compressed(fs.FedAvg(0.1), 0.1),
+    "must be None, 'feedback' or 'ef21'": lambda: Compressed(fs.FedAvg(0.1), Sign(), memory="error"),
+    "mean of all clients' c_i": lambda: Compressed(fs.SCAFFOLD(0.1), Sign()),
+    "compress once": lambda: Compressed(Compressed(fs.FedAvg(0.1), Sign()), Sign()),
+    "has weighting='examples'": lambda: Compressed(fs.FedAvg(0.1), Sign(), memory="ef21"),
+    "has another reduction": lambda: Compressed(
+        fs.build("Robust+FedAvg", {"reduction": "median"}), Sign(), memory="ef21"
+    ),
+    r"in \(0, 1\]": lambda: TopK(0.0),
+    "from 2 to 16": lambda: QSGD(1),
+    "from 1 to 8": lambda: EDEN(True),
+    "'bfloat16' or 'float16'": lambda: Cast("float8"),
+    "rank of PowerSGD": lambda: PowerSGD(0),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refused(words):
+    with pytest.raises(fs.InvalidInput, match=words):
+        REFUSED[words]()
+
+
+def test_a_model_without_a_large_leaf_is_refused():
+    task = make_task(make_clients())
+    with pytest.raises(fs.InvalidInput, match="no leaf of the model has 256 entries"):
+        fs.run(Compressed(fs.FedAvg(0.1), Sign()), task, rounds=1)
