@@ -75,7 +75,10 @@ def test_owners_decide_and_the_server_decides(tmp_path):
     notes = " ".join(found.notes)
     assert "client 3, column age: it has fewer than 20 rows" in notes
     assert "a node: refused: north.csv, line 3: column age is empty" in notes
-    with pytest.raises(Unavailable, match="no client replies about its columns"):
+    with pytest.raises(
+        Unavailable,
+        match="no client replies about its columns; a node: refused: no statistics are allowed here",
+    ):
         collect(tmp_path / "none", app=client_app(no_model))
     assert "no client replies" in (tmp_path / "none" / "run" / FAILED).read_text()
     listed = collect(

@@ -48,7 +48,7 @@ def collect_statistics(grid: Grid, settings: Settings, job: Job) -> Statistics:
         while not rounds.are_over:
             replies = asked.ask(rounds)
             if not replies:
-                raise Unavailable("no client replies about its columns: the log says why")
+                raise Unavailable(f"no client replies about its columns; {asked.last_refusal}")
             rounds.add(replies)
         found = rounds.result()
         for line in summary_lines(found):
@@ -69,7 +69,10 @@ class NodesAsked:
 
     Attributes:
         names: what each client is called.
+        last_refusal: of whom no reply counts, and why.
     """
+
+    last_refusal = ""
 
     def __init__(self, grid: Grid, settings: Settings) -> None:
         self._grid, self._settings = grid, settings
@@ -144,5 +147,6 @@ class NodesAsked:
     def _drop(self, node: int, reason: str, rounds: Rounds) -> None:
         client = self._nodes.pop(node)
         who = "a node" if client is None else self.names(client)
-        rounds.note(f"{who}: {reason}")
+        self.last_refusal = f"{who}: {reason}"
+        rounds.note(self.last_refusal)
         say(f"{who} does not count: {reason}")
