@@ -153,6 +153,10 @@ def test_text_that_is_no_json_and_nodes_that_are_silent(tmp_path):
         "a node: the reply cannot be read (ValueError): another version of fedsolve?",
         "a node: no reply within 0.1 s",
     )
+    dead = collect(
+        tmp_path / "dead", clients=(3, 0, 1, 2, 3), tamper=lambda node, _, content: content if node > 101 else None,
+    )  # fmt: skip
+    assert (dead["age"].clients, [note for note in dead.notes if "node" in note]) == (4, [])
     with pytest.raises(Unavailable, match=r"3 of 4 clients connected within 0\.2 s"):
         collect(tmp_path / "few", clients=(0, 1, 2))
 

@@ -118,7 +118,10 @@ class NodesAsked:
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
         for node in self._mailbox.waiting:
-            self._drop(node, f"no reply within {seconds:g} s", rounds)
+            if len(replies) < self._settings.population:
+                self._drop(node, f"no reply within {seconds:g} s", rounds)
+            else:  # a node that died lately, and is on Flower's list still
+                del self._nodes[node]
         self._mailbox.close(ttl)
         return replies
 
