@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedsolve.cli.federation.new import write_app
 
-SETTINGS = {"Personal+SCAFFOLD+FedAdam": {"leaves": "1.*"}}
+SETTINGS = {"Personal+SCAFFOLD+FedAdam": {"leaves": "1.*"}, "FedBuff": {"buffer": 2}}
 """What methods are given beside their clients' rate."""
 
 PROBLEM = '''

@@ -165,7 +165,7 @@ REFUSED = [
     (METHODS["FedBuff"], {"over_select": 0.5, "clients_per_round": 2}, "FedBuff has no synchronous rounds, which over"),
     (METHODS["FedBuff"], {"sampling": fs.sampling.Bernoulli(0.5)}, "which sampling is for"),
     (fs.FedBuff(0.1), {}, "buffer = 10 but the federation has 6 clients"),
-    (fs.Proximal(METHODS["FedBuff"], 0.1), {}, "FedBuff must be the outermost wrapper"),
+    (fs.Proximal(METHODS["FedBuff"], 0.1), {}, "on a federation, FedBuff must be the outermost wrapper"),
 ]  # fmt: skip
 
 

@@ -7,6 +7,8 @@ Faults have deadlines, so they are tried alone.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from safetensors.numpy import load_file
 
 import fedsolve as fs
 from fedsolve.cli.federation.local import LocalFederation
+from fedsolve.deploy.buffered.arrival_log import read_arrivals
 from fedsolve.deploy.monitoring.status_file import STATUS, read_status
 from fedsolve.deploy.run_log import FAILED, ROUNDS
 from fedsolve.folders.store import read_manifest
@@ -175,6 +178,31 @@ def test_bad_replies_and_dying_processes(federation, tmp_path):
         assert why in line
     assert all(np.isfinite(x).all() for x in load_file(tmp_path / "model.safetensors").values())
     assert history.final("test_accuracy") > 0.5
+
+
+@pytest.mark.alone
+@pytest.mark.full
+def test_late_replies_repeat_to_the_bit(federation, tmp_path):
+    """FedBuff: client 2 answers its first order after two updates; the arrivals repeated in simulation are equal."""
+    submit(federation, tmp_path, "FedBuff", 5, fault="1:2:wait")
+    wait(federation, tmp_path, lambda: len(rows(tmp_path)) >= 2)
+    (tmp_path / "go").touch()
+    wait(federation, tmp_path, lambda: finished(tmp_path))
+    arrivals = read_arrivals(tmp_path).arrivals
+    assert (np.arange(5)[:, None] - arrivals.versions).max() >= 2
+    command = [
+        sys.executable,
+        "-m",
+        "fedsolve",
+        "federate",
+        "replay",
+        str(tmp_path),
+        "--app",
+        str(federation.app),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "all are equal to the bit" in result.stdout
 
 
 @pytest.mark.alone

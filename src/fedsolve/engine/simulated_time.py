@@ -189,13 +189,13 @@ def _nobody(fleet: Fleet, options: RunOptions, seconds: np.ndarray) -> str:
     )
 
 
-def check_outermost(algorithm: Algorithm) -> None:
+def check_outermost(algorithm: Algorithm, where: str = "with systems") -> None:
     """Raise `InvalidInput` for what is around a late method: it would see messages that are weighed already."""
     inner = getattr(algorithm, "inner", None)
     while inner is not None:
         if declares(inner, "buffer") and inner.traits.buffer:
             raise InvalidInput(
-                f"{name_of(algorithm)}: with systems, {name_of(inner)} must be the outermost wrapper: put "
+                f"{name_of(algorithm)}: {where}, {name_of(inner)} must be the outermost wrapper: put "
                 f"{type(algorithm).__name__} inside it; models with buffers, such as BatchNorm's, are not supported"
             )
         inner = getattr(inner, "inner", None)

@@ -86,10 +86,12 @@ def _problem(app: Path) -> tuple[Any, dict[str, Any]]:
 
 def _task(problem: Any, config: dict[str, Any], population: int) -> Any:
     """The data of all clients as one task: the app's, or what its clients have."""
+    from fedsolve.cli.terminal.console import say
     from fedsolve.deploy.client.client import NodeContext
     from fedsolve.deploy.oracles.jax import task_of
     from fedsolve.tasks.task import Task
 
     if isinstance(getattr(problem, "TASK", None), Task):
         return problem.TASK
+    say("the app has no TASK: last bits may differ if some clients have fewer examples than a minibatch")
     return task_of([problem.oracle(NodeContext(i, "", {"client-id": i}, config)) for i in range(population)])

@@ -72,7 +72,7 @@ class BufferedRounds(DeployedRounds):
 
 def check_buffered(algorithm: Algorithm, settings: Settings) -> None:
     """Raise `InvalidInput` unless a method with a buffer can run with these settings; others pass."""
-    check_outermost(algorithm)
+    check_outermost(algorithm, "on a federation")
     if not algorithm.traits.buffer:
         return
     name = name_of(algorithm)

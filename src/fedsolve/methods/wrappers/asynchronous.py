@@ -32,8 +32,8 @@ class Asynchronous(Wrapper):
     """A method whose server takes messages from clients that began with models of different age.
 
     On the clock of a fleet (`fs.run(systems=...)`) `clients_per_round` clients are at work at any time and a round is
-    an update of the server, with the next `buffer` messages. Without a clock nobody is late: all begin with the newest
-    model, and the round's cohort is the buffer.
+    an update of the server, with the next `buffer` messages; so it is on a real federation. In a simulation without a
+    clock nobody is late: all begin with the newest model, and the round's cohort is the buffer.
 
     Attributes:
         inner: the method; its server must need no more of a client than how far the model moved.
