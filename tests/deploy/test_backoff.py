@@ -14,8 +14,8 @@ import fedsolve as fs
 from deploy_small import POPULATION, deploy
 from fedsolve.deploy.client.client_state import ClientState
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
-from fedsolve.deploy.nodes import exchange
-from fedsolve.deploy.nodes.exchange import Backoff
+from fedsolve.deploy.nodes import exchange, transport
+from fedsolve.deploy.nodes.backoff import Backoff
 from fedsolve.deploy.run_log import ROUNDS
 
 METHOD = fs.SCAFFOLD(0.3)
@@ -42,14 +42,20 @@ def test_a_dead_client_does_not_stall_rounds(tmp_path):
     assert history.rounds["dropped"].tolist() == [1] * 6
 
 
-def test_a_silent_client_is_asked_if_it_is_needed(tmp_path):
+@pytest.fixture
+def rarely(monkeypatch):
+    """Replies are looked for at once and at the end of the wait, so that one may be late by a number of looks."""
+    monkeypatch.setattr(transport, "_SHORTEST", 1.0)
+
+
+def test_a_silent_client_is_asked_if_it_is_needed(tmp_path, rarely):
     """All six must count: client 1, silent in round 1, is asked again at once, and in round 2 too."""
     _, history, grid = deploy(METHOD, tmp_path, slow={(102, 0): 2}, rounds=2, min_replies=6)
     assert history.rounds["dropped"].tolist() == [0, 0]
     assert asked(grid, 102) == 3
 
 
-def test_a_late_reply_spoils_nothing(tmp_path, capsys):
+def test_a_late_reply_spoils_nothing(tmp_path, capsys, rarely):
     """Client 1's answer of round 1 comes in round 2, where it rests: the run is the one without that answer."""
     late, _, grid = deploy(METHOD, tmp_path / "a", slow={(102, 0): 2}, rounds=4, round_seconds=5.0, grace=0.1)
     assert "client 1 answers, too late" in capsys.readouterr().out
@@ -198,6 +204,33 @@ def test_work_for_a_round_that_is_over_takes_no_state_away(tmp_path):
     assert not kept.path(2).exists()
 
 
+def test_pauses_between_polls_grow_while_nothing_comes(monkeypatch):
+    """By a twentieth of the time waited, 0.05 s to 1 s; a poll of 0.4 s is followed by a pause as long."""
+    now, pauses = [100.0], []
+
+    def sleep(seconds):
+        pauses.append(round(seconds, 6))
+        now[0] += seconds
+
+    monkeypatch.setattr(transport.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(transport.time, "sleep", sleep)
+    polling = transport.Polling()
+    while now[0] < 103:
+        polling.pause()
+    assert pauses[:20] == [0.05] * 20  # 1 s = 20 * 0.05 s
+    assert pauses[-1] == pytest.approx(0.15, rel=0.05)
+    while now[0] < 140:
+        polling.pause()
+    assert pauses[-1] == 1.0
+    assert sum(seconds < 1 for seconds in pauses) < 100
+    polling.has_arrived()
+    polling.pause()
+    now[0] += 0.4  # what the poll takes
+    polling.pause()
+    polling.pause(0.02)
+    assert pauses[-3:] == [0.05, 0.4, 0.02]
+
+
 def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
     """Enough at second 3: replies at 4 and 7 leave the end at 3 + 5, however many come."""
     now = iter([3.0, 4.0, 7.0])
@@ -207,12 +240,12 @@ def test_a_grace_time_is_that_of_the_first_reply_that_makes_enough(monkeypatch):
     replies = exchange.Replies("round 1", needed=2, wanted=6)
     ends = []
     for client in range(4):
-        asked._take(SimpleNamespace(client=client), {}, replies)
+        asked.take(SimpleNamespace(client=client), {}, replies)
         ends.append(asked._closes)
     assert ends == [math.inf, 8.0, 8.0, 8.0]
 
 
-def test_a_round_that_is_repeated_asks_those_again_who_were_silent(tmp_path):
+def test_a_round_that_is_repeated_asks_those_again_who_were_silent(tmp_path, rarely):
     """Two must count. At first client 1 is silent and the others' answers are no replies; then all six are asked."""
     seen = set()
 

@@ -75,6 +75,11 @@ class DeploymentCheckpoint:
         """One line if the newest checkpoint could not be read and an older one was taken, else ""."""
         return self._older.notice
 
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the model of the checkpoint is still to be evaluated."""
+        return (self._manifest or {}).get("evaluation_is_due") is True
+
     def restore(self, coordinator: Coordinator) -> Recorder:
         """Put a coordinator where the checkpoint left it; the record so far, a new one if there is none.
 
@@ -104,8 +109,13 @@ class DeploymentCheckpoint:
             self._changes += setup.changed(self._older.source, manifest["looks"], manifest["round"])
         return self._changes
 
-    def save(self, coordinator: Coordinator, recorder: Recorder) -> None:
+    def save(self, coordinator: Coordinator, recorder: Recorder, *, evaluation_is_due: bool = False) -> None:
         """Write what has changed; the checkpoint itself is replaced atomically.
+
+        Args:
+            coordinator: its state.
+            recorder: the record so far.
+            evaluation_is_due: whether the record lacks an evaluation of the model.
 
         Raises:
             InvalidInput: the folder cannot be written, or was removed during the run.
@@ -119,6 +129,7 @@ class DeploymentCheckpoint:
             "buffers": {name: [list(x.shape), str(x.dtype)] for name, x in state.buffers.items()},
             "usual_norms": dict(state.usual),
             "changes": self._changes,
+            "evaluation_is_due": evaluation_is_due,
         }
         if self._setup is not None:
             manifest["looks"] = self._setup.facts()

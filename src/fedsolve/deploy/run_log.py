@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,13 @@ def round_reporter(folder: Path) -> Callable[[dict[str, Any]], None]:
         say(
             f"round {entry['round']} of {entry['rounds']}: {entry['replies']} replies, {entry['rejected']} rejected, "
             f"{entry['bytes_up']:,} bytes up, {entry['bytes_down']:,} down{loss}{largest}, "
-            f"{human_time(entry['seconds'])}"
+            f"{human_time(entry['seconds'])}{_longest_phase(entry)}"
         )
 
     return report
+
+
+def _longest_phase(entry: Mapping[str, Any]) -> str:
+    """What most of a round was spent on, in words; '' if nothing took half of it."""
+    phase, seconds = max(entry.get("phases", {}).items(), key=lambda pair: pair[1], default=("", 0.0))
+    return f" ({phase} {human_time(seconds)})" if phase and seconds >= 0.5 * entry["seconds"] else ""

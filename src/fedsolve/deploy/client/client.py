@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedsolve.deploy.jobs.column_records import ACTION
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.allowed_classes import trusted_parts
 from fedsolve.deploy.messages.codec import AnyRequest, record_to_request, to_record
-from fedsolve.deploy.messages.message import EvaluateRequest, Reply, TrainRequest
+from fedsolve.deploy.messages.message import EVALUATE, TRAIN, EvaluateRequest, Reply, TrainRequest
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
 from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
@@ -63,6 +64,9 @@ class NodeContext:
                 "the node does not say where its data are: start it with --node-config 'data=\"/data/north.csv\"'"
             )
         return Path(str(self.node_config["data"]))
+
+_Replying = Callable[[int, NodeContext, RecordDict], RecordDict]
+"""(number of the run, node, what came) -> what is answered."""
 
 
 @named_arguments
@@ -120,11 +124,11 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answer(message, context, lambda *given: reply_to(TrainRequest, Worker.train, *given))
+        return _answer(message, context, lambda *given: _reply_to_order(orders, questions, *given))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _answer(message, context, lambda *given: reply_to(EvaluateRequest, Worker.evaluate, *given))
+        return _answer(message, context, lambda *given: questions(*given))
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:
@@ -158,7 +162,23 @@ def client_app(
                 raise InvalidInput(f"the order is for client {request.client}, this is client {node.client}")
             return to_record(work(Worker(problem, _states(node.node_config), trusted, budget, _log), request))
 
+    orders = partial(reply_to, TrainRequest, Worker.train)
+    questions = partial(reply_to, EvaluateRequest, Worker.evaluate)
     return app
+
+
+def _reply_to_order(
+    orders: _Replying, questions: _Replying, run: int, node: NodeContext, record: RecordDict
+) -> RecordDict:
+    """The reply to an order, and to a question about a model that came with it: either may be refused alone."""
+    question = records.separate(record, EVALUATE)
+    if not question:
+        return orders(run, node, record)
+    answer, reply = (
+        _or_refusal(node.node_config, partial(replying, run, node, part))
+        for replying, part in ((questions, question), (orders, record))
+    )
+    return records.join({TRAIN: reply, EVALUATE: answer})
 
 
 def _states(node_config: Mapping[str, Any]) -> Path:
@@ -166,16 +186,22 @@ def _states(node_config: Mapping[str, Any]) -> Path:
     return Path(str(node_config.get("state-dir", STATE_FOLDER)))
 
 
-def _answer(
-    message: Message, context: Context, make_content: Callable[[int, NodeContext, RecordDict], RecordDict]
-) -> Message:
+def _answer(message: Message, context: Context, make_content: _Replying) -> Message:
     """What the handler makes, or the reason why it makes nothing."""
+    content = _or_refusal(
+        context.node_config,
+        lambda: make_content(context.run_id, _node_context(context), message.content),
+    )
+    return Message(content, reply_to=message)
+
+
+def _or_refusal(node_config: Mapping[str, Any], make_content: Callable[[], RecordDict]) -> RecordDict:
+    """What is made, or the reason why nothing is."""
     try:
-        content = make_content(context.run_id, _node_context(context), message.content)
+        return make_content()
     except Exception as error:  # of the client's own code, or of an order that nothing foresaw
         _print(error)
-        content = records.refusal(error, folder=str(_states(context.node_config)))
-    return Message(content, reply_to=message)
+        return records.refusal(error, folder=str(_states(node_config)))
 
 
 def _print(error: Exception) -> None:

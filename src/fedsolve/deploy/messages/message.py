@@ -16,6 +16,8 @@ import numpy as np
 
 from fedsolve.tasks.metrics.sum_metric import SumMetric
 
+TRAIN, EVALUATE = "train", "evaluate"
+"""The kinds of requests, as Flower calls their messages."""
 PARTS = ("train", "validation")
 """The examples that a client measures a model on: those that it trains on, and those that it holds out."""
 

@@ -71,6 +71,19 @@ def record_bytes(record: RecordDict) -> int:
     return sum(part.count_bytes() for part in record.values())
 
 
+def join(parts: Mapping[str, RecordDict]) -> RecordDict:
+    """One record of one or several, by kind: the first as it is, the names of the others after their kind."""
+    (_, first), *others = parts.items()
+    named = {f"{kind}.{name}": part for kind, record in others for name, part in record.items()}
+    return RecordDict({**first, **named})
+
+
+def separate(record: RecordDict, kind: str) -> RecordDict:
+    """Take the record of a kind that `join` put beside the first out of a record; empty if there is none."""
+    names = [name for name in record if name.startswith(f"{kind}.")]
+    return RecordDict({name.removeprefix(f"{kind}."): record.pop(name) for name in names})
+
+
 def pack(data: bytes) -> ArrayRecord:
     """Bytes as they are: an array of NumPy would be copied twice."""
     return ArrayRecord({_BYTES: Array(dtype="uint8", shape=(len(data),), stype=_BYTES, data=data)})

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 from fedsolve.core import __version__
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatus, ClientStatuses
+from fedsolve.deploy.monitoring.phases import PHASES
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.registry import Collector
 
-PHASES = ("wait", "orders", "training", "replies", "update", "evaluation", "checkpoint")
-"""What a round's seconds are spent on, as its entry in the log has them."""
 _COUNTERS = {
     "rounds": ("Rounds since the server's app began.", "", ("",)),
     "round_seconds": ("Seconds of these rounds.", "", ("",)),

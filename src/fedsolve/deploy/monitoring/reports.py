@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,12 @@ from typing import Any
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.monitoring.metrics import RunMetrics
 from fedsolve.deploy.monitoring.status_file import StatusFile
+from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.run_log import round_reporter, save_client_metrics, say
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult
+from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE
+from fedsolve.deploy.site_names import SiteNames
 from fedsolve.results.clients import CLIENT_METRICS
 
 
@@ -61,3 +64,41 @@ def reports_of(folder: Path, label: str, rounds: int, coordinator: Coordinator) 
     clients.changed = save_status  # before the first round, too, while clients are waited for
     tell_measured = partial(save_client_metrics, folder / CLIENT_METRICS)
     return Reports(tell_round, tell_measured, say, clients, save_status, metrics)
+
+
+def traffic(replies: Replies[Any]) -> dict[str, int]:
+    """Bytes and rejected replies of a round."""
+    return {
+        "bytes_up": replies.bytes_up,
+        "bytes_down": replies.bytes_down,
+        "rejected": len(replies.rejected),
+    }
+
+
+def round_entry(
+    round: int, rounds: int, replies: Replies[Any], logged: Mapping[str, Any], names: SiteNames
+) -> dict[str, Any]:
+    """What is reported of a round as plain data, but for its metrics and its seconds.
+
+    Args:
+        round: its number, from 1.
+        rounds: of the run.
+        replies: to its orders.
+        logged: what the record has of it.
+        names: what each client is called.
+    """
+    whose = logged.get(WHOSE)
+    return {
+        "round": round,
+        "rounds": rounds,
+        "asked": replies.asked,
+        "replies": len(replies.accepted),
+        **traffic(replies),
+        "causes": {cause.value: n for cause, n in sorted(replies.causes.items())},
+        "loss": logged.get("client_loss"),
+        "epsilon": logged.get("epsilon"),
+        LARGEST: logged.get(LARGEST),
+        WHOSE: whose,
+        "reasons": [f"{names(client)}: {reason}" for client, reason in replies.rejected],
+        **({SITE: names.given[whose]} if whose in names.given else {}),
+    }

@@ -18,11 +18,10 @@ from fedsolve.deploy.messages.signature import compare_signatures
 from fedsolve.deploy.monitoring.client_status import ClientStatuses
 from fedsolve.deploy.monitoring.versions import read_versions
 from fedsolve.deploy.nodes.node_bindings import NodeBindings, key_digest
-from fedsolve.deploy.nodes.transport import Mailbox, missing_clients_advice
+from fedsolve.deploy.nodes.transport import Mailbox, Polling, missing_clients_advice
 from fedsolve.deploy.site_names import check_site
 
 _QUERY_SECONDS = 120.0
-_POLL_SECONDS = 0.5
 _SHOWN = 3  # of the reasons why all have refused
 
 
@@ -96,7 +95,7 @@ class ClientRegistry:
 
         It ends too once so many nodes as there are clients have refused and nobody else is there.
         """
-        deadline = time.monotonic() + seconds
+        deadline, polling = time.monotonic() + seconds, Polling()
         while True:
             connected = self.poll()
             is_enough = (
@@ -104,7 +103,7 @@ class ClientRegistry:
             )
             if is_enough or time.monotonic() >= deadline or (not connected and self._all_refused):
                 return connected
-            time.sleep(_POLL_SECONDS)
+            polling.pause(deadline - time.monotonic())
 
     def wait_for_quorum(self, quorum: int, seconds: float) -> None:
         """Wait for a quorum before the first round.

@@ -5,54 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedsolve.core.errors import InvalidInput
 from fedsolve.deploy.client.client_state import StateLost
 from fedsolve.deploy.messages import records
-from fedsolve.deploy.messages.codec import AnyRequest, to_record
+from fedsolve.deploy.messages.codec import AnyRequest
 from fedsolve.deploy.messages.records import Refused
 from fedsolve.deploy.messages.validation import TooLarge
 from fedsolve.deploy.monitoring.client_status import Cause, ClientStatuses
-from fedsolve.deploy.nodes.transport import MARGIN, Mailbox
+from fedsolve.deploy.nodes.backoff import Backoff
+from fedsolve.deploy.nodes.transport import Mailbox
 
 T = TypeVar("T")
-_MAX_EXPONENT = 6
-_POLL_SECONDS = 1.0
-
-
-class Backoff:
-    """Which clients are not asked for now. Rounds count from 1; a node is None for a client that is not connected.
-
-    A client that was not connected is not waited for again until it is; one that did not answer is not asked for a
-    number of rounds that doubles each time: one, two, four, at most 64. An answer, however late, or another node of
-    the client ends that at once.
-    """
-
-    def __init__(self) -> None:
-        # client -> (its node, misses so far, first round in which it is asked again)
-        self._missing: dict[int, tuple[int | None, int, float]] = {}
-
-    def record_miss(self, client: int, node: int | None, round: int) -> None:
-        """A client was waited for in vain."""
-        last_node, misses, _ = self._missing.get(client, (node, 0, 0.0))
-        misses = min(misses, _MAX_EXPONENT) if last_node == node else 0
-        next_round = math.inf if node is None else round + 1 + 2**misses
-        self._missing[client] = (node, misses + 1, next_round)
-
-    def record_answer(self, client: int) -> None:
-        """A client answered."""
-        self._missing.pop(client, None)
-
-    def is_backing_off(self, client: int, node: int | None, round: int) -> bool:
-        """Whether a client that is now at this node is left alone in this round."""
-        last_node, _, next_round = self._missing.get(client, (None, 0, 0.0))
-        return last_node == node and round < next_round
 
 
 @dataclass
@@ -94,7 +64,7 @@ class Replies(Generic[T]):
 
 
 class Exchange(Generic[AnyRequest, T]):
-    """Sends requests of one kind, and takes what comes back until the wait ends.
+    """Requests of one kind to clients: which answers count, and when the wait for them ends.
 
     It ends when all that are wanted count or all have answered, a grace time after enough count, at the latest at its
     deadline.
@@ -109,6 +79,8 @@ class Exchange(Generic[AnyRequest, T]):
         log: told in one line what happens.
 
     Attributes:
+        kind, seconds: as they were given.
+        mailbox: its messages.
         backoff: who kept earlier requests waiting.
     """
 
@@ -122,50 +94,17 @@ class Exchange(Generic[AnyRequest, T]):
         clients: ClientStatuses,
         log: Callable[[str], None],
     ) -> None:
-        self._kind, self._seconds, self._grace = kind, seconds, grace
+        self.kind, self.seconds, self._grace = kind, seconds, grace
         self._read, self._clients, self._log = read, clients, log
         self._names = clients.names
-        self._mailbox, self.backoff = Mailbox(grid), Backoff()
+        self.mailbox, self.backoff = Mailbox(grid), Backoff()
         self._closes = math.inf
 
-    def run(
-        self, requests: Mapping[int, AnyRequest], replies: Replies[T], turn: int, group: int
-    ) -> list[int]:
-        """Send a request to each node, and add what comes back to the replies; the clients that were awaited in vain.
+    def begin(self) -> None:
+        """Requests are about to be sent."""
+        self._closes = math.inf
 
-        Args:
-            requests: by node.
-            replies: so far.
-            turn: the number by which clients that do not answer are left alone for a while, from 1.
-            group: number of the group of messages that Flower shows them in.
-        """
-        messages, self._closes = {}, math.inf
-        for node, request in requests.items():
-            record = to_record(request)
-            replies.bytes_down += records.record_bytes(record)
-            messages[node] = Message(
-                record, node, self._kind, group_id=str(group), ttl=self._seconds + MARGIN
-            )
-        unsent = self._mailbox.send(messages)
-        replies.asked += len(messages) - len(unsent)
-        for node in unsent:
-            reason = "the message could not be sent: Flower's log says why"
-            self.reject(replies, requests[node].client, Cause.NOT_SENT, reason)
-        deadline = time.monotonic() + self._seconds
-        while self._mailbox.waiting:
-            for node, answer in self._mailbox.collect():
-                self._take(requests[node], answer, replies)
-            left = min(deadline, self._closes) - time.monotonic()
-            if not self._mailbox.waiting or left <= 0:
-                break
-            time.sleep(min(_POLL_SECONDS, left))
-        silent = [] if replies.is_complete else self._mailbox.waiting
-        for node in silent:
-            self.backoff.record_miss(requests[node].client, node, turn)
-        self._mailbox.close(self._seconds + MARGIN)
-        return [requests[node].client for node in silent]
-
-    def _take(self, request: AnyRequest, answer: RecordDict | str, replies: Replies[T]) -> None:
+    def take(self, request: AnyRequest, answer: RecordDict | str, replies: Replies[T]) -> None:
         """Accept or reject one answer; when the wait ends follows from how many count then."""
         client = request.client
         if isinstance(answer, str):
@@ -186,11 +125,15 @@ class Exchange(Generic[AnyRequest, T]):
         elif self._grace is not None and replies.is_enough:
             self._closes = min(self._closes, time.monotonic() + self._grace)
 
+    def seconds_left(self, deadline: float) -> float:
+        """Until the wait ends."""
+        return min(deadline, self._closes) - time.monotonic()
+
     @property
     def waited(self) -> str:
         """How long those that gave no answer were waited for, in words."""
         if self._closes == math.inf:
-            return f"{self._seconds:g} s"
+            return f"{self.seconds:g} s"
         return f"{self._grace:g} s of grace after enough others"
 
     def reject(self, replies: Replies[T], client: int, cause: Cause, reason: str) -> None:
@@ -202,8 +145,8 @@ class Exchange(Generic[AnyRequest, T]):
 
     def take_late(self) -> list[int]:
         """The nodes that answered, since this was last asked for, what was no longer waited for."""
-        nodes = [node for node, _ in self._mailbox.late]
-        self._mailbox.late.clear()
+        nodes = [node for node, _ in self.mailbox.late]
+        self.mailbox.late.clear()
         return nodes
 
 

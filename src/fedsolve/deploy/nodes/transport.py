@@ -19,6 +19,8 @@ from fedsolve.deploy.messages.sanitize import sanitize
 
 MARGIN = 60.0
 """Seconds after a deadline in which Flower still takes an answer."""
+_SHORTEST, _LONGEST = 0.05, 1.0  # seconds between two polls
+_DELAY = 0.05  # by which polling delays what comes, as a fraction of the time that it was waited for
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 _STOPPED = "An exception occur"  # how the engine's own log begins what ended it
 
@@ -78,15 +80,39 @@ class Mailbox:
             return f"its answer cannot be fetched ({type(error).__name__})"
         return None
 
-    def give_up(self, node: int) -> None:
-        """Stop waiting for a node."""
-        self._waiting = {key: other for key, other in self._waiting.items() if other != node}
+    def give_up(self, node: int, seconds: float = 0.0) -> None:
+        """Stop waiting for a node; what comes within `seconds` is `late`."""
+        until = time.monotonic() + seconds
+        gone = [message_id for message_id, other in self._waiting.items() if other == node]
+        self._late |= {message_id: (self._waiting.pop(message_id), until) for message_id in gone}
 
     def close(self, seconds: float) -> None:
         """Stop waiting for every node; what comes within `seconds` is `late`."""
         until = time.monotonic() + seconds
         self._late |= {message_id: (node, until) for message_id, node in self._waiting.items()}
         self._waiting = {}
+
+
+class Polling:
+    """The pauses between polls: 0.05 s while something may come at once, up to 1 s while nothing has come for long.
+
+    What comes is seen by a twentieth of the time later that it was waited for. A pause is as long as the poll before it
+    took, too: with many nodes the SuperLink is left half of the time.
+    """
+
+    def __init__(self) -> None:
+        self.has_arrived()
+
+    def has_arrived(self) -> None:
+        """Something has come."""
+        self._since = self._last = time.monotonic()
+
+    def pause(self, most: float = _LONGEST) -> None:
+        """Sleep until the next poll, at most so many seconds."""
+        now = time.monotonic()
+        wanted = max(_DELAY * (now - self._since), now - self._last, _SHORTEST)
+        time.sleep(max(min(wanted, _LONGEST, most), 0.0))
+        self._last = time.monotonic()
 
 
 def _error_line(reply: Message) -> str:

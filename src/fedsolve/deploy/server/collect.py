@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
@@ -10,11 +11,13 @@ from flwr.serverapp import Grid
 from fedsolve.deploy.client.client_state import StateLost
 from fedsolve.deploy.messages import records
 from fedsolve.deploy.messages.codec import Expected, record_to_reply
-from fedsolve.deploy.messages.message import TrainReply, TrainRequest
+from fedsolve.deploy.messages.message import TRAIN, TrainReply, TrainRequest
 from fedsolve.deploy.messages.sanitize import reading
 from fedsolve.deploy.monitoring.client_status import Cause
+from fedsolve.deploy.monitoring.phases import PhaseClock
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Exchange, Replies
+from fedsolve.deploy.nodes.pending_requests import PendingRequests, send_and_wait
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
@@ -29,18 +32,42 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         coordinator: Coordinator,
         settings: Settings,
         registry: ClientRegistry,
+        phases: PhaseClock,
         log: Callable[[str], None],
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
+        self._phases = phases
         super().__init__(
-            grid, "train", settings.round_seconds, settings.grace, self._read, registry.clients, log
+            grid, TRAIN, settings.round_seconds, settings.grace, self._read, registry.clients, log
         )
 
-    def collect(self, clients: list[int], replies: Replies[Accepted], is_retry: bool) -> None:
+    def collect(
+        self,
+        clients: list[int],
+        replies: Replies[Accepted],
+        is_retry: bool,
+        beside: Callable[[], PendingRequests[Any, Any]] | None = None,
+    ) -> None:
         """Ask clients for this round, and validate what comes back until the round closes.
 
-        Clients that kept an earlier one waiting are left alone, unless this is a retry or too few would be left.
+        Clients that kept an earlier one waiting are left alone, unless this is a retry or too few would be left. With
+        `beside`, the messages carry these requests too, and the round closes when the wait for them ends as well.
         """
+        with self._phases.during("wait"):
+            clients, connected = self._connected(clients, replies, is_retry)
+        with self._phases.during("orders"):
+            requests = {connected[client]: self._coordinator.train_request(client) for client in clients}
+            orders = PendingRequests(self, requests, replies, self._round)
+            pending = [orders, beside()] if beside else [orders]
+        send_and_wait(pending, self._round, self._phases)
+        for client in orders.silent:
+            self.reject(replies, client, Cause.NO_ANSWER, f"no answer within {self.waited}")
+        self._note_late_answers(connected)
+
+    def _connected(
+        self, clients: list[int], replies: Replies[Accepted], is_retry: bool
+    ) -> tuple[list[int], dict[int, int]]:
+        """The clients that are asked now, and the node of each that is connected."""
         connected = self._registry.poll()
         if not is_retry:
             clients = self._without_backoff(clients, connected, replies)
@@ -51,14 +78,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
                 self.backoff.record_miss(client, None, self._round)
                 reason = f"not connected within {self._settings.connect_seconds:g} s"
                 self.reject(replies, client, Cause.NOT_CONNECTED, reason)
-        requests = {
-            connected[client]: self._coordinator.train_request(client)
-            for client in clients
-            if client in connected
-        }
-        for client in self.run(requests, replies, turn=self._round, group=self._round):
-            self.reject(replies, client, Cause.NO_ANSWER, f"no answer within {self.waited}")
-        self._note_late_answers(connected)
+        return [client for client in clients if client in connected], connected
 
     def _without_backoff(
         self, clients: list[int], connected: dict[int, int], replies: Replies[Accepted]

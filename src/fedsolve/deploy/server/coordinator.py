@@ -103,13 +103,18 @@ class Coordinator:
         with self.precision():
             return jax.device_get(self.algorithm.export(self.state.server))
 
+    @property
+    def reacts(self) -> bool:
+        """Whether a rate of the next round follows from the evaluations so far."""
+        return reacts(self._given)
+
     def react(self, evaluations: Columns) -> None:
         """Go on at the rates that follow from all evaluations so far, and tell the clients of the next rounds.
 
         Raises:
             InvalidInput: a rate reacts to a metric that is not measured.
         """
-        if not reacts(self._given):
+        if not self.reacts:
             return
         with self.precision():
             now = reacted(self._first, evaluations)

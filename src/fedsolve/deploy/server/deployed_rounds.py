@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from flwr.serverapp import Grid
 from fedsolve.core.errors import Diverged, Unavailable
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.monitoring.client_status import Cause
-from fedsolve.deploy.monitoring.reports import Reports
+from fedsolve.deploy.monitoring.phases import PhaseClock
+from fedsolve.deploy.monitoring.reports import Reports, round_entry, traffic
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Replies
 from fedsolve.deploy.nodes.node_bindings import BINDINGS, NodeBindings
@@ -20,7 +20,7 @@ from fedsolve.deploy.server.collect import ReplyCollector
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation import ClientEvaluation, Evaluation
 from fedsolve.deploy.server.evaluation_result import first_means
-from fedsolve.deploy.server.outliers import LARGEST, SITE, WHOSE, sharpest_rise, why_most_rose
+from fedsolve.deploy.server.outliers import sharpest_rise, why_most_rose
 from fedsolve.deploy.server.server_state import Accepted
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.engine.loop import RecordedRounds, Stopwatch
@@ -59,7 +59,8 @@ class DeployedRounds(RecordedRounds):
         self._coordinator, self._settings, self._checkpoint = coordinator, settings, checkpoint
         self._result, self._reports, self._log = result, reports, reports.log
         self._void_rounds = 0  # in a row: after each the model would not have been finite
-        self._client_loss = float("nan")
+        self._is_due = checkpoint.evaluation_is_due  # the last evaluation, which the next orders carry
+        self._phases = PhaseClock()
         self.measures_loss = False
         self._registry = ClientRegistry(
             grid,
@@ -71,8 +72,8 @@ class DeployedRounds(RecordedRounds):
             self._log,
         )
         self._names = coordinator.names = self._registry.names
-        self._collector = ReplyCollector(grid, coordinator, settings, self._registry, self._log)
-        clients = ClientEvaluation(
+        self._collector = ReplyCollector(grid, coordinator, settings, self._registry, self._phases, self._log)
+        self._by_clients = ClientEvaluation(
             grid,
             coordinator,
             settings,
@@ -81,7 +82,9 @@ class DeployedRounds(RecordedRounds):
             reports.client_metrics,
             self._log,
         )
-        self._evaluation = Evaluation(coordinator, settings, clients if settings.client_metrics else None)
+        self._evaluation = Evaluation(
+            coordinator, settings, self._by_clients if settings.client_metrics else None
+        )
 
     @property
     def done(self) -> int:
@@ -105,13 +108,15 @@ class DeployedRounds(RecordedRounds):
             Unavailable: too few clients.
         """
         self._watch = Stopwatch(self.recorder.seconds)
-        if self.done < self.rounds:
+        if self.done < self.rounds or self._is_due:
             quorum = self._settings.quorum or self._coordinator.population
             self._reports.status()
             self._registry.wait_for_quorum(quorum, self._settings.connect_seconds)
+        if self._is_due and not self._is_carried:  # by other settings than those that it was put off with
+            return self._evaluate()
         if self.recorder.evaluated:
             return self._react()
-        return self.evaluate() if self._evaluation.measures else ""
+        return self._evaluate() if self._evaluation.measures else ""
 
     def advance(self, rounds: int) -> tuple[Replies[Accepted], dict[str, float]]:
         """One round: its replies, and what is recorded of it.
@@ -119,44 +124,40 @@ class DeployedRounds(RecordedRounds):
         Raises:
             Unavailable: too few good replies after the last repetition.
         """
-        self._begun = time.perf_counter()
+        self._phases.begin()
         replies = self._collect_replies(self.done + 1)
         return replies, self._finish_round(replies.accepted, replies.wanted)
 
     def record(self, logs: tuple[Replies[Accepted], dict[str, float]]) -> None:
         """Add the round to the record."""
         replies, entry = logs
-        traffic = {
-            "bytes_up": replies.bytes_up,
-            "bytes_down": replies.bytes_down,
-            "rejected": len(replies.rejected),
-        }
-        self.recorder.entry({"round": self.done, **entry, **traffic})
-        self._client_loss = entry.get("client_loss", float("nan"))
-        self._last = {
-            "round": self.done,
-            "rounds": self.rounds,
-            "asked": replies.asked,
-            "replies": len(replies.accepted),
-            **traffic,
-            "causes": {cause.value: n for cause, n in sorted(replies.causes.items())},
-            "loss": entry.get("client_loss"),
-            "epsilon": entry.get("epsilon"),
-            LARGEST: entry.get(LARGEST),
-            WHOSE: entry.get(WHOSE),
-            "reasons": [f"{self._names(client)}: {reason}" for client, reason in replies.rejected],
-        }
+        self.recorder.entry({"round": self.done, **entry, **traffic(replies)})
+        self._last = round_entry(self.done, self.rounds, replies, entry, self._names)
 
     def evaluate(self) -> str:
+        """Evaluate the model now, or with the orders of the next round where nothing asks for it before."""
+        self._is_due = True
+        return "" if self._is_carried else self._evaluate()
+
+    @property
+    def _is_carried(self) -> bool:
+        """Whether a round follows whose orders may carry the evaluation."""
+        return self.done < self.rounds and self._evaluation.may_be_carried
+
+    def _evaluate(self) -> str:
         """Record the model's metrics, where nobody measures any the mean loss of local steps alone.
 
         Raises:
             InvalidInput: `evaluate` raises, or no client can measure what all are asked at first.
         """
-        metrics = self._evaluation.metrics(is_first=not self.recorder.evaluated)
-        self.measures_loss = "train_loss" in metrics
-        self.recorder.evaluation(self.done, self._watch.seconds, {"train_loss": self._client_loss, **metrics})
-        return self._react()
+        with self._phases.during("evaluation"):
+            metrics = self._evaluation.metrics(is_first=not self.recorder.evaluated)
+            self.measures_loss = "train_loss" in metrics
+            losses = self.recorder.rounds.columns.get("client_loss") or [float("nan")]
+            seconds = self.recorder.seconds if self._is_carried and self._is_due else self._watch.seconds
+            self.recorder.evaluation(self.done, seconds, {"train_loss": losses[-1], **metrics})
+            self._is_due = False
+            return self._react()
 
     def _react(self) -> str:
         """Let callbacks and rates react to the last evaluation; why a callback ends the run, or ''."""
@@ -174,17 +175,17 @@ class DeployedRounds(RecordedRounds):
 
     def save(self) -> None:
         """Save state and record."""
-        self.recorder.seconds = self._watch.seconds
-        self._checkpoint.save(self._coordinator, self.recorder)
-        self._reports.status()
+        with self._phases.during("checkpoint"):
+            self.recorder.seconds = self._watch.seconds
+            self._checkpoint.save(self._coordinator, self.recorder, evaluation_is_due=self._is_due)
+            self._reports.status()
 
     def report(self) -> None:
         """Tell of the last round."""
-        seconds = time.perf_counter() - self._begun
+        phases = self._phases.seconds()
         metrics = self.recorder.latest if self.recorder.evaluated else {}
-        whose = self._last[WHOSE]
-        named = {SITE: self.sites[whose]} if whose in self.sites else {}
-        self._reports.round({**self._last, **named, "seconds": seconds, "metrics": metrics})
+        timed = {"seconds": sum(phases.values()), "phases": phases}
+        self._reports.round({**self._last, **timed, "metrics": metrics})
 
     def _collect_replies(self, number: int) -> Replies[Accepted]:
         """The replies to a round's orders; none where too few count and such rounds are skipped."""
@@ -194,7 +195,10 @@ class DeployedRounds(RecordedRounds):
         replies: Replies[Accepted] = Replies(f"round {number}", needed, wanted)
         for attempt in range(settings.repeats + 1):
             missing = [client for client in cohort if client not in replies.accepted]
-            self._collector.collect(missing, replies, is_retry=attempt > 0)
+            beside = self._by_clients.prepare if self._is_due else None
+            self._collector.collect(missing, replies, attempt > 0, beside)
+            if self._is_due:
+                self._evaluate()  # what the replies to these requests say
             for client, reason in self._coordinator.exclude_outliers(replies.accepted).items():
                 self._collector.reject(replies, client, Cause.OUTLIER, reason)
             self._reports.clients.succeeded(replies.accepted)

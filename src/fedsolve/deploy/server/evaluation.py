@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,11 +15,13 @@ from fedsolve.core.checks import check_integer
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.deploy.messages.codec import Expected, record_to_reply
 from fedsolve.deploy.messages.fact_checks import check_evaluate_reply
-from fedsolve.deploy.messages.message import EvaluateReply, EvaluateRequest, PartMetrics
+from fedsolve.deploy.messages.message import EVALUATE, EvaluateReply, EvaluateRequest, PartMetrics
 from fedsolve.deploy.messages.sanitize import reading, sanitize
 from fedsolve.deploy.monitoring.client_status import Cause
+from fedsolve.deploy.monitoring.phases import PhaseClock
 from fedsolve.deploy.nodes.client_registry import ClientRegistry
 from fedsolve.deploy.nodes.exchange import Exchange, Replies
+from fedsolve.deploy.nodes.pending_requests import PendingRequests, send_and_wait
 from fedsolve.deploy.server.coordinator import Coordinator
 from fedsolve.deploy.server.evaluation_result import EvaluationResult, find_metric_outliers
 from fedsolve.deploy.server.settings import Settings
@@ -53,14 +56,20 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
     ) -> None:
         self._coordinator, self._settings, self._registry = coordinator, settings, registry
         super().__init__(
-            grid, "evaluate", settings.round_seconds, settings.grace, self._read, registry.clients, log
+            grid, EVALUATE, settings.round_seconds, settings.grace, self._read, registry.clients, log
         )
         self._first, self._save = first, save
         self._times = 0
         self._last: EvaluationResult | None = None
+        self._under_way: Callable[[], EvaluationResult] | None = None
 
     def _read(self, request: EvaluateRequest, record: RecordDict) -> Metrics:
         return read_metrics(request, record, self._coordinator.declared.get(request.client))
+
+    def prepare(self) -> PendingRequests[EvaluateRequest, Metrics]:
+        """The requests of the next `evaluate`, for a caller that sends them beside others before it asks for that."""
+        pending, self._under_way = self._prepare(0, None)
+        return pending
 
     def evaluate(self, steps: int = 0, solver: Any = None) -> EvaluationResult:
         """What clients measure of the present model, after so many local steps of a solver.
@@ -69,11 +78,21 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         """
         if steps:
             return self._ask(steps, solver)
+        if self._under_way is not None:
+            self._last, self._under_way = self._under_way(), None
         if self._last is None or self._last.round != self._coordinator.state.round:
             self._last = self._ask(0, None)
         return self._last
 
     def _ask(self, steps: int, solver: Any) -> EvaluationResult:
+        pending, result = self._prepare(steps, solver)
+        send_and_wait([pending], self._coordinator.state.round, PhaseClock())
+        return result()
+
+    def _prepare(
+        self, steps: int, solver: Any
+    ) -> tuple[PendingRequests[EvaluateRequest, Metrics], Callable[[], EvaluationResult]]:
+        """Requests, and what gives the result once they were waited for."""
         begun, done = time.perf_counter(), self._coordinator.state.round
         metrics = tuple(self._settings.client_metrics)
         self._times += 1
@@ -86,22 +105,26 @@ class ClientEvaluation(Exchange[EvaluateRequest, Metrics]):
         title = f"evaluation after round {done}{f' and {steps} local steps' if steps else ''}"
         needed = self._settings.replies_needed(len(requests))
         replies: Replies[Metrics] = Replies(title, needed, len(requests))
-        for client in self.run(requests, replies, turn=self._times, group=done):
-            self.reject(replies, client, Cause.NO_ANSWER, "no answer in time")
-        self.take_late()
-        for client, reason in find_metric_outliers(replies.accepted, self._first()).items():
-            del replies.accepted[client]
-            self.reject(replies, client, Cause.OUTLIER, reason)
-        self._clients.succeeded(replies.accepted)
-        self._log(
-            f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
-            f"{replies.bytes_down:,} down, {human_time(time.perf_counter() - begun)}"
-        )
-        result = EvaluationResult(
-            done, steps, metrics, replies.accepted, dict(replies.rejected), self._registry.names
-        )
-        self._save(result)
-        return result
+        pending = PendingRequests(self, requests, replies, self._times)
+
+        def result() -> EvaluationResult:
+            for client in pending.silent:
+                self.reject(replies, client, Cause.NO_ANSWER, "no answer in time")
+            self.take_late()
+            for client, reason in find_metric_outliers(replies.accepted, self._first()).items():
+                del replies.accepted[client]
+                self.reject(replies, client, Cause.OUTLIER, reason)
+            self._clients.succeeded(replies.accepted)
+            self._log(
+                f"{title}: {len(replies.accepted)} of {len(requests)} clients count, {replies.bytes_up:,} bytes up, "
+                f"{replies.bytes_down:,} down, {human_time(time.perf_counter() - begun)}"
+            )
+            refused = dict(replies.rejected)
+            found = EvaluationResult(done, steps, metrics, replies.accepted, refused, self._registry.names)
+            self._save(found)
+            return found
+
+        return pending, result
 
 
 class Evaluation:
@@ -117,6 +140,14 @@ class Evaluation:
         self, coordinator: Coordinator, settings: Settings, clients: ClientEvaluation | None
     ) -> None:
         self._coordinator, self._settings, self._clients = coordinator, settings, clients
+
+    @property
+    def may_be_carried(self) -> bool:
+        """Whether the next round's orders may carry it: nothing asks for it before, and all are waited for."""
+        settings = self._settings
+        waits_for_all = not settings.over_select and settings.grace in (None, math.inf)
+        is_asked_for = bool(settings.callbacks) or self._coordinator.reacts
+        return self._clients is not None and waits_for_all and not is_asked_for
 
     @property
     def measures(self) -> bool:
