@@ -124,9 +124,10 @@ def client(chooses: bool) -> None:
     if chooses:
         node = fs.flower.NodeContext(0, "", {}, {})
         with KeptProblem(oracle_for).during(1, node) as problem:
-            work = local_work_of(problem, fs.FedAvg(RATE))
+            assert isinstance(problem, TorchOracle)
     else:
-        work = local_work_of(oracle_for(None), fs.FedAvg(RATE))
+        problem = oracle_for(None)
+    work = local_work_of(problem, fs.FedAvg(RATE))
     print("ready", flush=True)
     sys.stdin.readline()
     seconds, processor = [], []
@@ -188,8 +189,8 @@ def threads() -> None:
     for name in ways:
         seconds, processor = (statistics.median(turn[name][k] for turn in turns) for k in (0, 1))
         print(
-            f"    {name:21} {turns[0][name][2]} thread(s)  {1e3 * seconds:6.0f} ms, {1e3 * processor:6.0f} ms of a processor,"
-            f"  ratio {seconds / base:.2f}"
+            f"    {name:21} {turns[0][name][2]} thread(s)  {1e3 * seconds:6.0f} ms, {1e3 * processor:6.0f} ms of a"
+            f" processor,  ratio {seconds / base:.2f}"
         )
 
 

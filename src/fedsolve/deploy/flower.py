@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fedsolve.deploy.client.client import NodeContext as NodeContext
     from fedsolve.deploy.client.client import client_app as client_app
+    from fedsolve.deploy.client.node_context import NodeContext as NodeContext
     from fedsolve.deploy.oracles.jax import JaxOracle as JaxOracle
     from fedsolve.deploy.oracles.sklearn import SklearnOracle as SklearnOracle
     from fedsolve.deploy.oracles.torch import TorchOracle as TorchOracle
@@ -24,7 +24,7 @@ OLDEST, BELOW = (1, 41), (2, 0)
 """Versions of Flower: from (the one that was tested), up to but not including. Only its stable interface is used."""
 
 _HOMES = {
-    "NodeContext": "client.client:NodeContext",
+    "NodeContext": "client.node_context:NodeContext",
     "client_app": "client.client:client_app",
     "server_app": "server.server:server_app",
     "JaxOracle": "oracles.jax:JaxOracle",

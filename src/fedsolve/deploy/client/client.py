@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget
+from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.jobs.allowed_columns import AllowedColumns
 from fedsolve.deploy.jobs.column_records import ACTION
@@ -34,36 +34,6 @@ from fedsolve.deploy.site_names import numbered, site_of
 STATE_FOLDER = "fedsolve-state"
 """Where clients' states are unless the node says otherwise: below the folder that the SuperNode was started in."""
 
-
-@dataclass(frozen=True)
-class NodeContext:
-    """The node on which a client app runs; it is passed to `oracle_for`.
-
-    Attributes:
-        client: the client's number, from 0 (`client-id`, or else `partition-id`, of the node's configuration).
-        site: the name that the server knows it by: `site` of the node's configuration, or the name of its CSV file
-            without `.csv`; '' where there is neither.
-        node_config: the node's configuration, as `--node-config` gave it.
-        run_config: the run's configuration.
-    """
-
-    client: int
-    site: str
-    node_config: dict[str, Any]
-    run_config: dict[str, Any]
-
-    @property
-    def data(self) -> Path:
-        """The location of the node's data: `data` in its configuration.
-
-        Raises:
-            InvalidInput: the configuration does not say.
-        """
-        if "data" not in self.node_config:
-            raise InvalidInput(
-                "the node does not say where its data are: start it with --node-config 'data=\"/data/north.csv\"'"
-            )
-        return Path(str(self.node_config["data"]))
 
 _Replying = Callable[[int, NodeContext, RecordDict], RecordDict]
 """(number of the run, node, what came) -> what is answered."""
@@ -83,8 +53,8 @@ def client_app(
 
     Args:
         oracle_for: node -> the client's own problem: a `TorchOracle`, `JaxOracle` or `SklearnOracle`. The node
-            is a `NodeContext`, whose `client` is the client's number. It is called once in a process, and again for
-            another run or configuration and after an exception; a process may answer one message or many.
+            is a `NodeContext`, whose `client` is the client's number. A process that answers many messages calls it
+            once a run, and again after an exception.
         trusted: classes and functions of yours that a method may consist of besides fedsolve's own, such as
             `(MyMethod, MyServerOptimizer)`; the server's orders can name nothing else.
         max_epsilon: the largest epsilon over all messages that this client sends, in all experiments, under local
@@ -111,8 +81,6 @@ def client_app(
     >>> import fedsolve as fs                                                       # doctest: +SKIP
     >>> app = client_app(lambda node: fs.flower.JaxOracle.of_task(task, node.client))  # doctest: +SKIP
     """
-    if not callable(oracle_for):
-        raise InvalidInput(f"oracle_for must be a function of the node, not {oracle_for!r}")
     app = ClientApp()
     budget, kept = PrivacyBudget(max_epsilon, delta), KeptProblem(oracle_for)
     allowed = AllowedColumns(statistics, min_rows, max_epsilon)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.client.node_context import NodeContext
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.site_names import numbered
 from fedsolve.deploy.threads import share_threads
-
-if TYPE_CHECKING:
-    from fedsolve.deploy.client.client import NodeContext
 
 
 class KeptProblem:
@@ -24,9 +21,14 @@ class KeptProblem:
 
     Args:
         oracle_for: the owner's function of the node.
+
+    Raises:
+        InvalidInput: it is no function.
     """
 
     def __init__(self, oracle_for: Callable[[NodeContext], LocalProblem]) -> None:
+        if not callable(oracle_for):
+            raise InvalidInput(f"oracle_for must be a function of the node, not {oracle_for!r}")
         self._oracle_for, self._lock = oracle_for, Lock()
         self._made_for, self._problem = "", None
 

@@ -125,7 +125,7 @@ class TorchOracle(LocalProblem):
     @contextmanager
     def restored(self) -> Iterator[None]:
         """As `LocalProblem.restored`; so are the module's attributes, and generators that the loader holds."""
-        self.__dict__.pop("_functions", None)  # found again, which draws from the loader
+        vars(self).pop("_functions", None)  # found again, which draws from the loader
         with ExitStack() as stack:
             for part in (self._module, *self._sets.values()):
                 stack.enter_context(part.restored())
