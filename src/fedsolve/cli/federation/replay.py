@@ -87,7 +87,7 @@ def _problem(app: Path) -> tuple[Any, dict[str, Any]]:
 def _task(problem: Any, config: dict[str, Any], population: int) -> Any:
     """The data of all clients as one task: the app's, or what its clients have."""
     from fedsolve.cli.terminal.console import say
-    from fedsolve.deploy.client.client import NodeContext
+    from fedsolve.deploy.flower import NodeContext
     from fedsolve.deploy.oracles.jax import task_of
     from fedsolve.tasks.task import Task
 
