@@ -18,13 +18,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from fedsolve.deploy.persistent import shim
 from fedsolve.deploy.persistent.following import ShimFollower, resident_megabytes, wait_for_end
 from fedsolve.deploy.persistent.node_folder import remove_if_over
+from fedsolve.deploy.persistent.worker_request import Request, answer, receive
 from fedsolve.deploy.threads import VARIABLE, nodes_here, share_of_cores
 
 RESUME = "--resume"
@@ -38,40 +38,6 @@ class Program(Protocol):
     def run(self, arguments: Sequence[str], restart: Callable[[bytes], NoReturn], pulled: bytes) -> None:
         """Run the message of these arguments; SystemExit if it fails. `restart` goes on in a new process."""
         ...
-
-
-@dataclass
-class Request:
-    """A message as the shim hands it on.
-
-    Attributes:
-        arguments: of Flower's program.
-        cwd: the folder that it was started in.
-        parent: the process that started it, with which the worker ends.
-        more: what was read after the request.
-        pulled: what an earlier process has pulled of it already, b"" if nothing.
-    """
-
-    arguments: list[str]
-    cwd: str
-    parent: int
-    more: bytes = b""
-    pulled: bytes = b""
-
-    @classmethod
-    def read(cls, data: bytes) -> Request:
-        """The request of a line, and what comes after it.
-
-        Raises:
-            ValueError: it is none.
-        """
-        line, _, more = data.partition(b"\n")
-        document = json.loads(line)
-        match document:
-            case {"arguments": list(arguments), "cwd": str(cwd), "parent": int(parent)}:
-                if all(isinstance(word, str) for word in arguments) and parent > 0:
-                    return cls(arguments, cwd, parent, more)
-        raise ValueError("a line that is no request")
 
 
 class Worker:
@@ -102,7 +68,7 @@ class Worker:
                     connection = self.listener.accept()[0]
                     connection.settimeout(None)
                     with connection:
-                        if request := self._receive(connection):
+                        if request := receive(connection):
                             self._run(program, connection, request)
         except SystemExit as end:
             return exit_code(end)
@@ -122,30 +88,6 @@ class Worker:
             return (self.folder / shim.SOCKET).stat().st_ino != self.inode
         except FileNotFoundError:
             return True
-
-    def _receive(self, connection: socket.socket) -> Request | None:
-        """The request of a connection, whose outputs become this process's; None if there is none."""
-        data, descriptors, _, _ = socket.recv_fds(connection, shim.LONGEST, 2)
-        try:
-            while data and b"\n" not in data and len(data) < shim.LONGEST:
-                data += (more := connection.recv(shim.LONGEST))
-                if not more:
-                    break
-            if not data:
-                return None
-            if len(descriptors) != 2:
-                raise ValueError("a request without its two outputs")
-            request = Request.read(data)
-            os.chdir(request.cwd)
-            for number, descriptor in enumerate(descriptors, start=1):
-                os.dup2(descriptor, number)
-            return request
-        except (ValueError, RecursionError, OSError) as error:
-            answer(connection, {"refused": f"the node's worker was asked wrongly ({error})"})
-            return None
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
 
     def _run(self, program: Program, connection: socket.socket, request: Request) -> None:
         """Run a message and say how it ended.
@@ -241,12 +183,6 @@ def _release_outputs() -> None:
 def exit_code(end: SystemExit) -> int:
     """The exit code of a program that ended so."""
     return end.code if isinstance(end.code, int) else int(end.code is not None)
-
-
-def answer(connection: socket.socket, document: dict[str, Any]) -> None:
-    """Say a line to the shim, if it still listens."""
-    with contextlib.suppress(OSError):
-        connection.sendall(json.dumps(document).encode() + b"\n")
 
 
 def _load() -> Program:
