@@ -16,7 +16,7 @@ from fedsolve.data.column_statistics.report import Statistics
 from fedsolve.deploy.jobs.column_records import ACTION, ClientReply, read_reply, request_record
 from fedsolve.deploy.jobs.job import STATISTICS_FILE, Job, job_folder
 from fedsolve.deploy.jobs.statistics_file import SCHEMA_FILE, statistics_json, summary_lines
-from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, missing_clients_advice, watched_engine
+from fedsolve.deploy.nodes.transport import MARGIN, Mailbox, Polling, missing_clients_advice, watched_engine
 from fedsolve.deploy.run_log import say
 from fedsolve.deploy.server.settings import Settings
 from fedsolve.deploy.site_names import SiteNames
@@ -88,13 +88,14 @@ class NodesAsked:
         """
         settings = self._settings
         quorum, deadline = settings.quorum or settings.population, time.monotonic() + settings.connect_seconds
+        polling = Polling()
         while len(nodes := list(self._grid.get_node_ids())) < quorum:
             if time.monotonic() >= deadline:
                 advice = missing_clients_advice(self._grid, settings.population)
                 raise Unavailable(
                     f"{len(nodes)} of {quorum} clients connected within {settings.connect_seconds:g} s: {advice}"
                 )
-            time.sleep(_FIRST_WAIT)
+            polling.pause(deadline - time.monotonic())
         self._nodes = dict.fromkeys(sorted(nodes))
 
     def ask(self, rounds: Rounds) -> Mapping[int, Replies]:
@@ -109,14 +110,14 @@ class NodesAsked:
         replies: dict[int, Replies] = {}
         for node in self._mailbox.send(messages):
             self._drop(node, "the request could not be sent", rounds)
-        deadline, wait = time.monotonic() + seconds, _FIRST_WAIT
+        deadline, polling = time.monotonic() + seconds, Polling()
         while self._mailbox.waiting and len(replies) < self._settings.population:
             for node, answer in self._mailbox.collect():
+                polling.has_arrived()
                 self._take(node, answer, replies, rounds)
             if not self._mailbox.waiting or time.monotonic() >= deadline:
                 break
-            time.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
+            polling.pause(deadline - time.monotonic())
         for node in self._mailbox.waiting:
             if len(replies) < self._settings.population:
                 self._drop(node, f"no reply within {seconds:g} s", rounds)
