@@ -183,6 +183,18 @@ class Coordinator:
 
         return request
 
+    def version_of(self, client: int) -> int:
+        """The round whose broadcast a client's order has: the current one."""
+        return self.state.round
+
+    def broadcast_of(self, version: int) -> Any:
+        """The broadcast of a round that a client's order may have."""
+        return self._round[1]
+
+    def message_of(self, client: int) -> Any:
+        """A client's message, as it is reduced over the cohort."""
+        return self._reply_store.get(client)[0]
+
     def report_lost_state(self, client: int) -> None:
         """A client has lost its state: where the server tracks it, its next orders bring it."""
         if self.method.tracks_clients:
@@ -194,12 +206,13 @@ class Coordinator:
         Raises:
             InvalidInput: why it does not count.
         """
-        check_train_reply(reply, self.experiment, self.state.round, client)
+        version = self.version_of(client)
+        check_train_reply(reply, self.experiment, version, client)
         by_examples = self.algorithm.traits.weighting == "examples"
         weight = float(reply.examples) if by_examples else 1.0
         with self.precision():
             sent = decode_reply(reply, self.method.zero_message)
-            received = self.method.receive(self._round[1], sent, self.state.tracked_state(client))
+            received = self.method.receive(self.broadcast_of(version), sent, self.state.tracked_state(client))
             norm = check_message(
                 sent,
                 received,
@@ -242,11 +255,11 @@ class Coordinator:
         if clients or self.algorithm.traits.updates_when_empty:
             with self.precision():
                 weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
-                messages = (self._reply_store.get(i)[0] for i in clients)  # one at a time
+                messages = (self.message_of(i) for i in clients)  # one at a time
                 reduced = self.method.reduce(messages, weights)
                 server = self.method.update(server, reduced, state.round, len(clients))
         if clients:
-            used[clients] = state.round
+            used[clients] = [self.version_of(i) for i in clients]
             buffers = mean_buffers([accepted[i].buffers for i in clients])
         self._check_finite(server, buffers, accepted)
         self._lost -= set(clients)

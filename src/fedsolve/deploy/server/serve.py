@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from flwr.serverapp import Grid
 
 from fedsolve.core.algorithm import ASSUMED, Algorithm, name_of
 from fedsolve.core.errors import FedsolveError
 from fedsolve.core.sampling import Sampling
 from fedsolve.core.types import Params
+from fedsolve.deploy.buffered.arrival_log import ArrivalLog
+from fedsolve.deploy.buffered.buffered_coordinator import BufferedCoordinator
+from fedsolve.deploy.buffered.buffered_rounds import BufferedRounds, check_buffered
 from fedsolve.deploy.checkpoint import DeploymentCheckpoint
 from fedsolve.deploy.messages.sanitize import sanitize
 from fedsolve.deploy.messages.signature import signature
@@ -71,6 +75,7 @@ class Deployment:
         Raises:
             InvalidInput: settings that contradict one another or the method.
         """
+        check_buffered(algorithm, settings)
         sampling = settings.cohort_sampling(algorithm)
         check_rates(algorithm, settings.rounds)
         label = settings.label or name_of(algorithm)
@@ -100,7 +105,8 @@ class Deployment:
     def coordinator(self, experiment: str) -> Coordinator:
         """The server's side of its rounds."""
         secret = load_or_create_secret(self.folder) if self.algorithm.traits.secret_cohorts else None
-        return Coordinator(
+        kind = BufferedCoordinator if self.algorithm.traits.buffer else Coordinator
+        return kind(
             self.algorithm,
             self.params,
             Federation(self.settings.population, self.sampling, self.settings.seed, experiment, secret),
@@ -143,6 +149,22 @@ def serve(grid: Grid, deployment: Deployment) -> tuple[Params, History]:
     return result.params, result.history
 
 
+def _rounds_of(grid: Grid, deployment: Deployment, coordinator: Coordinator, *others: Any) -> DeployedRounds:
+    """The rounds of a deployment: asynchronous ones where its method has a buffer."""
+    settings = deployment.settings
+    if not isinstance(coordinator, BufferedCoordinator):
+        return DeployedRounds(grid, coordinator, settings, *others)
+    arrivals = ArrivalLog(
+        deployment.folder,
+        deployment.algorithm,
+        settings.population,
+        settings.seed,
+        np.dtype(coordinator.method.dtype).name,
+        coordinator.state.round,
+    )
+    return BufferedRounds(grid, coordinator, settings, *others, arrivals=arrivals)
+
+
 def _run(
     grid: Grid,
     deployment: Deployment,
@@ -164,15 +186,7 @@ def _run(
     say(f"experiment {checkpoint.experiment}, into {folder.absolute()}")
     reports = reports_of(folder, deployment.label, settings.rounds, coordinator)
     publish(reports.metrics)
-    rounds = DeployedRounds(
-        grid,
-        coordinator,
-        settings,
-        checkpoint,
-        recorder,
-        lambda: result(),
-        reports,
-    )
+    rounds = _rounds_of(grid, deployment, coordinator, checkpoint, recorder, lambda: result(), reports)
 
     def result(ended: str = "") -> Result:
         """The model and the record so far."""
