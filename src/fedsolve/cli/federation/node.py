@@ -61,8 +61,6 @@ def why_fresh(arguments: Sequence[str]) -> str:
         return "with --isolation process, you start Flower's SuperExec yourself"
     if "--allow-runtime-dependency-installation" in words:
         return "with --allow-runtime-dependency-installation, each message has an environment of its own"
-    if os.name != "posix":
-        return "this system has no Unix sockets"
     try:
         check_version()
     except UnknownFlower as error:
