@@ -356,15 +356,17 @@ def one_sweep(
 
 
 def federation() -> None:
-    """The adapter's own cost, and a real round beside a bare Flower app's."""
+    """The adapter's own cost, a real round beside a bare Flower app's, and one without Flower's longest pause."""
     try:
         import adapter
+        import node_pause
         import real_round
     except ImportError:
         console.print("Flower is not installed: real federations are left out")
         return
     adapter.measure(table)
     real_round.main(4)
+    node_pause.main(4)
 
 
 WORKS = {
