@@ -13,7 +13,7 @@ from fedsolve.core.fleets.timeline import Timeline, as_tasks
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Arrivals:
-    """Whose replies each server update of an asynchronous run took, such as those of a real federation.
+    """Order of arrivals in an asynchronous run: whose replies each server update took, as on a real federation.
 
     In place of a fleet in `fs.run(systems=...)` it says who takes part and how late each reply is. A client's
     randomness then follows from the update whose model it was sent, as in a deployment, where nobody knows when it
@@ -71,7 +71,13 @@ class Arrivals:
         return len(self.clients)
 
     def timeline(self, updates: int) -> Timeline:
-        """The first so many updates, each update's clients in the order of their numbers, as a deployment sums them.
+        """The first updates, the clients of each in the order of their numbers, as a deployment sums them.
+
+        Args:
+            updates: how many, 1 .. `updates`.
+
+        Returns:
+            Their timeline, with the clients of each update and the versions that they began with.
 
         Raises:
             InvalidInput: there are not so many.
