@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -38,6 +39,14 @@ class Sites(LocalFederation):
         file = self.folder / f"{SITES[client]}.csv"
         TABLES[client].to_csv(file, index=False)
         return super().start_node(client, f'data="{file}"')
+
+
+def stop_once_begun(folder):
+    """Ctrl-C as soon as the server's app has taken the folder of a run."""
+    end = time.monotonic() + 120
+    while not list(folder.glob("*/.lock")) and time.monotonic() < end:
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def command(capsys, *arguments):
@@ -82,10 +91,8 @@ def test_from_statistics_to_an_evaluated_model(tmp_path, monkeypatch, capsys):
         assert main(["federate", "statistics", "--run-config", "populaton=4"]) == 2
         assert "flwr run failed: " in capsys.readouterr().err
         federation.kill(federation.nodes[2])  # on Flower's list for a minute more: it is waited for
-        stop = threading.Timer(12.0, lambda: signal.raise_signal(signal.SIGINT))
-        stop.start()
+        threading.Thread(target=stop_once_begun, args=(app / "runs",), daemon=True).start()
         code = main(["federate", "statistics"])
-        stop.cancel()
         assert (code, "interrupted; the run of" in capsys.readouterr().err) == (130, True)
         runs = json.loads(federation.flwr("list", "here", "--format", "json"))["runs"]
         assert sorted(run["status"] for run in runs) == ["finished:completed"] * 3 + ["finished:stopped"]
