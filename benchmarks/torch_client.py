@@ -180,7 +180,7 @@ def threads() -> None:
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)
     ]
     try:
-        turns = [{name: at_once(*way) for name, way in ways.items()} for _ in range(3)]
+        turns = [{name: at_once(*way) for name, way in ways.items()} for _ in range(2)]
     finally:
         for process in (*nodes, *others):
             process.kill()

