@@ -20,7 +20,7 @@ from fedsolve.deploy.persistent.node_folder import WORKER, workers_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 METHODS = {"FedDuAdam": 0.1, "SCAFFOLD": 0.1, "FedAvg": 0.1}
-ROUNDS = 36
+ROUNDS = 22
 MEASURED = ("seconds", "phases")  # columns of times
 
 
@@ -88,21 +88,26 @@ def test_the_bits_of_fresh_processes(framework, tmp_path):
 
 
 @contextlib.contextmanager
-def killer(running, seconds: float):
-    """Kill a worker at random moments, up to 20 in all; the killed."""
-    random_, over, killed = random.Random(1), threading.Event(), []
+def killer(running, out: Path, kills: int):
+    """Kill a worker at a random moment of each round after the first; the moments in seconds after a round's end."""
+    random_, over, moments = random.Random(1), threading.Event(), []
 
     def kill():
-        while len(killed) < 20 and not over.wait(random_.uniform(0.0, seconds)):
+        for number in range(1, kills + 1):
+            while len(rows(out)) < number:
+                if over.wait(0.1):
+                    return
+            moment = random_.uniform(0.0, 5.0)
+            over.wait(moment)
             with contextlib.suppress(OSError):
                 if pids := worker_pids(running):
-                    os.kill(pid := random_.choice(pids), signal.SIGKILL)
-                    killed.append(pid)
+                    os.kill(random_.choice(pids), signal.SIGKILL)
+                    moments.append(round(moment, 1))
 
     thread = threading.Thread(target=kill)
     thread.start()
     try:
-        yield killed
+        yield moments
     finally:
         over.set()
         thread.join()
@@ -115,7 +120,7 @@ def test_workers_killed_at_random_moments(tmp_path):
     with federation(tmp_path, "torch") as running:
         config = {"min-replies": 3, "round-seconds": 150.0, "connect-seconds": 400.0}
         undisturbed = train(running, tmp_path / "undisturbed", "SCAFFOLD", ROUNDS)
-        with killer(running, 14.0) as killed:
+        with killer(running, tmp_path / "killed", 20) as killed:
             disturbed = train(running, tmp_path / "killed", "SCAFFOLD", ROUNDS, **config)
     told = [
         (row["round"], row["replies"], row["reasons"]) for row in rows(tmp_path / "killed") if row["reasons"]
