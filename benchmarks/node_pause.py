@@ -2,9 +2,9 @@
 
     python benchmarks/node_pause.py [rounds]
 
-Both are the demo's FedDuAdam: three PyTorch clients behind persistent workers on this machine, which evaluate every
-model. The second federation runs a patched copy of one of Flower's files, in a temporary folder, for this measurement
-alone. The first rounds of each, which compile, are left out.
+Both are the demo's FedDuAdam: three PyTorch clients behind persistent workers on this machine. The second federation
+runs a patched copy of one of Flower's files, in a temporary folder, for this measurement alone. The first rounds of
+each, which compile, are left out.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def measured(folder: Path, app: Path, environment: dict[str, str], rounds: int) 
         config = {"method": "FedDuAdam", "client-lr": 0.1, "rounds": rounds + WARM_UP, "out": str(out)}
         federation.submit(app, config)
         wait(out / ROUNDS, rounds + WARM_UP)
-    # the last one ends with an evaluation of its own
-    return [json.loads(line) for line in (out / ROUNDS).read_text().splitlines()][WARM_UP:-1]
+    return [json.loads(line) for line in (out / ROUNDS).read_text().splitlines()][WARM_UP:]
 
 
 def main(rounds: int) -> None:
@@ -77,7 +76,7 @@ def main(rounds: int) -> None:
         }
         short = patched(folder / "patched")
         print(
-            f"seconds of a real round, three PyTorch clients, {rounds - 1} rounds each, the SuperNode's pause:"
+            f"seconds of a real round, three PyTorch clients, {rounds} rounds each, the SuperNode's pause:"
         )
         for title, environment in (("3 s, as it is", cache), ("0.1 s, patched", cache | short)):
             place = folder / title.partition(" ")[0]

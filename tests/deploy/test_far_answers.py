@@ -41,10 +41,15 @@ def test_which_are_far(losses, first, far, part):
     assert sorted(find_metric_outliers(answers(*losses, part=part), {"loss": first})) == far
 
 
+def training_part(what, content):
+    """What an answer says of training examples, in a message of its own or beside a reply; None if it says nothing."""
+    return content.get("train" if what == "evaluate" else "evaluate.train")
+
+
 def lies(size, client=0):
     def tamper(node, what, content):
-        if what == "evaluate" and node - 101 == client:
-            content["train"]["means"] = [size]
+        if node - 101 == client and (measured := training_part(what, content)):
+            measured["means"] = [size]
         return content
 
     return tamper
@@ -70,8 +75,7 @@ def test_a_claim_of_more_examples_than_it_trains_on_is_left_out(tmp_path, capsys
     """From the first evaluation on after it has trained: only then has it said by how many it counts."""
 
     def tamper(node, what, content):
-        if what == "evaluate" and node == 101:
-            facts = content["train"]
+        if node == 101 and (facts := training_part(what, content)):
             facts["examples"], facts["counts"] = 100 * facts["examples"], [100 * n for n in facts["counts"]]
         return content
 
