@@ -75,9 +75,7 @@ def main(rounds: int) -> None:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
         short = patched(folder / "patched")
-        print(
-            f"seconds of a real round, three PyTorch clients, {rounds} rounds each, the SuperNode's pause:"
-        )
+        print(f"seconds of a real round, three PyTorch clients, {rounds} rounds each, the SuperNode's pause:")
         for title, environment in (("3 s, as it is", cache), ("0.1 s, patched", cache | short)):
             place = folder / title.partition(" ")[0]
             rows = measured(place, app, environment, rounds)

@@ -264,7 +264,11 @@ def test_a_silent_client_stalls_one_evaluation_and_no_round(tmp_path, capsys):
     def tamper(node, kind, content):
         return None if node == 104 and kind == "evaluate" else content
 
-    settings = {"clients_per_round": 4, "rounds": 3, "grace": 0.2}  # with which no order carries the evaluation
+    settings = {
+        "clients_per_round": 4,
+        "rounds": 3,
+        "grace": 0.2,
+    }  # with which no order carries the evaluation
     _, history, grid = deployed(fs.FedAvg(0.3), tmp_path, tamper=tamper, **settings)
     assert history.evaluations["clients_measured"].tolist() == [3] * 4
     assert history.rounds["participants"].tolist() == [4] * 3
