@@ -33,6 +33,7 @@ def _one_by_one(decompose: Callable[[Array], Any]) -> Callable[[Array], Any]:
 
 _svd = _one_by_one(lambda w: tuple(jnp.linalg.svd(w, full_matrices=False)))
 _singular_values = _one_by_one(lambda w: jnp.linalg.svd(w, compute_uv=False))
+_orthonormal = _one_by_one(lambda w: jnp.linalg.qr(w)[0])
 _eigh = _one_by_one(lambda w: tuple(jnp.linalg.eigh(w)))
 
 
@@ -44,6 +45,11 @@ def svd(w: Float[Array, "m n"]) -> tuple[Array, Array, Array]:
 def singular_values(w: Float[Array, "m n"]) -> Array:
     """The singular values from the largest, shape (min(m, n),)."""
     return _singular_values(w)
+
+
+def orthonormal(w: Float[Array, "m n"]) -> Array:
+    """Orthonormal columns that span those of a matrix, shape (m, min(m, n))."""
+    return _orthonormal(w)
 
 
 def eigh(w: Float[Array, "n n"]) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from fedsolve.core.checks import check_integer
 from fedsolve.core.types import module, static
 from fedsolve.core.wire import Packed
+from fedsolve.core.xla.decompositions import orthonormal
 from fedsolve.methods.compression.compressor import Compressor, check_share
 
 
@@ -124,7 +125,7 @@ class PowerSGD(Compressor):
         """P and Q."""
         matrix = x.reshape(x.shape[0], -1)
         start = jax.random.normal(key, (matrix.shape[1], self.rank), x.dtype)
-        p = jnp.linalg.qr(matrix @ start)[0]
+        p = orthonormal(matrix @ start)
         return p, matrix.T @ p
 
     def decode(self, sent: tuple[Array, Array], like: jax.ShapeDtypeStruct, common: Any) -> Array:
