@@ -17,7 +17,7 @@ from fedsolve.core.errors import InvalidInput
 
 federate = App(
     no_args_is_help=True,
-    help="Real federations on Flower: write an app, try a federation on this machine, check certificates and keys.",
+    help="Real federations on Flower: write an app, start its nodes, follow its clients, measure models and columns.",
 )
 federate.command(short_help="Write a small Flower app.")(new)
 federate.command(short_help="Let the clients measure a saved model.")(evaluate)
