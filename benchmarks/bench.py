@@ -286,7 +286,7 @@ RATES = {
 def sweeps() -> None:
     """Whole grids against the same runs in a row, as a user would call them; both compiled before, then in turn.
 
-    The runs in a row are some of the lanes, evenly spread over the grid, and their time is scaled to all lanes.
+    The runs in a row are some of the trials, evenly spread over the grid, and their time is scaled to all trials.
     `rounds alone` is the compiled rounds of those runs, without set-up and evaluation.
     """
     server = np.logspace(-2, 1, 7).tolist()
@@ -323,14 +323,14 @@ def one_sweep(
     local: dict[str, Any],
     bound: str,
 ) -> None:
-    """Seconds of a sweep, first with its compilation, then beside `some` of its lanes run one after another."""
+    """Seconds of a sweep, first with its compilation, then beside `some` of its trials run one after another."""
 
     def sweep() -> Any:
         return fs.sweep(method, work, grid, seeds=seeds, rounds=rounds, **local)
 
     first = _seconds(sweep)
-    lanes = [(point, seed) for point in sweep().points for seed in range(seeds)]
-    chosen = [lanes[i] for i in np.linspace(0, len(lanes) - 1, some).astype(int)]
+    trials = [(point, seed) for point in sweep().points for seed in range(seeds)]
+    chosen = [trials[i] for i in np.linspace(0, len(trials) - 1, some).astype(int)]
 
     def in_a_row() -> None:
         for point, seed in chosen:
@@ -344,7 +344,7 @@ def one_sweep(
     in_a_row()
     programs = {"sweep": sweep, "runs in a row": in_a_row, "rounds alone": lambda: [run() for run in alone]}
     times = interleave(programs, 1, 3)
-    scale = len(lanes) / some
+    scale = len(trials) / some
     rows = [("sweep, with its compilation", f"{first:.1f}", "", "")]
     for name, values in times.items():
         many = 1 if name == "sweep" else scale

@@ -1,4 +1,4 @@
-"""The diversity of the clients' displacements, mean |D_i|^2 / |D|^2, logged beside whatever step a server takes."""
+"""The diversity of the client updates, mean |D_i|^2 / |D|^2, logged beside whatever step a server takes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Measured:
 
 @module
 class WithDiversity(fs.server.ServerOptimizer):
-    """Any optimiser that steps by a mean displacement, with  diversity = mean |D_i|^2 / |D|^2  reported each round.
+    """Any optimiser that steps by a mean client update, with  diversity = mean |D_i|^2 / |D|^2  reported each round.
 
-    It is 1 if all displacements are equal. FedExP's step is half of it (Jhunjhunwala et al. 2023); for gradients in
-    place of displacements it is the gradient diversity of Yin et al. 2018.
+    It is 1 if all client updates are equal. FedExP's step is half of it (Jhunjhunwala et al. 2023); for gradients in
+    place of client updates it is the gradient diversity of Yin et al. 2018.
     """
 
     weighting = "uniform"

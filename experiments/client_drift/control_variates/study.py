@@ -1,4 +1,4 @@
-"""Where SCAFFOLD undoes FedDuA's extrapolation: with whole batches control variates make displacements equal."""
+"""Where SCAFFOLD undoes FedDuA's extrapolation: with whole batches control variates make client updates equal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedsolve.studies.rules import (
 CLIENTS, ROUNDS, LAST, SEEDS = 20, 100, 20, (0, 1, 2, 3, 4)
 ALPHAS, STEPS, WORK = (0.1, 1.0, 10.0), (1, 10, 30), (1.0, 10.0, 100.0)
 NEAR = 1.1
-"""Displacements count as equal up to a diversity of so much."""
+"""Client updates count as equal up to a diversity of so much."""
 
 
 def name_of(alpha: float, steps: int, work: float = 1.0) -> str:
