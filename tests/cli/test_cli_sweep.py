@@ -179,7 +179,7 @@ def test_settings_that_diverge_are_marked(call, no_pictures):
     args = ("sweep", "digits", "FedAvg", *SMALL, "--grid", "client_lr=0.1,3e38", "--json")
     ended = call(*args, "--out", "s")
     assert ended.code == 0
-    assert ended.document["lanes_diverged"] == 1
+    assert ended.document["trials_diverged"] == 1
     assert [r["score"] is None for r in ended.document["ranking"]] == [False, True]
     assert "diverged, from round" in call("show", "s").out
 

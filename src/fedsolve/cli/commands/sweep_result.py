@@ -78,8 +78,8 @@ def _document(folder: Path, found: SweepRecord, command: str) -> dict[str, Any]:
         "best": None if best is None else best | {"command": command},
         "share_within_5_percent": facts["share_within_5_percent"],
         "ranking": setting_rows(found),
-        "lanes": facts["lanes"],
-        "lanes_diverged": facts["lanes_diverged"],
+        "trials": facts["lanes"],
+        "trials_diverged": facts["lanes_diverged"],
         "seconds": facts["seconds"],
         "notes": facts["notes"],
         "error": failure,
@@ -98,7 +98,7 @@ def all_diverged(found: SweepRecord) -> str | None:
 
 def _files(folder: Path) -> dict[str, str]:
     """The page, tables and plots that a folder has, by what they are."""
-    names = {"page": PAGE, "lanes": TRIALS, "curves": CURVES, "summary": SUMMARY}
+    names = {"page": PAGE, "trials": TRIALS, "curves": CURVES, "summary": SUMMARY}
     found = {kind: folder / name for kind, name in names.items()}
     found |= {path.stem: path for path in sorted(folder.glob("*.png"))}
     return {kind: str(path) for kind, path in found.items() if path.exists()}
