@@ -54,7 +54,7 @@ COMPOSED = {
     ),
     "Personal+SCAFFOLD": lambda lr: fs.Personal(fs.SCAFFOLD(lr), "b", personal_lr=0.2),
     "Compressed+FedDuAdam": lambda lr: fs.Compressed(
-        fs.FedDuAdam(lr), fs.compression.TopK(0.5), memory="ef21", smallest=4
+        fs.FedDuAdam(lr), fs.compression.TopK(0.5), memory="ef21", down=fs.compression.Cast(), smallest=4
     ),
     "FedProx+FedDualAvg": lambda lr: fs.Proximal(fs.FedDualAvg(PSI, lr), 0.1),
 }

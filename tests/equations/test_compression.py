@@ -32,7 +32,7 @@ def top(update):
     return sent
 
 
-def transcript(fed, w, memory, weighting):
+def transcript(fed, w, memory, weighting, down=lambda w: w):
     """FedAvg whose client updates are compressed: what is lost is sent later, or what has changed is sent."""
     local, kept, g = LocalSGD(RATE), np.zeros((len(fed.clients), len(w))), np.zeros_like(w)
     iterates = [w]
@@ -40,7 +40,8 @@ def transcript(fed, w, memory, weighting):
         if cohort:
             sent = []
             for i in cohort:
-                update = local(fed, t, i, w) - w
+                start = down(w)
+                update = local(fed, t, i, start) - start
                 if memory == "feedback":
                     sent.append(top(update + kept[i]))
                     kept[i] += update - sent[-1]
@@ -72,6 +73,19 @@ def test_memories(memory, weighting):
     if memory == "ef21":
         flat = [np.ravel(x) for x in jax.tree.leaves(run.state.server.memory)]
         np.testing.assert_allclose(np.concatenate(flat), g, rtol=0, atol=1e-10)
+
+
+def test_a_compressed_broadcast():
+    """Clients train from the model as they decode it; the server's own is not rounded. It is half as long."""
+    clients = make_clients()
+    method = Compressed(fs.FedAvg(RATE), TopK(SHARE), memory="feedback", smallest=1, down=Cast("float16"))
+    run = engine(method, make_task(clients), SOME, ROUNDS)
+    fed, halved = federation(run, clients), lambda w: w.astype(np.float16).astype(float)
+    iterates, _, _ = transcript(fed, run.iterates[0], "feedback", "examples", halved)
+    np.testing.assert_allclose(run.iterates, iterates, rtol=0, atol=1e-10)
+    rounds = fs.run(method, make_task(clients), rounds=1, progress=False, dtype="float32").history.rounds
+    numbers = (FEATURES + 1) * CLASSES
+    assert rounds["bytes_down"].tolist() == [len(clients) * (2 * numbers + 4)]  # and the number of the round
 
 
 def test_small_leaves_and_scalars_are_sent_as_they_are():
@@ -231,6 +245,7 @@ REFUSED = {
     "has another reduction": lambda: Compressed(
         fs.build("Robust+FedAvg", {"reduction": "median"}), Sign(), memory="ef21"
     ),
+    "must keep every entry": lambda: Compressed(fs.FedAvg(0.1), Sign(), down=TopK(0.1)),
     r"in \(0, 1\]": lambda: TopK(0.0),
     "from 2 to 16": lambda: QSGD(1),
     "from 1 to 8": lambda: EDEN(True),

@@ -16,8 +16,10 @@ from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
 from fedsolve.core.types import Params, Scalar, module, replace, static
 from fedsolve.methods.compression.compressor import Compressor, Encoded
+from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
+_DOWN = 0xD0  # apart from the leaves of client updates
 _SEED = 0xC0DE  # of random numbers that nobody need hide: the same in simulation and deployment
 
 
@@ -59,12 +61,15 @@ class Compressed(Wrapper):
         inner: the method whose updates are compressed, such as `FedAvg` or `FedAdam`.
         compressor: of `fedsolve.compression`, such as `TopK(0.01)` or `EDEN(bits=2)`.
         memory: None, `feedback` or `ef21`; kept by each client. A biased compressor needs one to converge.
+        down: compressor of the model that is broadcast (`Cast`, `QSGD` or `EDEN`), or None. Clients then train from
+            Q(w), and the server keeps w itself.
         smallest: leaves with fewer entries are sent as they are, such as biases.
 
     Raises:
-        InvalidInput: no compressor; an inner method that does not send client updates, whose clients must follow what
-            the server makes of their messages (SCAFFOLD), or with central differential privacy, whose bound
-            compression could break; `ef21` around a method that weighs clients by examples or reduces them otherwise.
+        InvalidInput: no compressor, or one for `down` that leaves out entries; an inner method that does not send
+            client updates, whose clients must follow what the server makes of their messages (SCAFFOLD), or with
+            central differential privacy, whose bound compression could break; `ef21` around a method that weighs
+            clients by examples or reduces them otherwise.
             When a run begins: no leaf is large enough.
     """
 
@@ -75,6 +80,7 @@ class Compressed(Wrapper):
     compressor: Compressor
     _: KW_ONLY
     memory: Literal["feedback", "ef21"] | None = static(default=None)
+    down: Compressor | None = None
     smallest: int = static(default=256)
 
     def __post_init__(self) -> None:
@@ -85,6 +91,8 @@ class Compressed(Wrapper):
             )
         if self.memory is not None and not is_one_of(self.memory, ("feedback", "ef21")):
             raise InvalidInput(f"memory = {self.memory!r} must be None, 'feedback' or 'ef21'")
+        if self.down is not None and not isinstance(self.down, Cast | QSGD | EDEN):
+            raise InvalidInput(f"down = {shown(self.down)} must keep every entry: Cast, QSGD or EDEN")
         check_integer("smallest", self.smallest, 1)
         name, traits = name_of(self.inner), self.inner.traits
         if isinstance(self.inner, Compressed):
@@ -112,8 +120,21 @@ class Compressed(Wrapper):
         inner = self.inner.init(params)
         return CompressedServer(inner, trees.zeros_like(params)) if self.memory == "ef21" else inner
 
+    def broadcast(self, server: Any, cohort: Cohort) -> Any:
+        """The inner broadcast, its model compressed by `down`."""
+        sent = super().broadcast(server, cohort)
+        if self.down is None:
+            return sent
+        common = jax.random.fold_in(_common(cohort.round), _DOWN)
+        return _with_field(sent, "params", self._encode(self.down, self.inner.model(sent), common, 0))
+
+    def model(self, broadcast: Any) -> Params:
+        """The model that clients train from."""
+        return self.inner.model(self._received(broadcast))
+
     def init_client(self, broadcast: Any) -> Any:
         """The inner client's state, and a memory of zeros."""
+        broadcast = self._received(broadcast)
         inner = self.inner.init_client(broadcast)
         if self.memory is None:
             return inner
@@ -121,35 +142,39 @@ class Compressed(Wrapper):
 
     def train(self, broadcast: Any, client: Any, oracle: Oracle) -> tuple[Any, Any]:
         """Run the inner local work and compress its client update."""
+        broadcast = self._received(broadcast)
         message, inner = self.inner.train(broadcast, self.inner_part(client), oracle)
         update, common = client_update_of(message), _common(round_of(broadcast))
         if self.memory is None:
-            return _with_update(message, self._encode(update, common, oracle.client)), inner
+            sent = self._encode(self.compressor, update, common, oracle.client)
+            return _with_field(message, "delta", sent), inner
         feeds_back = self.memory == "feedback"
         wanted = trees.add(update, client.memory) if feeds_back else trees.sub(update, client.memory)
-        sent = self._encode(wanted, common, oracle.client)
+        sent = self._encode(self.compressor, wanted, common, oracle.client, shrinks=True)
         decoded = _decode(sent, common)
         memory = trees.sub(wanted, decoded) if feeds_back else trees.add(client.memory, decoded)
-        return _with_update(message, sent), CompressedClient(inner, memory)
+        return _with_field(message, "delta", sent), CompressedClient(inner, memory)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         """Decode the client update, unless the sum of codes is enough: then `update` does."""
         if self._adds_codes:
             return message, client
-        plain = _with_update(message, _decode(client_update_of(message), _common(round_of(broadcast))))
+        broadcast, update = self._received(broadcast), client_update_of(message)
+        plain = _with_field(message, "delta", _decode(update, _common(round_of(broadcast))))
         received, followed = self.inner.receive(broadcast, plain, self.inner_part(client))
         return received, self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
         """The inner update, along the mean of what was decoded, or with `ef21` along g."""
         if self._adds_codes:
-            message = _with_update(message, _decode(client_update_of(message), _common(cohort.round)))
+            update = _decode(client_update_of(message), _common(cohort.round))
+            message = _with_field(message, "delta", update)
         if self.memory != "ef21":
             return self.inner.update(server, message, cohort)
         share = cohort.size / cohort.population
         memory = trees.axpy(share, client_update_of(message), server.memory)
         return CompressedServer(
-            self.inner.update(server.inner, _with_update(message, memory), cohort), memory
+            self.inner.update(server.inner, _with_field(message, "delta", memory), cohort), memory
         )
 
     @property
@@ -160,16 +185,27 @@ class Compressed(Wrapper):
             inner = inner.inner
         return self.compressor.is_linear and type(inner).receive is Algorithm.receive
 
-    def _encode(self, update: Params, common: Any, client: Any) -> Any:
-        """The update with codes in place of its large leaves; randomness follows from round, client and leaf."""
+    def _received(self, broadcast: Any) -> Any:
+        """The inner broadcast as clients decode it."""
+        if self.down is None:
+            return broadcast
+        common = jax.random.fold_in(_common(round_of(broadcast)), _DOWN)
+        return _with_field(broadcast, "params", _decode(_field(broadcast, "params"), common))
+
+    def _encode(
+        self, compressor: Compressor, update: Params, common: Any, client: Any, shrinks: bool = False
+    ) -> Any:
+        """An update or a model with codes in place of its large leaves.
+
+        Randomness follows from round, client and leaf. With `shrinks`, an unbiased compressor is made a contraction.
+        """
         leaves, structure = jax.tree.flatten(update)
-        chosen = [x.size >= self.smallest and self.compressor.fits(x.shape) for x in leaves]
+        chosen = [x.size >= self.smallest and compressor.fits(x.shape) for x in leaves]
         if not any(chosen):
             raise InvalidInput(
                 f"{self.name} compresses nothing: no leaf of the model has {self.smallest} entries"
                 " and a smaller code; set smallest="
             )
-        shrinks = self.memory is not None and self.compressor.is_unbiased
         encoded = []
         for i, (x, is_chosen) in enumerate(zip(leaves, chosen, strict=True)):
             if not is_chosen:
@@ -177,8 +213,8 @@ class Compressed(Wrapper):
                 continue
             of_leaf = jax.random.fold_in(common, i)
             own = jax.random.fold_in(of_leaf, jnp.asarray(client, jnp.uint32))
-            factor = 1 / (1 + self.compressor.error(x.size)) if shrinks else 1.0
-            encoded.append(Encoded.of(self.compressor, x, own, of_leaf, factor))
+            factor = 1 / (1 + compressor.error(x.size)) if shrinks and compressor.is_unbiased else 1.0
+            encoded.append(Encoded.of(compressor, x, own, of_leaf, factor))
         return structure.unflatten(encoded)
 
 
@@ -196,8 +232,15 @@ def _common(round: Scalar) -> Any:
     return jax.random.fold_in(jax.random.key(_SEED), jnp.asarray(round, jnp.uint32))
 
 
-def _with_update(message: Any, update: Any) -> Any:
-    """A message with another client update, wherever wrappers have put it."""
-    if hasattr(message, "inner"):
-        return replace(message, inner=_with_update(message.inner, update))
-    return replace(message, delta=update)
+def _field(part: Any, name: str) -> Any:
+    """A field of a broadcast or message, wherever wrappers have put it."""
+    return _field(part.inner, name) if hasattr(part, "inner") else getattr(part, name)
+
+
+def _with_field(part: Any, name: str, value: Any) -> Any:
+    """A broadcast or message with another value of a field, wherever wrappers have put it."""
+    if hasattr(part, "inner"):
+        return replace(part, inner=_with_field(part.inner, name, value))
+    if not hasattr(part, name):
+        raise InvalidInput(f"{type(part).__name__} has no field `{name}` to compress")
+    return replace(part, **{name: value})
