@@ -22,7 +22,7 @@ from fedsolve.studies import names, reproduce
 PAGES = [
     (), ("run",), ("compare",), ("sweep",), ("reproduce",), ("study",), ("verdict",), ("list",), ("show",), ("cite",),
     ("federate",), ("federate", "new"), ("federate", "demo"), ("federate", "check"), ("doctor",), ("watch",),
-    ("predict",),
+    ("predict",), ("export",),
 ]  # fmt: skip
 
 

@@ -150,6 +150,7 @@ def test_shown_command_lines_are_read():
         "list",
         "watch",
         "predict",
+        "export",
         "doctor",
         "study",
     } == seen

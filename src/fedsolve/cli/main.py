@@ -18,6 +18,7 @@ from fedsolve.cli.commands.listing import cite, list_
 from fedsolve.cli.commands.predict import predict
 from fedsolve.cli.commands.reproduce import reproduce, study, verdict
 from fedsolve.cli.commands.training import compare, run, show, sweep
+from fedsolve.cli.export.export import export
 from fedsolve.cli.federation.commands import federate
 from fedsolve.cli.processes.distributed_init import left
 from fedsolve.cli.terminal.console import emit, fail, out_of_memory, usage
@@ -58,6 +59,7 @@ app.command(
 )(list_)
 app.command(short_help="Show a run, a comparison or a sweep, finished or not.")(show)
 app.command(short_help="Predict with the model of a finished run.")(predict)
+app.command(short_help="Export a trained model, with a model card.")(export)
 app.command(short_help="Serve a live page of runs.")(watch)
 app.command(short_help="Print the BibTeX entries for a run.")(cite)
 app.command(short_help="Check the installation, devices and data.")(doctor)

@@ -55,10 +55,14 @@ def load(kind: str, reference: str, wanted: type, folder: Path | None = None) ->
         InvalidInput: no such module or name (with the nearest match), the module raises when imported, or what stands
             there is no function or class that gives what is wanted.
     """
+    return as_builder(f"{kind} '{reference}'", named_object(kind, reference, folder), wanted)
+
+
+def named_object(kind: str, reference: str, folder: Path | None = None) -> Any:
+    """What `module:name` names, as it stands there; arguments and errors as of `load`."""
     module_name, name = split_reference(kind, reference)
     _look_in(folder)
-    found = _named(module_name, name, _imported(kind, reference, module_name, folder or Path.cwd()))
-    return as_builder(f"{kind} '{reference}'", found, wanted)
+    return _named(module_name, name, _imported(kind, reference, module_name, folder or Path.cwd()))
 
 
 def _look_in(folder: Path | None) -> None:

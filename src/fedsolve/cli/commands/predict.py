@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from fedsolve.cli.terminal.console import emit, emit_json
 from fedsolve.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from fedsolve.engine.result import Result
     from fedsolve.tasks.task import Task
 
 _ABOVE = 3  # folders that may have the configuration: of the run, of its method, of the comparison
@@ -58,13 +59,7 @@ def predict(
         raise InvalidInput(f"--out {out} exists already: give another file, or remove it")
     chosen = None if columns is None else [name.strip() for name in columns.split(",")]
     start_jax()
-    from fedsolve.engine.outcomes.load import load
-    from fedsolve.engine.result import Result
-
-    result = load(folder, _own_task(folder, trust))
-    if not isinstance(result, Result):
-        inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:3])
-        raise InvalidInput(f"{folder} holds several runs: give the folder of one of them, such as {inside}")
+    result = one_run(folder, own_task(folder, trust))
     inputs = read_inputs(source, chosen)
     try:
         found = result.predict(inputs, scores=scores)
@@ -77,7 +72,23 @@ def predict(
         emit(f"{len(inputs):,} predictions into {out}")
 
 
-def _own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
+def one_run(folder: Path, task: Task | None, module: Any = None) -> Result:
+    """The result in a folder, for its task or a PyTorch module.
+
+    Raises:
+        InvalidInput: it holds several runs, or none.
+    """
+    from fedsolve.engine.outcomes.load import load
+    from fedsolve.engine.result import Result
+
+    result = load(folder, task, module=module)
+    if not isinstance(result, Result):
+        inside = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())[:3])
+        raise InvalidInput(f"{folder} holds several runs: give the folder of one of them, such as {inside}")
+    return result
+
+
+def own_task(folder: Path, trust: Sequence[str] | None) -> Task | None:
     """The user's own task `module:name` that the configuration of a run names, if its code may be imported; else None.
 
     Raises:

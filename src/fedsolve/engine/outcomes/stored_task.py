@@ -70,6 +70,11 @@ class StoredTask:
         task = build(table["task"], **table.get("task_options", {}))
         return task if "validation" not in table else task.hold_out(table["validation"])
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the file names a ready task."""
+        return _TASK in model_facts(self.folder / MODEL)
+
     def predict(self, params: Params, x: Any, *, buffers: Any = None, scores: bool = False) -> Any:
         """See `Task.predict`; the model is a dict of arrays by path."""
         model, own = in_task(self.folder, self.task, params, buffers)
@@ -77,7 +82,7 @@ class StoredTask:
 
     def module(self, params: Params, buffers: Any = None) -> Any:
         """Refused: the code of a module is in no folder."""
-        if _TASK in model_facts(self.folder / MODEL):
+        if self.is_ready:
             return self.task.inference.module(params)
         raise InvalidInput(
             f"{self.folder} has the weights of a model and not its code: give fs.load(folder, module=...), a PyTorch "

@@ -1,0 +1,1 @@
+"""`fedsolve export`: a trained model's weights for other programs, with a model card."""
