@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import fedsolve
+from fedsolve.cli.federation.containers import FOLDER, container_files
 from fedsolve.cli.terminal.console import emit
 from fedsolve.core.errors import InvalidInput, unknown
 from fedsolve.folders.files import write_atomically
@@ -111,6 +112,8 @@ def write_app(folder: Path, task: str, framework: str, clients: int) -> None:
     write_atomically(package / "__init__.py", f'"""{task} on a federation."""\n')
     dashboard = importlib.resources.files("fedsolve.deploy.monitoring") / DASHBOARD
     write_atomically(folder / DASHBOARD, dashboard.read_bytes())
+    for name, text in container_files(values, clients, csv=task == CSV).items():
+        write_atomically(folder / FOLDER / name, text)
 
 
 def package_name(folder: Path) -> str:
@@ -168,6 +171,7 @@ def _values(folder: Path, task: str, framework: str, clients: int) -> dict[str, 
         "numbers": " ".join(map(str, range(clients))),
         "extras": _EXTRAS[framework],
         "version": fedsolve.__version__,
+        "image": f"{folder.name.lower()}:{fedsolve.__version__}",
         "schema_row": _SCHEMA_ROW.format(package_name(folder)) if task in _EXAMPLES else "",
         "examples": _EXAMPLES.get(task, ""),
         "statistics": ", statistics=problem.statistics" if task == CSV else "",
