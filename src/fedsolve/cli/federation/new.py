@@ -73,7 +73,7 @@ def new(
         int, typer.Option(help="Number of clients (default: 3).", show_default=False)
     ] = CLIENTS,
 ) -> None:
-    """Write a Flower app: a server, clients, an example model and data to replace, and instructions."""
+    """Write a Flower app: server, clients, an example model and data to replace, files for containers, instructions."""
     write_app(folder, task, framework, clients)
     package = folder / package_name(folder)
     files = [package / name for name in ("schema.toml", "problem.py") if (package / name).exists()]
