@@ -27,6 +27,7 @@ from fedsolve.cli.main import main
 from fedsolve.cli.processes.local_processes import HOST, free_port
 from fedsolve.deploy.persistent.flower_program import VERSION
 from fedsolve.deploy.persistent.node_folder import workers_in
+from fedsolve.results.clients import read_client_metrics
 from fedsolve.results.history import History
 
 yaml = pytest.importorskip("ruamel.yaml")
@@ -251,6 +252,14 @@ class Containers(LocalFederation):
             )  # fmt: skip
         self.nodes[name] = process
 
+    def finish(self, config):
+        """Start a run and wait for its end."""
+        run = self.submit(self.app, config)
+        end = time.monotonic() + 180
+        while not self.status(run).startswith("finished"):
+            assert time.monotonic() < end, self.log(run)
+            time.sleep(1)
+
     def wait_until_ready(self):
         """Ask as the manifest's readiness probe does."""
         [container] = pods_of(self.app)["superlink"]["spec"]["containers"]
@@ -275,7 +284,7 @@ class Containers(LocalFederation):
     not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl, ssh-keygen"
 )
 def test_a_federation_of_the_commands(tmp_path):
-    """SuperLink, server app's process and three nodes with TLS and keys train two rounds of SCAFFOLD."""
+    """SuperLink, server app's process and three nodes with TLS and keys train two rounds, then measure the model."""
     pytest.importorskip("sklearn")
     app = tmp_path / "digits"
     write_app(app, "digits", "sklearn", 3)
@@ -284,17 +293,12 @@ def test_a_federation_of_the_commands(tmp_path):
     running.prepare(app)
     try:
         running.start("superlink")
+        running.start("serverapp")
         running.wait_until_ready()
-        for service in list(compose_of(app)["services"])[1:]:
-            if service.startswith("node-"):
-                key = app / f"node{service.removeprefix('node-')}.pub"
-                running.flwr("supernode", "register", str(key), "here")
-            running.start(service)
-        run = running.submit(app, {"rounds": 2, "method": "SCAFFOLD"})
-        end = time.monotonic() + 180
-        while not running.status(run).startswith("finished"):
-            assert time.monotonic() < end, running.log(run)
-            time.sleep(1)
+        for client in range(3):
+            running.flwr("supernode", "register", str(app / f"node{client}.pub"), "here")
+            running.start(f"node-{client}")
+        running.finish({"rounds": 2, "method": "SCAFFOLD"})
         out = running.folder / "serverapp" / "run"  # as the app's configuration has it
         history = History.from_json((out / "history.json").read_text())
         assert history.rounds["round"].tolist() == [1, 2]
@@ -308,6 +312,9 @@ def test_a_federation_of_the_commands(tmp_path):
             )
             assert workers_in(running.folder / f"node-{client}" / "states")
         assert (running.folder / "superlink" / "superlink.db").exists()
+        running.finish({"job": "evaluate", "model": str(out), "out": "measured", "method": "SCAFFOLD"})
+        [measured] = read_client_metrics(out.parent / "measured").values()
+        assert (len(measured.names), measured.column("loss").max() < 2.3) == (3, True)  # log(10)
     finally:
         running.stop()
     assert all(process.poll() is not None for process in running.nodes.values())
