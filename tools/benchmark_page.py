@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
 def _table(table: dict[str, Any], is_dated: bool) -> Iterator[str]:
     """A heading line and the rows; a second column of ratios, of processor time, stays in the file."""
     columns = [i for i, name in enumerate(table["columns"]) if name not in (*LEFT_OUT, "ratio")]
-    name, _, title = table["title"].partition("  ")
+    name, _, title = re.sub(r"(\d) ?x ?(\d)", r"\1 × \2", table["title"]).partition("  ")
     dated = f" ({table['date']})" if is_dated else ""
     yield f"\n**{name}**: {title}{dated}\n"
     yield f"| {' | '.join(table['columns'][i] for i in columns)} |"

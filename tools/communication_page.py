@@ -68,7 +68,7 @@ method that sends them. On the command line: `fedsolve run digits Compressed+Fed
 compressor needs a memory, `feedback` or `ef21`. Messages of a linear compressor stay sums: the server adds them up
 before it decodes them. `down=fs.compression.Cast()` compresses the model that clients download.
 
-The table is for a leaf of 1,024 x 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
+The table is for a leaf of 1,024 × 1,024 float32 numbers. *Error* bounds the squared error relative to the squared norm:
 omega of an unbiased compressor, 1 - delta of another one.
 
 | compressor | times smaller | | error |

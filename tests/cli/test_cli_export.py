@@ -127,6 +127,53 @@ def test_a_state_dict_is_all_that_the_module_loads(call, nets):
     assert set(load_file("m.safetensors")) == set(trained.params) | set(trained.buffers)
 
 
+def test_an_onnx_graph_computes_what_the_module_does(call, nets, tmp_path):
+    """For any number of rows, without places of this machine; a graph that computes something else is not written."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="fedsolve[onnx] is not installed")
+    import onnxruntime
+    import torch
+
+    folder = nets / "elsewhere" / "task"
+    ended = call("export", folder, "--to", "onnx", "--out", "m.onnx", "--trust", "nets", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.document["rows of this check"] == 10
+    assert ended.document["largest difference from PyTorch"] < 1e-5
+    card = Path("m.md").read_text()
+    assert "| Rows of this check | 10 |" in card
+    assert str(nets).encode() not in Path("m.onnx").read_bytes()
+    session = onnxruntime.InferenceSession("m.onnx")
+    module = fs.load(folder, module=sys.modules["nets"].Net()).module().eval()
+    for rows in (1, 5):
+        x = np.random.default_rng(rows).normal(size=(rows, 2)).astype(np.float32)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x})
+        np.testing.assert_allclose(found, module(torch.from_numpy(x)).detach().numpy(), rtol=0, atol=1e-5)
+    np.savez("rows.npz", x=x)
+    given = ("export", nets / "module", "--to", "onnx", "--module", "nets:Net")
+    assert call(*given, "--out", "n.onnx", "--input", "rows.npz").code == 0
+    ended = call(*given, "--out", "o.onnx")
+    assert ended.code == 2
+    assert "give --input FILE" in ended.err
+
+
+def test_a_graph_that_computes_something_else_is_refused(nets, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="fedsolve[onnx] is not installed")
+    from fedsolve.cli.export import onnx_file
+
+    result = fs.load(nets / "module", module=sys.modules["nets"].Net())
+    graph = onnx_file._graph
+
+    def of_another(module, inputs):
+        module[2].weight.data += 1e-3
+        content = graph(module, inputs)
+        module[2].weight.data -= 1e-3
+        return content
+
+    monkeypatch.setattr(onnx_file, "_graph", of_another)
+    with pytest.raises(fs.InvalidInput, match="differs from the module by"):
+        onnx_file.as_onnx(result, nets / "module", np.ones((4, 2), np.float32))
+
+
 def test_the_card_has_counts_settings_metrics_and_no_place(call, plain):
     pytest.importorskip("yaml")
     folder, result = plain

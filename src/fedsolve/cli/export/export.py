@@ -126,4 +126,19 @@ def _check_model(result: Result) -> None:
 
 
 def _as_onnx(result: Result, folder: Path, task: Task | None, source: Path | None) -> Exported:
-    raise InvalidInput("--to onnx is not supported: give safetensors or torch")
+    """The graph, checked on the rows that are given or on held-out ones.
+
+    Raises:
+        InvalidInput: no rows, or as `as_onnx` does.
+    """
+    from fedsolve.cli.commands.prediction_files import read_inputs
+    from fedsolve.cli.export.onnx_file import as_onnx
+
+    if source is not None:
+        return as_onnx(result, folder, read_inputs(source, None))
+    rows = getattr(task.test if task is not None else None, "x", None)
+    if rows is None:
+        raise InvalidInput(
+            "--to onnx is checked on rows of inputs: give --input FILE, such as rows.npz or rows.csv"
+        )
+    return as_onnx(result, folder, rows)
