@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import logging
 import warnings
@@ -64,15 +65,13 @@ def as_onnx(result: Result, folder: Path, rows: Any) -> Exported:
 
 
 def _check_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput(
-            f"--to onnx needs the package {error.name}: pip install 'fedsolve[onnx,torch]'"
-        ) from None
+    for package in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise InvalidInput(
+                f"--to onnx needs the package {package}: pip install 'fedsolve[onnx,torch]'"
+            ) from None
 
 
 def _tensors(module: nn.Module, result: Result, rows: Any) -> Any:
@@ -127,11 +126,12 @@ def _clear_places(message: Any) -> None:
 
 def _difference(module: nn.Module, content: bytes, inputs: Any) -> tuple[float, float, int]:
     """The largest difference between onnxruntime's outputs and the module's, the largest output, and the rows."""
-    import onnxruntime
     import torch
     from torch.utils import _pytree as pytree
 
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = importlib.import_module("onnxruntime").InferenceSession(
+        content, providers=["CPUExecutionProvider"]
+    )
     leaves = pytree.tree_leaves(inputs)
     given = {taken.name: x.numpy() for taken, x in zip(session.get_inputs(), leaves, strict=True)}
     with torch.no_grad():
