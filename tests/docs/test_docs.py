@@ -60,7 +60,7 @@ def run_blocks(*which):
         assert names["result"].rounds["bytes_up"][-1] == 3  # three clients, one byte each
 
     def sweep():
-        assert names["found"].best_settings == {"client_lr": 0.03, "server_lr": 1.0}  # inside the grid
+        assert names["found"].best_settings == {"client_lr": 0.03, "server_lr": 1.0}
 
     ends = (digits, comparison, callbacks, regression, network, frank_wolfe, sweep, lambda: None)
     for i in which:
