@@ -240,6 +240,7 @@ REFUSED = {
     "a compressor such as": lambda: Compressed(fs.FedAvg(0.1), 0.1),
     "must be None, 'feedback' or 'ef21'": lambda: Compressed(fs.FedAvg(0.1), Sign(), memory="error"),
     "mean of all clients' c_i": lambda: Compressed(fs.SCAFFOLD(0.1), Sign()),
+    "which Compressed does not send": lambda: fs.ControlVariates(Compressed(fs.FedAvg(0.1), Sign())),
     "compress once": lambda: Compressed(Compressed(fs.FedAvg(0.1), Sign()), Sign()),
     "has weighting='examples'": lambda: Compressed(fs.FedAvg(0.1), Sign(), memory="ef21"),
     "has another reduction": lambda: Compressed(

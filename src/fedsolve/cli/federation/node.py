@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from fedsolve.cli.terminal.console import say
 from fedsolve.core.errors import InvalidInput
+from fedsolve.deploy.client.node_context import STATE_FOLDER
 from fedsolve.deploy.flower import check_flower
 from fedsolve.deploy.persistent.flower_program import PROGRAM, UnknownFlower, check_version
 from fedsolve.deploy.persistent.node_folder import BIN, WorkerLimits, hold, make_folder, start_worker
@@ -22,8 +23,6 @@ POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 """Flower's variable for the seconds after which a SuperExec looks for a message again."""
 POLL_SECONDS = "0.1"
 """A look costs 5 ms of a processor. Flower's 1.0 s adds half a second to a message, this 0.05 s."""
-STATE_FOLDER = "fedsolve-state"
-"""Where clients' states are unless the node's configuration has a `state-dir`."""
 _SETTING = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower reads --node-config
 
 

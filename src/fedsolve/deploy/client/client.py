@@ -16,7 +16,7 @@ from fedsolve.core.errors import FedsolveError, InvalidInput
 from fedsolve.deploy.app_options import named_arguments
 from fedsolve.deploy.client.kept_problem import KeptProblem
 from fedsolve.deploy.client.ledger import PrivacyBudget
-from fedsolve.deploy.client.node_context import NodeContext
+from fedsolve.deploy.client.node_context import STATE_FOLDER, NodeContext
 from fedsolve.deploy.client.worker import Worker
 from fedsolve.deploy.jobs.allowed_columns import AllowedColumns
 from fedsolve.deploy.jobs.column_records import ACTION
@@ -30,10 +30,6 @@ from fedsolve.deploy.monitoring.versions import RECORD as VERSIONS
 from fedsolve.deploy.monitoring.versions import own_versions
 from fedsolve.deploy.oracles.node_oracle import LocalProblem
 from fedsolve.deploy.site_names import numbered, site_of
-
-STATE_FOLDER = "fedsolve-state"
-"""Where clients' states are unless the node says otherwise: below the folder that the SuperNode was started in."""
-
 
 _Replying = Callable[[int, NodeContext, RecordDict], RecordDict]
 """(number of the run, node, what came) -> what is answered."""
@@ -92,11 +88,11 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answer(message, context, lambda *given: _reply_to_order(orders, questions, *given))
+        return _answer(message, context, partial(_reply_to_order, orders, questions))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _answer(message, context, lambda *given: questions(*given))
+        return _answer(message, context, questions)
 
     @app.query(ACTION)
     def columns(message: Message, context: Context) -> Message:

@@ -8,6 +8,9 @@ from typing import Any
 
 from fedsolve.core.errors import InvalidInput
 
+STATE_FOLDER = "fedsolve-state"
+"""Where clients' states are unless the node says otherwise: below the folder that the SuperNode was started in."""
+
 
 @dataclass(frozen=True)
 class NodeContext:

@@ -17,6 +17,7 @@ from fedsolve.core.schedules import Rate
 from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, reduced, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver
+from fedsolve.methods.compression.compressed import Compressed
 from fedsolve.methods.server.sgd import FedAvg
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
@@ -124,6 +125,10 @@ class ControlVariates(Wrapper):
             if isinstance(inner, ControlVariates):
                 raise InvalidInput(
                     "SCAFFOLD around SCAFFOLD: one set of control variates is enough: wrap once"
+                )
+            if isinstance(inner, Compressed) and self.option == "II":
+                raise InvalidInput(
+                    "SCAFFOLD option II needs the clients' updates, which Compressed does not send: use option='I'"
                 )
             inner = inner.inner
         if self.inner.traits.reduction is not None:
