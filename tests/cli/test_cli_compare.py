@@ -189,8 +189,10 @@ def test_methods_that_minimise_different_objectives_are_told_apart():
     from fedsolve.config.weighting import different_objectives
 
     (note,) = different_objectives({"FedAvg": fs.FedAvg(), "FedExP": fs.FedExP()}, "--weighting uniform")
-    assert "FedExP minimise the mean loss over clients" in note
+    assert "FedExP minimises the mean loss over clients" in note
     assert "FedAvg over examples; one for all: --weighting uniform" in note
+    (note,) = different_objectives({"FedAvg": fs.FedAvg(), "FedExP": fs.FedExP(), "a": fs.FedExP()}, "it")
+    assert "FedExP, a minimise the mean loss over clients" in note
     same = {"FedAvg": fs.FedAvg(weighting="uniform"), "FedExP": fs.FedExP()}
     assert different_objectives(same, "--weighting uniform") == []
 

@@ -18,6 +18,13 @@ def plane(slope: float = 2.0) -> fs.Task:
     loss = fs.tasks.SquaredError(model)
     data = [(x[:10], slope * x[:10, 0]), (x[10:], slope * x[10:, 0])]
     return fs.Task.from_arrays(loss, model.init(jax.random.key(0)), data, name="plane")
+
+def tags() -> fs.Task:
+    words = np.random.default_rng(0).random((30, 5)) > 0.5
+    rows = fs.SparseRows(np.tile(np.arange(5, dtype=np.int32), (30, 1)), words.astype(np.float32))
+    model = fs.tasks.SparseLinear(5, 2)
+    data = [fs.Examples(rows, np.eye(2, dtype=np.float32)[words[:, 0].astype(int)])]
+    return fs.Task.from_arrays(fs.tasks.BinaryCrossEntropy(model), model.init(jax.random.key(0)), data, name="tags")
 """
 
 
@@ -114,3 +121,16 @@ def test_code_of_ones_own_task_is_imported_only_where_it_may(call, tmp_path, mon
     assert call(*given, "--trust", "planes").code == 0
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["prediction"], [2, 0, -2], atol=0.05)
     sys.modules.pop("planes", None)
+
+
+def test_inputs_that_no_file_holds_are_refused_with_what_to_do(call, tmp_path, monkeypatch):
+    (tmp_path / "sparse.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert call("run", "sparse:tags", "FedAvg", "--rounds", "1", "--out", tmp_path / "run").code == 0
+    (tmp_path / "in.csv").write_text("a,b\n1,0\n")
+    given = ("--input", tmp_path / "in.csv", "--out", tmp_path / "out.csv", "--trust", "sparse")
+    ended = call("predict", tmp_path / "run", *given)
+    assert ended.code == 2
+    assert "the inputs of tags are fs.SparseRows" in ended.err
+    assert "to `predict` in Python (a file of inputs holds one array)" in ended.err
+    sys.modules.pop("sparse", None)

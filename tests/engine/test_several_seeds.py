@@ -62,7 +62,7 @@ def test_methods_with_different_objectives_are_noted_and_can_have_one(tmp_path):
     found = fs.compare(methods, TASK, **OPTIONS, out=tmp_path / "c")
     (note,) = found.notes
     assert note == (
-        "different objectives: FedExP minimise the mean loss over clients (weighting uniform), FedAvg, FedProx over "
+        "different objectives: FedExP minimises the mean loss over clients (weighting uniform), FedAvg, FedProx over "
         "examples; one for all: weighting='uniform'"
     )
     assert "different objectives: FedExP" in (tmp_path / "c" / "page.html").read_text()

@@ -24,8 +24,9 @@ def different_objectives(methods: Mapping[str, Algorithm], remedy: str) -> list[
         by.setdefault(method.traits.weighting, []).append(label)
     if len(by) < 2:
         return []
+    minimise = "minimises" if len(by["uniform"]) == 1 else "minimise"
     return [
-        f"different objectives: {', '.join(by['uniform'])} minimise the mean loss over clients (weighting uniform), "
+        f"different objectives: {', '.join(by['uniform'])} {minimise} the mean loss over clients (weighting uniform), "
         f"{', '.join(by['examples'])} over examples; one for all: {remedy}"
     ]
 

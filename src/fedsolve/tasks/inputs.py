@@ -38,7 +38,8 @@ def as_inputs(x: Any, rows: Any, task: str) -> tuple[Any, int]:
     if rows is not None:
         if jax.tree.structure(given) != jax.tree.structure(rows):
             raise InvalidInput(
-                f"x is {_words(given)}, the inputs of {task} are {_words(rows)}: give them in that form"
+                f"x is {_words(given)}, the inputs of {task} are {_words(rows)}: give them in that form, "
+                "to `predict` in Python (a file of inputs holds one array)"
             )
         sparse = isinstance(rows, SparseRows)
         given = jax.tree.map(lambda a, row: _like(a, row, task, sparse), given, rows)

@@ -124,7 +124,8 @@ def check_metric_names(names: object) -> tuple[str, ...]:
         names = names.replace(",", " ").split()
     if not isinstance(names, list | tuple) or not all(isinstance(n, str) and n for n in names):
         raise InvalidInput(
-            f"client_metrics = {sanitize(repr(names), 80)} must be names of metrics, such as ('loss', 'accuracy')"
+            f"client_metrics = {sanitize(repr(names), 80)} must be names of metrics, such as ('loss', 'accuracy'); "
+            "metrics of fs.metrics are given to the oracles, as metrics={'auc': fs.metrics.AUC()}"
         )
     if len(set(names)) < len(names) or len(names) > MOST_METRICS:
         raise InvalidInput(
