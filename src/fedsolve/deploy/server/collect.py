@@ -56,6 +56,7 @@ class ReplyCollector(Exchange[TrainRequest, Accepted]):
         with self._phases.during("wait"):
             clients, connected = self._connected(clients, replies, is_retry)
         with self._phases.during("orders"):
+            self._coordinator.begin_attempt(clients)
             requests = {connected[client]: self._coordinator.train_request(client) for client in clients}
             orders = PendingRequests(self, requests, replies, self._round)
             pending = [orders, beside()] if beside else [orders]
@@ -123,7 +124,7 @@ def read_and_validate(coordinator: Coordinator, client: int, answer: RecordDict)
     """
     with reading("the reply"):
         try:
-            expected = Expected(coordinator.method.max_message_bytes, coordinator.state.buffers)
+            expected = Expected(coordinator.max_message_bytes, coordinator.state.buffers)
             reply = record_to_reply(TrainReply, answer, expected)
         except StateLost:
             coordinator.report_lost_state(client)

@@ -7,7 +7,7 @@ the seed, replies are checked one by one and reduced in the order of client numb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -183,6 +183,14 @@ class Coordinator:
 
         return request
 
+    def begin_attempt(self, clients: Sequence[int]) -> None:
+        """These clients are about to be asked for the current round, in this order."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Bytes of the longest message that a client of this round may send."""
+        return self.method.max_message_bytes
+
     def version_of(self, client: int) -> int:
         """The round whose broadcast a client's order has: the current one."""
         return self.state.round
@@ -254,9 +262,7 @@ class Coordinator:
         reduced: Any = None
         if clients or self.algorithm.traits.updates_when_empty:
             with self.precision():
-                weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
-                messages = (self.message_of(i) for i in clients)  # one at a time
-                reduced = self.method.reduce(messages, weights)
+                reduced = self._reduced(accepted)
                 server = self.method.update(server, reduced, state.round, len(clients))
         if clients:
             used[clients] = [self.version_of(i) for i in clients]
@@ -275,6 +281,12 @@ class Coordinator:
         loss = _reported_loss(reduced) if clients and not self.algorithm.traits.privacy else None
         entry |= {} if loss is None else {"client_loss": loss}
         return entry | {name: float(value) for name, (value, _) in reports(server).items()}
+
+    def _reduced(self, accepted: Mapping[int, Accepted]) -> Any:
+        """The messages of the replies that count, reduced to one."""
+        clients = sorted(accepted)
+        weights = cap_weights([accepted[i].weight for i in clients], self._max_share)
+        return self.method.reduce(map(self.message_of, clients), weights)  # one at a time
 
     def _check_finite(self, server: Any, buffers: Buffers, accepted: Mapping[int, Accepted]) -> None:
         with self.precision():
