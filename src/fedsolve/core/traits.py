@@ -31,6 +31,7 @@ class Traits:
         privacy: how what clients send is protected. A wrapper that sends more than such a method must refuse it.
         gdp_mu: sensitivity over standard deviation of the noise that a client adds to one message itself: the mu of
             Gaussian differential privacy.
+        secure_sums: whether clients' messages may be added up alone: a deployment masks them.
         secret_cohorts: whether what it guarantees holds only against those who do not know who takes part.
         buffer: messages of an update on a clock, of a method whose clients may begin with older models; else 0.
         personal: whether clients have models of their own (`own_model`), with which they are measured.
@@ -44,6 +45,7 @@ class Traits:
     only_mean: str = ""
     privacy: Privacy = ""
     gdp_mu: Any = math.inf
+    secure_sums: bool = False
     secret_cohorts: bool = False
     buffer: int = 0
     personal: bool = False
