@@ -90,7 +90,7 @@ def test_safetensors_are_the_parameters_by_name(call, plain):
     folder, result = plain
     ended = call("export", folder, "--to", "safetensors", "--out", "new/digits.safetensors")
     assert ended.code == 0
-    assert ended.out == "650 parameters into new/digits.safetensors, model card new/digits.md\n"
+    assert ended.out == "650 parameters into new/digits.safetensors, model card new/digits.safetensors.md\n"
     read, (weight, bias) = load_file("new/digits.safetensors"), result.params
     assert read.keys() == fs.load(folder).params.keys()
     by_shape = {array.shape: array for array in read.values()}
@@ -139,7 +139,7 @@ def test_an_onnx_graph_computes_what_the_module_does(call, nets, tmp_path):
     assert ended.code == 0, ended.err
     assert ended.document["rows of this check"] == 10
     assert ended.document["largest difference from PyTorch"] < 1e-5
-    card = Path("m.md").read_text()
+    card = Path("m.onnx.md").read_text()
     assert "| Rows of this check | 10 |" in card
     assert str(nets).encode() not in Path("m.onnx").read_bytes()
     session = onnxruntime.InferenceSession("m.onnx")
@@ -178,7 +178,7 @@ def test_the_card_has_counts_settings_metrics_and_no_place(call, plain):
     pytest.importorskip("yaml")
     folder, result = plain
     call("export", folder, "--to", "safetensors", "--out", "digits.safetensors")
-    text = Path("digits.md").read_text()
+    text = Path("digits.safetensors.md").read_text()
     head, body = front_matter(text)
     assert head == {
         "license": None,
@@ -219,7 +219,7 @@ def test_a_card_of_private_runs_hides_seed_and_paths(call, recorded):
     }
     folder = recorded(FEDERATION, {"population": 1200, **secret}, [1.25, 2.5])
     assert call("export", folder, "--to", "safetensors", "--out", "m.safetensors").code == 0
-    text = Path("m.md").read_text()
+    text = Path("m.safetensors.md").read_text()
     head, body = front_matter(text)
     assert head["tags"] == ["federated-learning", "dp-x-y"]
     assert "# DP|x - y on federation" in body
@@ -235,8 +235,8 @@ def test_a_card_of_private_runs_hides_seed_and_paths(call, recorded):
 def test_a_card_of_a_simulation_says_where_its_epsilon_holds(call, recorded):
     folder = recorded("digits", {}, [1.0, np.nan])
     assert call("export", folder, "--to", "safetensors", "--out", "m.safetensors").code == 0
-    assert "epsilon = 1 after all rounds" in Path("m.md").read_text()
-    assert "In a simulation the noise follows from the seed" in Path("m.md").read_text()
+    assert "epsilon = 1 after all rounds" in Path("m.safetensors.md").read_text()
+    assert "In a simulation the noise follows from the seed" in Path("m.safetensors.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,12 @@ def test_what_is_not_supported_is_one_line_and_leaves_no_file(
 
 def test_nothing_is_overwritten_and_weights_come_with_their_card(call, plain, tmp_path, monkeypatch):
     given = ("export", plain[0], "--to", "safetensors", "--out", tmp_path / "m.safetensors")
-    (tmp_path / "m.md").write_text("mine")
+    (tmp_path / "m.safetensors.md").write_text("mine")
     ended = call(*given)
-    assert (ended.code, (tmp_path / "m.md").read_text()) == (2, "mine")
+    assert (ended.code, (tmp_path / "m.safetensors.md").read_text()) == (2, "mine")
     assert "the model card" in ended.err
     assert not (tmp_path / "m.safetensors").exists()
-    (tmp_path / "m.md").unlink()
+    (tmp_path / "m.safetensors.md").unlink()
     from fedsolve.folders import files
 
     write, full = files.write_atomically, OSError(28, "No space left on device")

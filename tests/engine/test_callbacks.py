@@ -42,7 +42,7 @@ def test_a_run_ends_where_the_metric_has_not_become_better(patience):
     ended = run(40, callbacks=[EarlyStopping("train_loss", patience)])
     assert ended.metrics["round"][-1] == 2 * stop == len(ended.rounds["round"])
     np.testing.assert_array_equal(ended.metrics["train_loss"], whole.metrics["train_loss"][: stop + 1])
-    assert f"ended after round {2 * stop} of 40: train_loss was no better than" in ended.history.notes[-1]
+    assert f"ended after round {2 * stop} of 40: train_loss was no better than" in ended.notes[-1]
 
 
 def test_accuracy_counts_upwards_and_nan_is_never_better():

@@ -181,7 +181,9 @@ def test_callbacks_of_a_comparison_are_each_runs_own():
     assert [r.metrics["round"].tolist() for r in found.runs] == [[0, 3], [0, 3, 6]]
     assert found.runs[0].history.notes == ("ended after round 3 of 6: enough",)
     assert_same(found.runs[1], compared().runs[1])
-    assert [r.metrics["round"][-1] for r in compared(callbacks=callbacks, seeds=2).runs] == [6, 3, 6, 6]
+    several = compared(callbacks=callbacks, seeds=2)
+    assert [r.metrics["round"][-1] for r in several.runs] == [6, 3, 6, 6]
+    assert several["FedAvg"].notes == found.runs[0].notes
 
 
 def test_if_all_diverge_it_is_said(tmp_path):

@@ -186,6 +186,17 @@ def test_what_cannot_be_trained(module, words, translate):
     assert "\n" not in str(caught.value)
 
 
+def test_a_loader_or_a_stream_is_no_client():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(CLIENTS)
+
+    loader, wanted = torch.utils.data.DataLoader(CLIENTS), "client 1 is <.*a data set of pairs"
+    for data, words in ((loader, "client 1 is a DataLoader: give its dataset"), (Stream(), wanted)):
+        with pytest.raises(fs.InvalidInput, match=words):
+            fs.tasks.from_torch(nn.Linear(4, 3), nn.CrossEntropyLoss(), [CLIENTS[0], data])
+
+
 def test_a_buffer_that_is_not_saved():
     with pytest.raises(fs.InvalidInput, match="writes to 'seen', which is not a buffer that it saves"):
         fs.tasks.from_torch(_unsaved(), nn.CrossEntropyLoss(), CLIENTS)

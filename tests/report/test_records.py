@@ -47,7 +47,7 @@ def test_a_csv_file_reads_back_exactly(tmp_path):
 def test_a_frame_is_of_the_library_that_is_there(monkeypatch):
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InvalidInput, match="needs pandas or polars"):
+    with pytest.raises(InvalidInput, match="needs pandas or polars: pip install pandas"):
         Two().frame()
     for name in ("polars", "pandas"):  # with both it is pandas
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(DataFrame=lambda c, n=name: (n, c)))

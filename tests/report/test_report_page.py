@@ -102,6 +102,13 @@ def test_no_name_can_break_the_page(history, tmp_path):
     assert NASTY not in PageTable(NASTY, [NASTY], [[NASTY]], NASTY).html()
 
 
+def test_time_without_compilation_is_said_where_something_was_compiled(history, tmp_path):
+    said = [
+        "time leaves out" in write(tmp_path, [replace(history, compile_seconds=s)])[0] for s in (0.0, 0.1)
+    ]
+    assert said == [False, True]
+
+
 def test_a_long_setting_is_not_pressed_into_a_column(history, tmp_path):
     methods = [f"FedOpt(local=SGD(lr={rate}), server_optimizer=ServerSGD(lr=1.0))" for rate in (0.1, 0.3)]
     runs = [replace(history, label=m[:20], settings={"algorithm": m, "seed": 0}) for m in methods]

@@ -171,6 +171,11 @@ class Result(Records):
         return self.history.evaluations
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks and warnings of the run, as its page shows them."""
+        return self.history.notes
+
+    @property
     def rounds(self) -> dict[str, np.ndarray]:
         """The log of every round as columns: server_lr, participants, dropped, bytes_up, bytes_down, ..."""
         return self.history.rounds

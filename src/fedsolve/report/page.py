@@ -49,10 +49,8 @@ _MOST_POINTS = 18_000
 """Of all curves of a metric together: twelve methods with a dozen metrics make a page of 3 MB."""
 _AXES = ("round", "seconds", "megabytes", "time")
 _TIME = '<label><input type="radio" name="x" value="time"><span>simulated time</span></label>'
-_HELP = (
-    '<p class="help">Last iterate. Press a column\'s head to sort. “Sent” counts the bytes of all clients and rounds; '
-    "time leaves out compilation.</p>"
-)
+_HELP = "Last iterate. Press a column's head to sort. “Sent” counts the bytes of all clients and rounds"
+_COMPILED = "time leaves out compilation"
 _SCRIPTS = ("plotting.js", "curves.js", "clients.js", "sorting.js")
 
 
@@ -85,12 +83,14 @@ def write_page(
     first = first_metric(histories)
     remarks = [without_folders(note) for note in (*notes, *_notes(histories))]
     drawn = "\n".join(picture(*item) for item in (pictures or {}).items())
+    compiled = [_COMPILED] if any(h.compile_seconds for h in histories) else []
+    explained = f'<p class="help">{"; ".join([_HELP, *compiled])}.</p>'
     parts = {
         "title": text(title),
         "context": text(context(histories)),
         "outcome": text(outcome(histories)),
         "curves": curves_html(histories),
-        "results": details("Results", f"{result_html(histories)}\n{_HELP}", shown=True),
+        "results": details("Results", f"{result_html(histories)}\n{explained}", shown=True),
         "notes": details(f"Notes ({len(remarks)})", note_list(remarks)),
         "clients": _clients_section(histories, clients),
         "pictures": details("Data and clients", drawn),

@@ -105,7 +105,7 @@ def frame(columns: dict[str, np.ndarray]) -> Any:
         except ModuleNotFoundError:
             continue
         return library.DataFrame(columns)
-    raise InvalidInput("a frame needs pandas or polars, and neither is installed: install one, or use to_csv")
+    raise InvalidInput("a data frame needs pandas or polars: pip install pandas, or use to_csv")
 
 
 def csv_text(columns: dict[str, np.ndarray]) -> str:

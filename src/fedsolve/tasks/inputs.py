@@ -73,7 +73,9 @@ def _array(value: Any) -> np.ndarray:
     try:
         a = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"x is {of_type(value)} and not an array: {error}") from None
+        raise InvalidInput(
+            f"x is {of_type(value)} and not an array: give the inputs alone ({error})"
+        ) from None
     if a.dtype.kind not in "biuf":
         raise InvalidInput(f"x has type {a.dtype}: give arrays of numbers")
     return a

@@ -39,7 +39,7 @@ def export(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="File to write: .safetensors, .pt or .onnx; the model card is beside it, as .md.",
+            help="File to write: .safetensors, .pt or .onnx; the model card is beside it, as FILE.md.",
         ),
     ],
     module: Annotated[
@@ -107,7 +107,7 @@ def _check(to: str, out: Path, module: str | None, source: Path | None) -> Path:
         raise InvalidInput("--module is for --to torch and onnx: safetensors need no module, leave it out")
     if source is not None and to != "onnx":
         raise InvalidInput("--input has rows for the check of --to onnx: leave it out")
-    card = out.with_suffix(".md")
+    card = out.with_name(f"{out.name}.md")
     for option, path in (("--out", out), ("the model card", card)):
         if path.exists():
             raise InvalidInput(f"{option} {path} exists already: give another file, or remove it")

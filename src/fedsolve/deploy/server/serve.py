@@ -36,7 +36,7 @@ from fedsolve.engine.checks.rates import check_rates
 from fedsolve.engine.loop import CompileClock, loop
 from fedsolve.engine.reacting import changes
 from fedsolve.engine.records.evaluation_setup import EvaluationSetup
-from fedsolve.engine.records.identity import describe, digest
+from fedsolve.engine.records.identity import as_written, describe, digest
 from fedsolve.engine.result import Result
 from fedsolve.folders.run_folder import check_rounds
 from fedsolve.report.page import write_page
@@ -196,6 +196,7 @@ def _run(
         notes += changes(deployment.algorithm, recorder.evaluations.arrays())
         notes += (ended,) if ended else ()
         options = {**deployment.identity, **settings.configurable(), "experiment": checkpoint.experiment}
+        options["algorithm"] = as_written(deployment.algorithm)
         del options["out"], options["metrics_address"]  # of this machine, and the record may be shown
         if rounds.sites:
             options["sites"] = ", ".join(map(coordinator.names, range(settings.population)))

@@ -126,6 +126,11 @@ class Seeds(Several):
         return same_columns([h.rounds for h in self.histories])
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks and warnings of the runs, each once."""
+        return tuple(dict.fromkeys(note for h in self.histories for note in h.notes))
+
+    @property
     def params(self) -> Params:
         """The final models as one, each array with a leading axis of seeds.
 

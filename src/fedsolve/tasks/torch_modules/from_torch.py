@@ -82,7 +82,7 @@ def from_torch(
     from fedsolve.pytorch.translation.trial import outputs_of
 
     if not isinstance(module, torch.nn.Module):
-        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module")
+        raise InvalidInput(f"module = {shown(module)} must be a torch.nn.Module, an object and no class")
     _refuse_halves(module)
     data = clients if isinstance(clients, FederatedData) else _federated(clients)
     held_out = None if test is None else _examples("test", test)
@@ -160,9 +160,13 @@ def _federated(clients: Any) -> FederatedData:
 def _examples(who: str, data: Any) -> Examples:
     """A client's pair, or all of its data set, as NumPy arrays."""
     from torch import Tensor
-    from torch.utils.data import Dataset, default_collate
+    from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-    if isinstance(data, Dataset):
+    if isinstance(data, DataLoader):
+        raise InvalidInput(
+            f"{who} is a DataLoader: give its dataset; batch_size= sets the size of minibatches"
+        )
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         data = default_collate([data[i] for i in range(len(data))])  # pyright: ignore[reportArgumentType]
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"{who} is {shown(data)}: give a pair (inputs, targets), or a data set of pairs")
