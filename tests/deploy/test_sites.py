@@ -42,7 +42,7 @@ def test_names_stand_everywhere_and_change_no_bit(tmp_path, capsys):
     assert "client 2 keeps its number: its site is called north, as that of client 0: give each" in log
     assert "round 1: south does not count: " in log
     assert history.settings["sites"] == "north, south, client 2, client 3, client 4, client 5"
-    assert history.settings["algorithm"] == "FedAvg(client_lr=0.1)"
+    assert history.settings["algorithm"] == "FedAvg()"  # as written, with its default rate
     measured = read_client_metrics(tmp_path / "a" / "server")[1]
     assert measured.names == ("north", "south", "client 2", "client 3", "client 4", "client 5")
     [line] = (tmp_path / "a" / "server" / run_log.ROUNDS).read_text().splitlines()
