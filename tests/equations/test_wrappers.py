@@ -10,7 +10,10 @@ import fedsolve as fs
 from equations.cases import EVERY, FULL, SOME, check_fedopt, check_scaffold
 from equations.server_rules import Average, FedDuA, FedOptRule
 from equations.transcript import LocalSGD
-from harness import crossed, engine
+from harness import CLASSES, FEATURES, crossed, engine, make_clients, make_task
+from verbs_harness import play
+
+RATE = 0.3
 
 OPTIONS = pytest.mark.parametrize("option", ["I", "II"])
 
@@ -52,6 +55,33 @@ def test_scaffold_in_the_engine():
 def test_scaffold_with_a_number_of_steps(sampling):
     """K = 5 for everyone: 1, 2 and 3 minibatches per pass, so passes are cut in the middle."""
     check_scaffold(fs.SCAFFOLD(0.3), lambda: Average(1.0), LocalSGD(0.3), "II", sampling, local_steps=5)
+
+
+@pytest.mark.parametrize(("by", "equal_steps"), [(play, 5), (engine, None)], ids=["told", "found"])
+def test_scaffold_sends_client_updates_alone(by, equal_steps):
+    """Of clients with as many steps: c and all c_i, of a cohort that varies, with a schedule and momentum."""
+    rate = fs.schedules.Exponential(0.4, 0.8)
+    algorithm = fs.SCAFFOLD(rate, client_momentum=0.6, equal_steps=equal_steps)
+    local = LocalSGD(lambda t: 0.4 * 0.8**t, momentum=0.6)
+    check_scaffold(algorithm, lambda: Average(1.0), local, "II", SOME, by=by, local_steps=5)
+
+
+def test_what_scaffold_sends():
+    """As much as FedAvg with option II, as many steps and uniform weights; a vector more otherwise."""
+
+    def sent(method, **work):
+        task = make_task(make_clients(), **(work or {"local_steps": 5}))
+        return fs.run(method, task, rounds=1, progress=False).history.rounds["bytes_up"].item()
+
+    least, vector = sent(fs.FedAvg(RATE, weighting="uniform")), 5 * 4 * (FEATURES + 1) * CLASSES
+    assert sent(fs.SCAFFOLD(RATE)) == sent(fs.SCAFFOLD(RATE, equal_steps=5)) == least
+    for more in ({"option": "I"}, {"weighting": "examples"}):
+        assert sent(fs.SCAFFOLD(RATE, **more)) == least + vector
+    assert sent(fs.SCAFFOLD(RATE), epochs=1) == least + vector
+    with pytest.raises(fs.InvalidInput, match="clients take different numbers of local steps"):
+        sent(fs.SCAFFOLD(RATE, equal_steps=5), epochs=1)
+    with pytest.raises(fs.InvalidInput, match="needs option='II' and weighting='uniform'"):
+        fs.SCAFFOLD(RATE, option="I", equal_steps=5)
 
 
 @EVERY

@@ -227,6 +227,22 @@ class Algorithm(ABC):
         """
         return self
 
+    def with_steps(self, steps: int | None) -> Algorithm:
+        """The method for clients that all take the same number of local steps in every round.
+
+        A simulation calls it before the first round; a client of a deployment calls it to have its own number checked.
+
+        Args:
+            steps: that number, at least 1; None where clients differ.
+
+        Returns:
+            The method itself, unless its clients can then send less.
+
+        Raises:
+            InvalidInput: a method that was told another number.
+        """
+        return self
+
     def diagnostics(self) -> tuple[Any, ...]:
         """Diagnostics that evaluations add for this method (`fedsolve.diagnostics`), such as a Frank-Wolfe gap.
 

@@ -47,9 +47,9 @@ LATER = {"later": True}
 """Metadata of a field that older versions lack: at its default it is no part of what a run is known by."""
 
 
-def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """A field that is part of the program: changing its value compiles anew."""
-    return dataclasses.field(default=default, metadata={"static": True})
+def static(*, default: Any = dataclasses.MISSING, later: bool = False) -> Any:
+    """A field that is part of the program: changing its value compiles anew. `later`: see `LATER`."""
+    return dataclasses.field(default=default, metadata={"static": True} | (LATER if later else {}))
 
 
 def reduced(by: str, claim: Claim | None = None) -> Any:

@@ -135,6 +135,7 @@ def examples() -> dict[str, Algorithm]:
     methods = {name: example(name) for name in ALGORITHMS} | {
         "FedDualAvg, averaged": example("FedDualAvg", averaged=True),
         "FedLiLS, max": example("FedLiLS", server="max"),
+        "SCAFFOLD, equal_steps": example("SCAFFOLD", equal_steps=STEPS),
         "Personal+SCAFFOLD": example("Personal+SCAFFOLD"),
         "FedExProx, StoPS": example("FedExProx", extrapolation="StoPS"),
     }

@@ -122,6 +122,11 @@ class LocalWork:
     in_step: bool
     half: bool = False
 
+    @property
+    def equal_steps(self) -> int | None:
+        """Local steps of every client in a round, None where clients differ."""
+        return self.max_steps if self.in_step else None
+
 
 def pack(
     data: FederatedData,

@@ -54,7 +54,7 @@ def place(requested: Requested) -> Placed:
     """
     task, options = requested.task, requested.options
     dtype = jnp.dtype(options.dtype)
-    algorithm = in_run(requested.algorithm, task, dtype)
+    algorithm = in_run(requested.algorithm.with_steps(requested.work.equal_steps), task, dtype)
     given = task.init(start_key(options.seed))
     params = in_type(task, given, dtype)
     sampling = cast(requested.sampling, dtype)

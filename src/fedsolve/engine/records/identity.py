@@ -38,7 +38,8 @@ def describe(value: object, brief: bool = False) -> str:
     'ServerSGD(lr=0.5, momentum=None, ema=False, nesterov=False)'
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f, describe(getattr(value, f.name), brief)) for f in dataclasses.fields(value)]
+        given = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        fields = [(f, describe(x, brief)) for f, x in given if not (f.metadata.get("later") and x is f.default)]
         parts = [f"{f.name}={text}" for f, text in fields if not (brief and text == _default(f))]
         return f"{type(value).__name__}({', '.join(parts)})"
     if isinstance(value, np.ndarray | jax.Array):

@@ -93,7 +93,9 @@ def prepare_trials(requested: RequestedSweep, label: str | None) -> Trials:
     prepared = prepare(requested.methods[0], task, first, label)
     trials = len(requested.methods) * len(options.seeds)
     _check_evaluations(trials, prepared.rounds, prepared.eval_every)
-    methods = [with_versions(in_run(m, task, prepared.dtype), prepared.timed) for m in requested.methods]
+    steps = prepared.program.work.equal_steps
+    cast_methods = [in_run(m.with_steps(steps), task, prepared.dtype) for m in requested.methods]
+    methods = [with_versions(m, prepared.timed) for m in cast_methods]
     given = options.diagnostics
     measured = [(*task.diagnostics, *m.diagnostics()) if given is None else tuple(given) for m in methods]
     diagnostics = tuple(cast(d, prepared.dtype) for d in measured)

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import jax
-import jax.numpy as jnp
 
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
@@ -14,13 +13,21 @@ from fedsolve.core.building.build_record import class_by_name
 from fedsolve.core.checks import check_integer, is_one_of
 from fedsolve.core.errors import InvalidInput, shown
 from fedsolve.core.oracle import Oracle
-from fedsolve.core.types import Params, Scalar, module, replace, static
-from fedsolve.methods.compression.compressor import Compressor, Encoded
+from fedsolve.core.types import Params, module, static
+from fedsolve.methods.compression.compressor import Compressor
+from fedsolve.methods.compression.encoding import (
+    adds_codes,
+    check_compressor,
+    decode_leaves,
+    encode_leaves,
+    field_of,
+    round_key,
+    with_field,
+)
 from fedsolve.methods.compression.fewer_bits import EDEN, QSGD, Cast
 from fedsolve.methods.wrappers.wrapper import Wrapper
 
 _DOWN = 0xD0  # apart from the leaves of client updates
-_SEED = 0xC0DE  # of random numbers that nobody need hide: the same in simulation and deployment
 
 
 @module
@@ -85,10 +92,7 @@ class Compressed(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.compressor, Compressor):
-            raise InvalidInput(
-                f"Compressed needs a compressor such as fs.compression.TopK(0.01), not {shown(self.compressor)}"
-            )
+        check_compressor("Compressed", self.compressor)
         if self.memory is not None and not is_one_of(self.memory, ("feedback", "ef21")):
             raise InvalidInput(f"memory = {self.memory!r} must be None, 'feedback' or 'ef21'")
         if self.down is not None and not isinstance(self.down, Cast | QSGD | EDEN):
@@ -125,8 +129,8 @@ class Compressed(Wrapper):
         sent = super().broadcast(server, cohort)
         if self.down is None:
             return sent
-        common = jax.random.fold_in(_common(cohort.round), _DOWN)
-        return _with_field(sent, "params", self._encode(self.down, self.inner.model(sent), common, 0))
+        common = jax.random.fold_in(round_key(cohort.round), _DOWN)
+        return with_field(sent, "params", self._encode(self.down, self.inner.model(sent), common, 0))
 
     def model(self, broadcast: Any) -> Params:
         """The model that clients train from."""
@@ -144,103 +148,49 @@ class Compressed(Wrapper):
         """Run the inner local work and compress its client update."""
         broadcast = self._received(broadcast)
         message, inner = self.inner.train(broadcast, self.inner_part(client), oracle)
-        update, common = client_update_of(message), _common(round_of(broadcast))
+        update, common = client_update_of(message), round_key(round_of(broadcast))
         if self.memory is None:
             sent = self._encode(self.compressor, update, common, oracle.client)
-            return _with_field(message, "delta", sent), inner
+            return with_field(message, "delta", sent), inner
         feeds_back = self.memory == "feedback"
         wanted = trees.add(update, client.memory) if feeds_back else trees.sub(update, client.memory)
         sent = self._encode(self.compressor, wanted, common, oracle.client, shrinks=True)
-        decoded = _decode(sent, common)
+        decoded = decode_leaves(sent, common)
         memory = trees.sub(wanted, decoded) if feeds_back else trees.add(client.memory, decoded)
-        return _with_field(message, "delta", sent), CompressedClient(inner, memory)
+        return with_field(message, "delta", sent), CompressedClient(inner, memory)
 
     def receive(self, broadcast: Any, message: Any, client: Any) -> tuple[Any, Any]:
         """Decode the client update, unless the sum of codes is enough: then `update` does."""
-        if self._adds_codes:
+        if adds_codes(self.compressor, self.inner):
             return message, client
         broadcast, update = self._received(broadcast), client_update_of(message)
-        plain = _with_field(message, "delta", _decode(update, _common(round_of(broadcast))))
+        plain = with_field(message, "delta", decode_leaves(update, round_key(round_of(broadcast))))
         received, followed = self.inner.receive(broadcast, plain, self.inner_part(client))
         return received, self._renewed(client, followed)
 
     def update(self, server: Any, message: Any, cohort: Cohort) -> Any:
         """The inner update, along the mean of what was decoded, or with `ef21` along g."""
-        if self._adds_codes:
-            update = _decode(client_update_of(message), _common(cohort.round))
-            message = _with_field(message, "delta", update)
+        if adds_codes(self.compressor, self.inner):
+            update = decode_leaves(client_update_of(message), round_key(cohort.round))
+            message = with_field(message, "delta", update)
         if self.memory != "ef21":
             return self.inner.update(server, message, cohort)
         share = cohort.size / cohort.population
         memory = trees.axpy(share, client_update_of(message), server.memory)
         return CompressedServer(
-            self.inner.update(server.inner, _with_field(message, "delta", memory), cohort), memory
+            self.inner.update(server.inner, with_field(message, "delta", memory), cohort), memory
         )
-
-    @property
-    def _adds_codes(self) -> bool:
-        """Whether codes are added up as they are: they are linear, and no inner method reads single messages."""
-        inner: Any = self.inner
-        while isinstance(inner, Wrapper) and type(inner).receive is Wrapper.receive:
-            inner = inner.inner
-        return self.compressor.is_linear and type(inner).receive is Algorithm.receive
 
     def _received(self, broadcast: Any) -> Any:
         """The inner broadcast as clients decode it."""
         if self.down is None:
             return broadcast
-        common = jax.random.fold_in(_common(round_of(broadcast)), _DOWN)
-        return _with_field(broadcast, "params", _decode(_field(broadcast, "params"), common))
+        common = jax.random.fold_in(round_key(round_of(broadcast)), _DOWN)
+        return with_field(broadcast, "params", decode_leaves(field_of(broadcast, "params"), common))
 
     def _encode(
         self, compressor: Compressor, update: Params, common: Any, client: Any, shrinks: bool = False
     ) -> Any:
-        """An update or a model with codes in place of its large leaves.
-
-        Randomness follows from round, client and leaf. With `shrinks`, an unbiased compressor is made a contraction.
-        """
-        leaves, structure = jax.tree.flatten(update)
-        chosen = [x.size >= self.smallest and compressor.fits(x.shape) for x in leaves]
-        if not any(chosen):
-            raise InvalidInput(
-                f"{self.name} compresses nothing: no leaf of the model has {self.smallest} entries"
-                " and a smaller code; set smallest="
-            )
-        encoded = []
-        for i, (x, is_chosen) in enumerate(zip(leaves, chosen, strict=True)):
-            if not is_chosen:
-                encoded.append(x)
-                continue
-            of_leaf = jax.random.fold_in(common, i)
-            own = jax.random.fold_in(of_leaf, jnp.asarray(client, jnp.uint32))
-            factor = 1 / (1 + compressor.error(x.size)) if shrinks and compressor.is_unbiased else 1.0
-            encoded.append(Encoded.of(compressor, x, own, of_leaf, factor))
-        return structure.unflatten(encoded)
-
-
-def _decode(update: Any, common: Any) -> Params:
-    """The arrays that stand for codes; those that were sent as they are."""
-    leaves, structure = jax.tree.flatten(update, is_leaf=lambda x: isinstance(x, Encoded))
-    decoded = [
-        x.decode(jax.random.fold_in(common, i)) if isinstance(x, Encoded) else x for i, x in enumerate(leaves)
-    ]
-    return structure.unflatten(decoded)
-
-
-def _common(round: Scalar) -> Any:
-    """Randomness of a round that everybody knows."""
-    return jax.random.fold_in(jax.random.key(_SEED), jnp.asarray(round, jnp.uint32))
-
-
-def _field(part: Any, name: str) -> Any:
-    """A field of a broadcast or message, wherever wrappers have put it."""
-    return _field(part.inner, name) if hasattr(part, "inner") else getattr(part, name)
-
-
-def _with_field(part: Any, name: str, value: Any) -> Any:
-    """A broadcast or message with another value of a field, wherever wrappers have put it."""
-    if hasattr(part, "inner"):
-        return replace(part, inner=_with_field(part.inner, name, value))
-    if not hasattr(part, name):
-        raise InvalidInput(f"{type(part).__name__} has no field `{name}` to compress")
-    return replace(part, **{name: value})
+        """An update or a model with codes in place of its large leaves."""
+        given = {"smallest": self.smallest, "title": self.name, "shrinks": shrinks}
+        return encode_leaves(compressor, update, common, client, **given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Unpack
 
 import jax
@@ -10,36 +10,17 @@ import jax
 from fedsolve.core import trees
 from fedsolve.core.algorithm import Algorithm, Cohort, client_update_of, name_of, round_of
 from fedsolve.core.building.build_record import by_name, class_by_name
-from fedsolve.core.checks import is_one_of
+from fedsolve.core.checks import check_integer, is_one_of
 from fedsolve.core.errors import InvalidInput
-from fedsolve.core.oracle import GradientMap, Oracle, WrappedOracle
+from fedsolve.core.oracle import Oracle
 from fedsolve.core.schedules import Rate
-from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, reduced, static
+from fedsolve.core.types import Params, Scalar, Weighting, check_weighting, module, reduced, replace, static
 from fedsolve.methods.client.sgd import ClientOptions
 from fedsolve.methods.client.solver import LocalSolver
 from fedsolve.methods.compression.compressed import Compressed
 from fedsolve.methods.server.sgd import FedAvg
+from fedsolve.methods.wrappers.corrected_oracle import CorrectedOracle
 from fedsolve.methods.wrappers.wrapper import Wrapper
-
-
-@dataclass(frozen=True)
-class CorrectedOracle(WrappedOracle):
-    """Adds <c - c_i, y - w> to losses, c - c_i to gradients, after raw ones were clipped or decayed."""
-
-    correction: Params
-    anchor: Params
-
-    def change(self, params: Params, gradient: Params) -> Params:
-        """g - c_i + c."""
-        return trees.add(gradient, self.correction)
-
-    def extra(self, params: Params) -> Scalar:
-        """<c - c_i, y - w>."""
-        return trees.dot(self.correction, trees.sub(params, self.anchor))
-
-    def map_gradient(self, function: GradientMap) -> Oracle:
-        """The function acts on the raw gradient: c_i must estimate what is corrected."""
-        return CorrectedOracle(self.inner.map_gradient(function), self.correction, self.anchor)
 
 
 @module
@@ -90,10 +71,13 @@ class ControlVariates(Wrapper):
         server:     inner update;   c <- c + (1/N) sum over S of (c_i+ - c_i)
 
     Down: the model and c. Up: the client update and c_i+ - c_i. Kept: c_i (all shapes of the model);
-    c and c_i start at 0. K eta_l is the sum of the rates that the client's own steps applied, so that
-    momentum, schedules and uneven clients are right; clipping and weight decay act on the raw gradient,
-    before the correction (around `Proximal` they act on all of it: wrap the other way round). Losses are
-    corrected by <c - c_i, y - w>, which is 0 at w: a line search of `inner` searches along what it descends.
+    c and c_i start at 0. Where all clients take K steps and count alike, option II sends the client update alone: the
+    mean of c_i+ - c_i is -D / (K eta_l) - c, D the mean client update.
+
+    K eta_l is the sum of the rates that the client's own steps applied, so that momentum, schedules and uneven clients
+    are right; clipping and weight decay act on the raw gradient, before the correction (around `Proximal` they act on
+    all of it: wrap the other way round). Losses are corrected by <c - c_i, y - w>, which is 0 at w: a line search of
+    `inner` searches along what it descends.
 
     Args:
         inner: the method whose local steps are corrected, such as `FedAvg` or `FedDuAdam`.
@@ -101,10 +85,13 @@ class ControlVariates(Wrapper):
         weighting: how clients count in the means of `inner`'s messages, in place of the weighting that `inner` was
             given: `uniform` (the paper's Algorithm 1, which corrects the drift from the plain mean of the losses) or
             by `examples`. c is the plain mean of all c_i either way.
+        equal_steps: K, if every client takes K local steps in every round; None: `fs.run` finds out, and a deployment,
+            whose server does not know, has both vectors sent. Every client checks it.
 
     Raises:
         InvalidInput: option II with a local solver whose client update is not a sum of gradients; an inner
-            method whose messages are not reduced by a mean.
+            method whose messages are not reduced by a mean; `equal_steps` with option I or with clients that count by
+            examples. When a run begins: clients that take other numbers of steps than `equal_steps`.
     """
 
     title: ClassVar[str] = "SCAFFOLD"
@@ -114,15 +101,21 @@ class ControlVariates(Wrapper):
     _: KW_ONLY
     option: Literal["I", "II"] = static(default="II")
     weighting: Weighting = static(default="uniform")
+    equal_steps: int | None = static(default=None, later=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_weighting(self.weighting)
         if not is_one_of(self.option, ("I", "II")):
             raise InvalidInput(f"option = {self.option!r} must be 'I' or 'II'")
+        check_integer(
+            "equal_steps", self.equal_steps, 1, none="where clients take different numbers of steps"
+        )
+        if self.equal_steps is not None and not self._can_send_less:
+            raise InvalidInput(f"equal_steps = {self.equal_steps} needs option='II' and weighting='uniform'")
         inner = self.inner
         while isinstance(inner, Wrapper):
-            if isinstance(inner, ControlVariates):
+            if inner.traits.only_mean == self.only_mean:
                 raise InvalidInput(
                     "SCAFFOLD around SCAFFOLD: one set of control variates is enough: wrap once"
                 )
@@ -150,6 +143,23 @@ class ControlVariates(Wrapper):
                     f"{type(solver or self.inner).__name__} is not: use option='I'"
                 )
 
+    @property
+    def _can_send_less(self) -> bool:
+        """Whether c follows from the mean client update where all clients take the same number of steps."""
+        return self.option == "II" and self.weighting == "uniform"
+
+    def with_steps(self, steps: int | None) -> Algorithm:
+        """The method whose clients send their updates alone, if they take the same number of steps."""
+        if self.equal_steps is not None and steps != self.equal_steps:
+            found = "different numbers of" if steps is None else steps
+            raise InvalidInput(
+                f"SCAFFOLD(equal_steps={self.equal_steps}): clients take {found} local steps; leave equal_steps out"
+            )
+        around = super().with_steps(steps)
+        if steps is None or self.equal_steps is not None or not self._can_send_less:
+            return around
+        return replace(around, equal_steps=steps)
+
     def init(self, params: Params) -> ScaffoldServer:
         """The inner server's state, and c = 0."""
         return ScaffoldServer(self.inner.init(params), trees.zeros_like(params))
@@ -169,29 +179,39 @@ class ControlVariates(Wrapper):
         correction = trees.sub(broadcast.control, client.control)
         corrected = CorrectedOracle(oracle, correction, self.model(broadcast))
         message, inner = self.inner.train(broadcast.inner, client.inner, corrected)
-        if self.option == "I":  # c_i+ = grad f_i(w)
+        if self.option == "I":
             change = trees.sub(oracle.full(self.model(broadcast))[1], client.control)
-        else:  # c_i+ - c_i = (w - y_K) / (K eta_l) - c
-            rate_sum: Any = self.local.rate_sum(oracle.steps, round_of(broadcast))
-            per = -1 / rate_sum
-            change = jax.tree.map(
-                lambda d, c: (per * d - c).astype(c.dtype), client_update_of(message), broadcast.control
-            )
-        return ScaffoldMessage(message, change), ScaffoldClient(inner, trees.add(client.control, change))
+        else:
+            round = round_of(broadcast)
+            change = self._change(client_update_of(message), oracle.steps, round, broadcast.control)
+        sent = message if self.equal_steps is not None else ScaffoldMessage(message, change)
+        return sent, ScaffoldClient(inner, trees.add(client.control, change))
 
-    def update(self, server: ScaffoldServer, message: ScaffoldMessage, cohort: Cohort) -> ScaffoldServer:
+    def _change(self, delta: Params, steps: Scalar, round: Scalar, control: Params) -> Params:
+        """Option II: c_i+ - c_i = (w - y_K) / (K eta_l) - c, of a client or, of equal steps, in the mean."""
+        rate_sum: Any = self.local.rate_sum(steps, round)
+        per = -1 / rate_sum
+        return jax.tree.map(lambda d, c: (per * d - c).astype(c.dtype), delta, control)
+
+    def update(self, server: ScaffoldServer, message: Any, cohort: Cohort) -> ScaffoldServer:
         """Apply the inner update, and move c by |S|/N of the mean change."""
-        inner = self.inner.update(server.inner, message.inner, cohort)
-        share = cohort.size / cohort.population
-        return ScaffoldServer(inner, trees.axpy(share, message.control_delta, server.control))
+        inner = self.inner.update(server.inner, self.inner_part(message), cohort)
+        change = self._found(message, cohort, server.control)
+        return ScaffoldServer(inner, trees.axpy(cohort.size / cohort.population, change, server.control))
 
     def receive(
-        self, broadcast: ScaffoldBroadcast, message: ScaffoldMessage, client: ScaffoldClient
-    ) -> tuple[ScaffoldMessage, ScaffoldClient]:
-        """Decode the inner message; the control variate is unchanged."""
-        inner, followed = self.inner.receive(broadcast.inner, message.inner, client.inner)
-        control = trees.add(client.control, message.control_delta)
-        return ScaffoldMessage(inner, message.control_delta), ScaffoldClient(followed, control)
+        self, broadcast: ScaffoldBroadcast, message: Any, client: ScaffoldClient
+    ) -> tuple[Any, ScaffoldClient]:
+        """Decode the inner message; a control variate that is sent is unchanged."""
+        received, followed = self.inner.receive(broadcast.inner, self.inner_part(message), client.inner)
+        control = trees.add(client.control, self._found(message, broadcast, broadcast.control))
+        return self._renewed(message, received), ScaffoldClient(followed, control)
+
+    def _found(self, message: Any, at: Any, control: Params) -> Params:
+        """c_i+ - c_i of a message, or the mean of a cohort: sent, or what follows of the client update."""
+        if self.equal_steps is None:
+            return message.control_delta
+        return self._change(client_update_of(message), self.equal_steps, round_of(at), control)
 
 
 @by_name("SCAFFOLD")
@@ -201,6 +221,7 @@ def SCAFFOLD(
     server_lr: Rate = 1.0,
     option: Literal["I", "II"] = "II",
     weighting: Weighting = "uniform",
+    equal_steps: int | None = None,
     **client: Unpack[ClientOptions],
 ) -> ControlVariates:
     """SCAFFOLD (Karimireddy et al. 2020): FedAvg with control variates that correct client drift.
@@ -209,7 +230,8 @@ def SCAFFOLD(
                  option I:   c_i+ = grad f_i(w)           option II:  c_i+ = c_i - c + (w - y) / (K eta_l)
         server:  w <- w + eta_g mean (y - w),   c <- c + (1/N) sum over S of (c_i+ - c_i)
 
-    Up: y - w and c_i+ - c_i (2 d numbers) and the mean local loss. Down: w and c (2 d). Kept: c_i on each client (d).
+    Up: y - w and c_i+ - c_i (2 d numbers, or y - w alone where all clients take K steps) and the mean local loss.
+    Down: w and c (2 d). Kept: c_i on each client (d).
     It is `ControlVariates(FedAvg(...))`; see there what clipping, momentum and weight decay act on.
 
     Args:
@@ -217,6 +239,7 @@ def SCAFFOLD(
         server_lr: eta_g > 0, a number or a schedule by round (1, what all public code takes).
         option: II costs nothing; I one gradient of all of a client's examples a round. II is the experiments' choice.
         weighting: `uniform` (the paper's) or by `examples`.
+        equal_steps: K, if all clients take as many local steps, for a deployment; `fs.run` finds out.
         **client: `client_momentum`, `weight_decay`, `clip_norm` of the clients' SGD, none by default (`client.SGD`).
 
     Returns:
@@ -229,4 +252,4 @@ def SCAFFOLD(
     Algorithm 1.
     """
     inner = FedAvg(client_lr, server_lr=server_lr, weighting=weighting, **client)
-    return ControlVariates(inner, option=option, weighting=weighting)
+    return ControlVariates(inner, option=option, weighting=weighting, equal_steps=equal_steps)

@@ -104,6 +104,11 @@ class Wrapper(Algorithm):
         """Run the inner method's check."""
         self.inner.check(sampling, population)
 
+    def with_steps(self, steps: int | None) -> Algorithm:
+        """Around the inner method for clients with so many local steps."""
+        inner = self.inner.with_steps(steps)
+        return self if inner is self.inner else replace(self, inner=inner)
+
     def diagnostics(self) -> tuple[Any, ...]:
         """The inner method's diagnostics."""
         return self.inner.diagnostics()
